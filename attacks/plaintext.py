@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.told_sides import rows_told, value_ends
+from fedtrees.attacks.observations.forests import rows_told, value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason

@@ -1,7 +1,7 @@
 """Attack `sketch-reading`: infer columns and rows from sketches of cut points.
 
 The adversary is any party that receives the sketch or the ranges of another party's columns.
-`fedtrees.attacks.evidence.sketched` collects the columns from the messages.
+`fedtrees.attacks.observations.columns` collects the columns from the messages.
 """
 
 from __future__ import annotations
@@ -13,20 +13,33 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.column import Column, fullest, nearest, replace_points
-from fedtrees.attacks.evidence.counts import share_out
-from fedtrees.attacks.evidence.marginals import (
+from fedtrees.attacks.observations.applicability import shows
+from fedtrees.attacks.observations.columns import (
+    Column,
+    are_drawn,
+    columns_of,
+    fullest,
+    nearest,
+    ranges_of_owners,
+    ranks_told,
+    replace_points,
+)
+from fedtrees.attacks.observations.rows_from_columns import (
     LEAST_RELIABLE,
     label_shares,
     labels_of,
+    owners_rows,
     pool_columns,
     redraws_of,
     rows_with,
+    victims_rows,
 )
-from fedtrees.attacks.evidence.readable import shows
-from fedtrees.attacks.evidence.rows_held import owners_rows, victims_rows
-from fedtrees.attacks.evidence.sketched import are_drawn, columns_of, ranges_of_owners, ranks_told
-from fedtrees.attacks.evidence.submission import BlindEnsemble, EvidenceWeight, vote_on_rows
+from fedtrees.attacks.reconstruction.ensemble_vote import (
+    BlindEnsemble,
+    EvidenceWeight,
+    vote_on_rows,
+)
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_whole
 from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
@@ -114,7 +127,7 @@ class SketchReading(Attack):
         columns = {owner: replace_points(parts, prior_rows) for owner, parts in columns.items()}
         rows_of_owner = owners_rows(columns, victims_rows(view) if is_pooled else 0)
         total = sum(rows_of_owner.values())
-        reduced_sizes = share_out(
+        reduced_sizes = largest_remainder(
             np.array(list(rows_of_owner.values()), dtype=np.float64), wanted(total)
         )
         sizes = (
@@ -186,7 +199,7 @@ def _as_own(
     half_shares = drawn.counts / (2 * max(drawn.present, 1))
     drawn_share = np.append(half_shares, 0.0) + np.append(0.0, half_shares)
     odds = 1 - drawn.reliability + drawn.reliability * drawn_share / np.maximum(own_share, 1e-300)
-    counts = share_out(times * odds[interval], n)
+    counts = largest_remainder(times * odds[interval], n)
     return values[counts > 0], counts[counts > 0]
 
 

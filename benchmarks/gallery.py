@@ -18,15 +18,15 @@ from fedtrees import __version__
 from fedtrees.benchmarks.papers.recipes import stored
 from fedtrees.core.files import write_text
 from fedtrees.core.specs import parse_one
-from fedtrees.report import inline_svg, wording
-from fedtrees.report.findings import findings
+from fedtrees.report import wording
+from fedtrees.report.figures import inline_svg
+from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.leakage import MARGIN
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import frontier
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.style import number
 from fedtrees.report.submissions import read
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.wording import ProtocolRecipe, number
 
 #: Stored submissions. The folder exists in a clone but not in a wheel.
 SUBMISSIONS = Path(__file__).parent / "leaderboard"
@@ -112,7 +112,7 @@ def _default_bench() -> Iterator[dict[str, Any]]:
         "client": "A client recognises members",
         "public": "So does whoever has the model",
     }
-    for f in findings(read(SUBMISSIONS / "default-bench").rows, SUBMISSIONS).settings:
+    for f in RunAnalysis(SUBMISSIONS, read(SUBMISSIONS / "default-bench").rows).settings:
         for a in f.tested:
             figure = frontier(f, a, 0)
             if figure and a.threat in titles:
@@ -158,7 +158,7 @@ def _recipes() -> dict[str, Any]:
     marks, blind = [], math.nan
     for letter, (name, tried) in zip(_LETTERS, stored().items(), strict=False):
         for t in tried:
-            cell = next((c for c in t.cells if c.metric == "ra" and t.place == _PLACE), None)
+            cell = next((c for c in t.results if c.metric == "ra" and t.place == _PLACE), None)
             if cell is None:
                 continue
             blind = cell.line if math.isnan(blind) else blind
@@ -176,7 +176,7 @@ def _recipes() -> dict[str, Any]:
 
 def _short_name(name: str) -> str:
     """Return a short name of a recipe. For example, a recipe with `dp-gbdt` is called ``ε=4``."""
-    if not isinstance(name, Elsewhere):
+    if not isinstance(name, ProtocolRecipe):
         return wording.short(name)
     params = parse_one(name.protocol).parts[0].params
     if "epsilon" not in params:

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
-from fedtrees.core.defense import Context, CutPlan, Defense, Place
+from fedtrees.core.defense import Context, CutPlan, Defense, DefenseInfo, Place, Requirements
 from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -45,10 +45,10 @@ class SettledCuts(Defense):
     """Base of defenses that choose the origin of cut points. They allow no other summary."""
 
     guarantee = Structural()
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    exempts = exempting(LATER)
-    requires: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
+    permitted_types = permit_types_with(LATER)
+    applies_to: ClassVar[tuple[type[Message], ...]] = (CutPoints,)
 
 
 @register.defense("public-cuts")
@@ -61,11 +61,10 @@ class PublicCuts(SettledCuts):
     and creates the matrix of its data with ``ref=`` this one.
     """
 
-    acts_through = frozenset({"cuts"})
-    requires = (CutPoints, MergedCuts)
-    exempts = {**SettledCuts.exempts, HistogramSegment: LATER[Trait.SUMMED]}
+    applies_to = (CutPoints, MergedCuts)
+    permitted_types = {**SettledCuts.permitted_types, HistogramSegment: LATER[Trait.SUMMED]}
 
-    def cuts(self) -> CutPlan:
+    def cut_plan(self) -> CutPlan:
         """Return the plan to use the declared cut points."""
         return CutPlan("public")
 
@@ -96,9 +95,8 @@ class ForcedBins(SettledCuts):
     bounds: int = 63
     fill: bool = False
 
-    acts_through = frozenset({"cuts"})
-    requires = (BinMappers,)
-    exempts = {
+    applies_to = (BinMappers,)
+    permitted_types = {
         BinMappers: "bounds are declared; the least and the greatest value are let through",
         HistogramSegment: LATER[Trait.SUMMED],
     }
@@ -106,7 +104,7 @@ class ForcedBins(SettledCuts):
     def __post_init__(self) -> None:
         check_whole("bounds", self.bounds, 1, 65_534)
 
-    def cuts(self) -> CutPlan:
+    def cut_plan(self) -> CutPlan:
         """Return the plan to use the declared bounds."""
         return CutPlan("public", self.bounds, fill=self.fill)
 
@@ -114,12 +112,8 @@ class ForcedBins(SettledCuts):
 class SummedCounts(SettledCuts):
     """Base of defenses that count rows on a grid. Only the sum over all clients is opened."""
 
-    acts_through = frozenset({"summed"})
-    guards = (GridCounts,)
-
-    def summed(self) -> tuple[type[Message], ...]:
-        """Name the counts."""
-        return (GridCounts,)
+    handled_types = (GridCounts,)
+    summed_types = (GridCounts,)
 
 
 @register.defense("grid-cuts")
@@ -144,12 +138,10 @@ class GridCuts(SummedCounts):
     cells: int = 1024
     rounds: int = 2
 
-    acts_through = frozenset({"cuts", "summed"})
-
     def __post_init__(self) -> None:
         check_grid(self.cells, self.rounds)
 
-    def cuts(self) -> CutPlan:
+    def cut_plan(self) -> CutPlan:
         """Return the plan of the grid."""
         return CutPlan("grid", self.cells, self.rounds)
 
@@ -188,8 +180,7 @@ class PrivateGridCuts(SummedCounts):
     survivors: int | None = None
     colluders: int = 1
 
-    acts_through = frozenset({"cuts", "outgoing", "summed"})
-    tries = {"epsilon": (1.0,)}
+    info = DefenseInfo(bench_grid={"epsilon": (1.0,)})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -215,13 +206,13 @@ class PrivateGridCuts(SummedCounts):
         epsilon, colluders = float(self.epsilon), self.colluders
         return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
 
-    def cuts(self) -> CutPlan:
+    def cut_plan(self) -> CutPlan:
         """Return the plan of the grid, and the budget of the counts."""
         return CutPlan("grid", self.cells, self.rounds, float(self.epsilon))
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise that all clients add together."""
-        scale = self.cuts().count_scale(_count_features(schema, parameters))
+        scale = self.cut_plan().count_scale(_count_features(schema, parameters))
         if not scale:
             return {}
         share = Share(Laplace(scale, whole=True), self.survivors or 0, self.colluders)
@@ -231,17 +222,17 @@ class PrivateGridCuts(SummedCounts):
         """Return the number of clients whose shares add up to the claimed noise."""
         return honest_shares(clients, self.colluders, self.survivors or 0)
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Add this client's share of the noise, and record the privacy loss."""
         assert isinstance(message, GridCounts)
-        scale = self.cuts().count_scale(message.features)
+        scale = self.cut_plan().count_scale(message.features)
         rng = ctx.rng("grid-noise")
         clients = ctx.count(
             "client"
         )  # from the agreement: a malicious server could state another number
         shares = self._shares(clients)
         noise = discrete_laplace_share(scale, message.counts.shape, rng, shares)
-        ctx.spend(
+        ctx.record_release(
             "geometric",
             l1=1,  # a row is in one cell of each feature, and each cell has noise of its own
             count=message.features,
@@ -305,14 +296,13 @@ class PrivateQuantileCuts(Defense):
     epsilon: float
     quantiles: int = 15
 
-    acts_through = frozenset({"cuts", "outgoing"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    guards = (FeatureSketch,)
-    exempts = exempting(LATER)
-    requires = (CutPoints,)
-    reads_rows = True
-    tries = {"epsilon": (1.0,)}
+    handled_types = (FeatureSketch,)
+    permitted_types = permit_types_with(LATER)
+    applies_to = (CutPoints,)
+    requirements = Requirements(reads_local_data=True)
+    info = DefenseInfo(bench_grid={"epsilon": (1.0,)})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -322,7 +312,7 @@ class PrivateQuantileCuts(Defense):
         """Return pure DP of the cut points."""
         return PureDP(float(self.epsilon), unit="cuts")
 
-    def cuts(self) -> CutPlan:
+    def cut_plan(self) -> CutPlan:
         """Return the plan to merge the summaries of all clients."""
         return CutPlan("sketch")
 
@@ -336,16 +326,16 @@ class PrivateQuantileCuts(Defense):
         )
         return {(FeatureSketch, f): drawn for f in ("points", "weights", "offsets", "low")}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Replace the summary by private quantiles, and record the privacy loss."""
         assert isinstance(message, FeatureSketch)
-        assert ctx.held is not None
-        X = ctx.held.X
+        assert ctx.local_data is not None
+        X = ctx.local_data.X
         each = self._each(X.shape[1])
         rng = ctx.rng("quantiles")
         # The exponential mechanism runs once per column, each time with the budget of one column.
-        ctx.spend("exponential", l1=X.shape[1], scale=1 / each, what="FeatureSketch")
-        ctx.spend("laplace", l1=1, scale=1 / each, what="FeatureSketch")
+        ctx.record_release("exponential", l1=X.shape[1], scale=1 / each, what="FeatureSketch")
+        ctx.record_release("laplace", l1=1, scale=1 / each, what="FeatureSketch")
         # The noisy number of rows can be 0 or negative, and the server needs positive weights.
         rows = max(int(len(X) + discrete_laplace(1 / each, 1, rng)[0]), 1)
         weight = max(rows // (self.quantiles + 1), 1)
@@ -383,7 +373,7 @@ class PrivateQuantileCuts(Defense):
             return of_rank(chosen)
         return (low + chosen * ((high - low or 1.0) / _STEPS)).astype(np.float32)
 
-    def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
+    def log_likelihood(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
         """Return the log probability of a summary, given the rows of the client.
 
         Parameters

@@ -6,13 +6,13 @@ of regressions, in which the server broadcasts averaged weights.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedtrees.core.channel import Change
 from fedtrees.core.coarsening import Rounding
-from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
@@ -40,11 +40,10 @@ class DecryptedPrecision(Defense):
 
     bits: int = 16
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    at = frozenset({"arbiter", "server"})
-    guards = (Gradient, AverageWeights)
-    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"bits": (8, 16, 24, 32)}
+    roles = frozenset({"arbiter", "server"})
+    handled_types = (Gradient, AverageWeights)
+    info = DefenseInfo(bench_grid={"bits": (8, 16, 24, 32)})
 
     def __post_init__(self) -> None:
         check_whole("bits", self.bits, 0)
@@ -55,7 +54,7 @@ class DecryptedPrecision(Defense):
         law = Rounding(2.0**-self.bits)
         return {(Gradient, "values"): law, (AverageWeights, "weights"): law}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Round the gradient or the averaged weights."""
         assert isinstance(message, (Gradient, AverageWeights))
         places = message.bits - self.bits

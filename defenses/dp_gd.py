@@ -8,11 +8,10 @@ regression together. `fedtrees.privacy.gaussian_dp` converts the budget into a n
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from fedtrees.core.channel import Change
-from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.defense import Context, Defense, DefenseInfo, Place, Requirements
 from fedtrees.core.errors import UsageError, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Message, Reveal
@@ -72,11 +71,10 @@ class DPGradientDescent(Defense):
     clip: float = 2.0
     parties: int = 3
 
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"arbiter"})
+    roles = frozenset({"arbiter"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
-    guards = (Gradient,)
-    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"epsilon": (1.0, 4.0, 8.0)}
+    handled_types = (Gradient,)
+    info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 8.0)})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -84,10 +82,10 @@ class DPGradientDescent(Defense):
         check_share("delta", self.delta)
         check_whole("parties", self.parties, 1)
 
-    @cached_property
-    def row_bounds(self) -> tuple[float, float]:  # type: ignore[override]
+    @property
+    def requirements(self) -> Requirements:
         """Bound on the norm of a party's rows, and bound on their contribution to a score."""
-        return float(self.clip), SCORE_BOUND / self.parties
+        return Requirements(row_bounds=(float(self.clip), SCORE_BOUND / self.parties))
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all decrypted gradients."""
@@ -142,7 +140,7 @@ class DPGradientDescent(Defense):
         scale, _, places = self.scale(schema, parameters)
         return {(Gradient, "values"): Gaussian(scale / 2.0**places)}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Round a gradient to the grid, add noise, and record the privacy loss.
 
         Raises
@@ -160,7 +158,9 @@ class DPGradientDescent(Defense):
         # The sensitivity is computed for rounded values, so that rounding comes before the noise.
         on_grid = rounded(unpacked(message.values), message.bits - places)
         noisy = integers(Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise")))
-        ctx.spend("discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter")
+        ctx.record_release(
+            "discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter"
+        )
         return replace(message, values=packed(noisy), bits=places)
 
     def spent(self, transcript: Transcript) -> Guarantee:

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
-from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
 from fedtrees.core.errors import check_known, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
-from fedtrees.core.messages import Reveal, Trait, exempting
+from fedtrees.core.messages import Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -75,19 +75,17 @@ class DPSGD(Defense):
     declared_rows: int = 0
     engine: str = ENGINES[0]
 
-    acts_through = frozenset({"rows"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
-    guards = (NetworkUpdate,)
-    exempts = exempting({
+    handled_types = (NetworkUpdate,)
+    permitted_types = permit_types_with({
         Trait.SUMMED_SECURELY: "exact sums over all clients; `spent` counts them as unprotected, "
         "and the protocol's statistics=public sends none",
         Trait.GROWN_ALONE: "trees are grown and shared before; `spent` counts them as unprotected, "
         "and the claim speaks of the network that is trained on what they say",
     })  # fmt: skip
-    acts_on = frozenset({"example-gradients"})
-    poisson_sampling = True
-    tries = {"epsilon": (1.0, 4.0, 16.0)}
+    example_stages = frozenset({"example-gradients"})
+    info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 16.0)})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -97,13 +95,16 @@ class DPSGD(Defense):
         check_known("engine", self.engine, ENGINES)
 
     @property
-    def gradient_engine(self) -> str:  # type: ignore[override]
-        """Library that the protocol computes per-sample gradients and batches with."""
-        return OPACUS if self.engine == OPACUS else ""
+    def requirements(self) -> Requirements:
+        """Poisson sampling, the engine of the batches, and the declared number of rows."""
+        engine = OPACUS if self.engine == OPACUS else ""
+        return Requirements(
+            poisson_sampling=True, gradient_engine=engine, declared_rows=self.declared_rows
+        )
 
     @property
-    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Modules of the extra ``neural`` that the defense uses."""
+    def extra_packages(self) -> tuple[str, ...]:
+        """Modules of the extra ``neural`` that the chosen engine uses."""
         return ("dp_accounting", *(("torch", "opacus") if self.engine == OPACUS else ()))
 
     @property
@@ -122,12 +123,14 @@ class DPSGD(Defense):
         )
         return {("example-gradients", "rows"): Mechanism(why)}
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Clip the gradients of the rows in a batch, and append one row of noise.
 
         Parameters
         ----------
-        stage : Stage
+        stage : ExampleStage
             Sampling rate, and number of steps of the run.
         values : float32 array, shape (n, P)
             Gradients of the rows in the batch.
@@ -143,7 +146,9 @@ class DPSGD(Defense):
             return values
         sigma = multiplier(float(self.epsilon), self.delta, stage.rate, stage.steps) * self.clip
         rng = ctx.rng("step-noise")
-        ctx.spend("gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate)
+        ctx.record_release(
+            "gaussian", l2=self.clip, scale=sigma, what="NetworkUpdate", rate=stage.rate
+        )
         if self.engine == OPACUS:
             return noisy_sum(values, self.clip, sigma, rng)[None]
         noise = sigma * rng.standard_normal((1, values.shape[1]))

@@ -33,10 +33,9 @@ class _Answers(Defense):
 
     # Overriding `endpoint` is what lets `fedtrees.protocols.compatibility` find and refuse these
     # defenses.
-    acts_through = frozenset({"answer", "endpoint"})
     guarantee = Structural()
 
-    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+    def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Return both arguments unchanged.
 
         The hook is overridden because protocols that release their model refuse every defense that
@@ -52,7 +51,7 @@ class _Answers(Defense):
         """State the channel of the scores."""
         return {("answers", "scores"): self.law(len(schema.classes))}
 
-    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+    def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Apply the channel to scores, float64, shape (m,) or (m, K)."""
         return self.law(len(ctx.schema.classes)).send(scores, ctx.rng("answers"))
 
@@ -128,13 +127,12 @@ class QueryLimit(Defense):
 
     records: int = 1000
 
-    acts_through = frozenset({"endpoint"})
     guarantee = Structural()
 
     def __post_init__(self) -> None:
         check_whole("records", self.records, 1)
 
-    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+    def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Reduce the budget to `records` rows."""
         return answers, min(budget, self.records)
 
@@ -148,9 +146,8 @@ class HideLeafIds(Defense):
     assumes an ideal functionality for this, and does not implement a protocol.
     """
 
-    acts_through = frozenset({"endpoint"})
     guarantee = Structural()
 
-    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+    def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Replace leaf indices by scores."""
         return ("score" if answers == "leaf-ids" else answers), budget

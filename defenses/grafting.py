@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
-from fedtrees.core.defense import Context, Place, Stage
+from fedtrees.core.defense import Context, ExampleStage, Place
 from fedtrees.core.errors import DataError
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.local_data import LocalData
@@ -68,8 +68,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         Rule of the authors' code for labels outside the k likeliest, as in `lp-mst`.
     """
 
-    acts_through = frozenset({"finish", "rows"})
-    requires = (NodeRows,)  # sent in protocols in which only the active party has the trees
+    applies_to = (NodeRows,)  # sent in protocols in which only the active party has the trees
 
     def claim(self) -> Guarantee:
         """Return label-DP of the messages that passive parties receive."""
@@ -81,14 +80,16 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         assert isinstance(spent, LabelDP)
         return replace(spent, covers=_COVERS)
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Randomise every label. Refuse an active party without columns to repair with."""
-        if ctx.held is None or not len(ctx.held.columns):
+        if ctx.local_data is None or not len(ctx.local_data.columns):
             raise DataError(
                 f"{self.name!r} repairs trees with {ctx.party!r}'s columns, and it holds none; "
                 "give it one, or take 'lp-mst'"
             )
-        noisy_labels: NDArray[Any] = super().rows(stage, values, ctx)
+        noisy_labels: NDArray[Any] = super().transform_examples(stage, values, ctx)
         return noisy_labels
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
@@ -96,12 +97,12 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         repaired = Memory("trees that noise led astray are grown anew on true labels")
         return {**super().channels(schema, parameters), ("model", "trees"): repaired}
 
-    def finish(self, model: Any, ctx: Context) -> Any:
+    def repair_model(self, model: Any, ctx: Context) -> Any:
         """Repair the trees of the active party's model."""
-        assert ctx.held is not None
+        assert ctx.local_data is not None
         if isinstance(model.forest, RandomForest):
-            return _repaired_forest(model, ctx.held, ctx.parameters)
-        return _repaired_boosting(model, ctx.held, ctx.parameters)
+            return _repaired_forest(model, ctx.local_data, ctx.parameters)
+        return _repaired_boosting(model, ctx.local_data, ctx.parameters)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,7 +159,7 @@ def grafted_nodes(
         inner = tree.feature[node] >= 0
         if inner and not (contaminated[left] or contaminated[right]):
             continue
-        node_rows = _rows_at(rows, node)
+        node_rows = rows.rows_of(node)
         contaminated[node] = len(node_rows) and np.bincount(noisy[node_rows]).argmax() != (
             np.bincount(true[node_rows]).argmax()
         )
@@ -185,7 +186,7 @@ def _repaired_forest(model: Any, local_data: LocalData, parameters: Mapping[str,
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
         for node, depth in grafted_nodes(tree, rows, model.y, local_data.y).items():
             node_rows, depth_left = (
-                _rows_at(rows, node),
+                rows.rows_of(node),
                 None if deepest is None else deepest - depth,
             )
             grown = grow_random_forest(
@@ -224,7 +225,7 @@ def _repaired_boosting(model: Any, local_data: LocalData, parameters: Mapping[st
         nodes = grafted_nodes(tree, rows, model.y, local_data.y)
         refreshed, added = repair.leaves(tree, rows, gh[outputs])
         for node, depth in nodes.items():
-            node_rows = _rows_at(rows, node)
+            node_rows = rows.rows_of(node)
             grafts[t, node] = graft = repair.grow_graft(node_rows, depth, gh[outputs])
             # Grafts name features by their position in the schema, and use only the active party's
             # columns. All remaining columns stay NaN.
@@ -303,8 +304,3 @@ def _graft(local_data: LocalData, trees: Sequence[Any], outputs: Sequence[NDArra
     named = (np.where(t.feature < 0, -1, columns[t.feature]).astype(np.int32) for t in trees)
     placed = (replace(t, feature=f) for t, f in zip(trees, named, strict=True))
     return Graft(tuple(placed), tuple(outputs))
-
-
-def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
-    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
-    return rows.rows[begin:end]

@@ -7,14 +7,22 @@ classes of this module.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
-from fedtrees.core.defense import Context, Defense, Deployed, Place, Stage
+from fedtrees.core.defense import (
+    Context,
+    Defense,
+    DefenseInfo,
+    Deployed,
+    ExampleStage,
+    Place,
+    Requirements,
+)
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
@@ -54,20 +62,19 @@ class NoisyLabels(Defense):
 
     epsilon: float
 
-    acts_through = frozenset({"rows"})
-    at: ClassVar[frozenset[str]] = frozenset({"active"})
+    roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
-    exempts: ClassVar[Mapping[type[Message], str]] = {
+    permitted_types: ClassVar[Mapping[type[Message], str]] = {
         NodeRows: _NOISY,
         ChosenSplits: _NOISY,
         RowStatistics: "encrypted",
         RowsToRoute: "rows that nobody trained on",
         **dict.fromkeys((Intercept, RowGradients, BestSplits, BoostedModel), _NOISY),
     }
-    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows, RowGradients)
-    acts_on: ClassVar[frozenset[str]] = frozenset({"labels"})
-    reads_rows: ClassVar[bool] = True
-    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"epsilon": (0.5, 2.0)}
+    applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows, RowGradients)
+    example_stages: ClassVar[frozenset[str]] = frozenset({"labels"})
+    requirements = Requirements(reads_local_data=True)
+    info = DefenseInfo(bench_grid={"epsilon": (0.5, 2.0)})
 
     def __post_init__(self) -> None:
         check_positive("epsilon", self.epsilon)
@@ -90,12 +97,14 @@ class NoisyLabels(Defense):
         by_row = Memory("answers of stages before say among which labels a row is answered", law)
         return {("labels", "y"): law if self.parts == 1 else by_row}
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Replace every label by its randomised response, stage by stage.
 
         Parameters
         ----------
-        stage : Stage
+        stage : ExampleStage
             Other kinds than ``labels`` are returned unchanged.
         values : array, shape (n,)
             True labels.
@@ -136,7 +145,7 @@ class NoisyLabels(Defense):
             # label among them, so that no epsilon bounds the privacy loss.
             unbounded = self.as_published and (n_candidates < K).any()
             cost = math.inf if unbounded else float(self.epsilon)
-            ctx.spend(_MECHANISM, l1=cost, scale=1.0, what="labels")
+            ctx.record_release(_MECHANISM, l1=cost, scale=1.0, what="labels")
             randomness = ctx.rng("answers")
             noisy_labels[rows] = respond(
                 noisy_labels[rows], prior, odds, randomness, published=self.as_published
@@ -185,7 +194,7 @@ class NoisyLabels(Defense):
         -------
         prior : float64 array, shape (m, K)
         """
-        K, local_data, odds = len(ctx.schema.classes), ctx.held, odds_within(self.epsilon)
+        K, local_data, odds = len(ctx.schema.classes), ctx.local_data, odds_within(self.epsilon)
         too_few = len(uniform_rows) < 2 * PRIOR.min_samples_leaf
         if too_few or odds == 1 or local_data is None or not len(local_data.columns):
             return np.full((len(rows), K), 1.0 / K)
@@ -211,12 +220,15 @@ class OneStage(NoisyLabels):
         Budget of label-DP, in nats, above 0.
     """
 
-    deployed: ClassVar[Mapping[str, Deployed]] = dict.fromkeys(
-        ("xgboost", "nvflare", "secretflow"),
-        Deployed(
-            "before training, once: each label of K classes stays with probability "
-            "e^epsilon / (e^epsilon + K - 1), else is one of the others",
-            {"epsilon": "epsilon={}"},
+    info = replace(
+        NoisyLabels.info,
+        deployments=dict.fromkeys(
+            ("xgboost", "nvflare", "secretflow"),
+            Deployed(
+                "before training, once: each label of K classes stays with probability "
+                "e^epsilon / (e^epsilon + K - 1), else is one of the others",
+                {"epsilon": "epsilon={}"},
+            ),
         ),
     )
 

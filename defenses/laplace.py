@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Removal
-from fedtrees.core.defense import Context, Defense, Place, Stage
+from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
 from fedtrees.core.errors import UsageError, check_flag, check_positive
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
@@ -90,17 +89,15 @@ class LaplaceHistogram(Defense):
     calibrated: bool = False
     proven: bool = True
 
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"client", "passive"})
+    roles = frozenset({"client", "passive"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
-    guards = (Histogram, ValidationLoss, OpenedBinSums)
-    exempts = {
+    handled_types = (Histogram, ValidationLoss, OpenedBinSums)
+    permitted_types = {
         **dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT),
         **dict.fromkeys((BinCounts, RoutedRows, RoutesOfRows), _ROUTES),
         BinSums: "sealed; what is in it passed as `OpenedBinSums`",
     }
-    bounds_hessian = True
-    tries = {"epsilon": (1.0, 8.0, 64.0)}
+    info = DefenseInfo(bench_grid={"epsilon": (1.0, 8.0, 64.0)})
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
@@ -110,13 +107,15 @@ class LaplaceHistogram(Defense):
         if self.calibrated and not self.proven:
             raise UsageError("proven=false is of passive parties, where nothing is calibrated")
 
-    @cached_property
-    def gradient_clip(self) -> float:  # type: ignore[override]
-        """Bound to which each client clips the gradient of every row."""
-        return float(self.clip)
+    @property
+    def requirements(self) -> Requirements:
+        """Clip the gradient of every row, with a proof in vertical training."""
+        return Requirements(
+            gradient_clip=float(self.clip), bounded_hessian=True, range_proofs=self.proven
+        )
 
     @property
-    def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def applies_to(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Types of which one must be sent for the defense to apply.
 
         The calibrated noise excludes vertical training, in which the exact routes of rows are sent.
@@ -165,7 +164,7 @@ class LaplaceHistogram(Defense):
             (ValidationLoss, "sums"): loss_law,
         }
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Add noise to the sums of a message, and record the privacy loss."""
         if isinstance(message, ValidationLoss):
             return self._noisy_loss(message, ctx)
@@ -183,7 +182,7 @@ class LaplaceHistogram(Defense):
             # the tree reaches depends on the data, so that `max_depth` levels are charged.
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
                 count = _histograms(ctx.schema, ctx.parameters)
-                ctx.spend("laplace", l1=bound, scale=scale, count=count, what="Histogram")
+                ctx.record_release("laplace", l1=bound, scale=scale, count=count, what="Histogram")
         return replace(message, sums=sums, totals=totals)
 
     def _noisy_bins(self, message: OpenedBinSums, ctx: Context) -> OpenedBinSums:
@@ -195,7 +194,9 @@ class LaplaceHistogram(Defense):
             # one bin to another, which changes both (factor 2).
             count = int(ctx.parameters["max_depth"]) * len(message.columns)
             for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
-                ctx.spend("laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums")
+                ctx.record_release(
+                    "laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums"
+                )
         return replace(message, sums=law.send(message.sums, ctx.rng("histogram-noise")))
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
@@ -204,7 +205,7 @@ class LaplaceHistogram(Defense):
         law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is sent in multiples of 2^-LOSS_BITS
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
         noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
-        ctx.spend("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
+        ctx.record_release("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
         return replace(message, sums=np.ldexp(noisy, -LOSS_BITS))
 
     def spent(self, transcript: Transcript) -> Guarantee:
@@ -289,23 +290,21 @@ class LaplaceGradient(Defense):
     epsilon: float
     clip: float = 1.0
 
-    acts_through = frozenset({"rows"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
-    guards = (Histogram,)
-    exempts = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
-    acts_on = frozenset({"gradients"})
-    unit_hessian = True
-    tries = {"epsilon": (1.0, 8.0, 64.0)}
+    handled_types = (Histogram,)
+    permitted_types = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
+    example_stages = frozenset({"gradients"})
+    info = DefenseInfo(bench_grid={"epsilon": (1.0, 8.0, 64.0)})
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "clip"):
             check_positive(name, getattr(self, name))
 
-    @cached_property
-    def gradient_clip(self) -> float:  # type: ignore[override]
-        """Bound to which each client clips the gradient of every row."""
-        return float(self.clip)
+    @property
+    def requirements(self) -> Requirements:
+        """Clip the gradient of every row; its hessian becomes 1."""
+        return Requirements(gradient_clip=float(self.clip), unit_hessian=True)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the complete run, as published."""
@@ -323,12 +322,14 @@ class LaplaceGradient(Defense):
         law = Laplace(self.scale(schema, parameters))
         return {("gradients", "g"): law, ("gradients", "h"): Removal(1.0)}
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Add noise to the gradients, set the hessians to 1, and record the privacy loss.
 
         Parameters
         ----------
-        stage : Stage
+        stage : ExampleStage
             Other kinds than ``gradients`` are returned unchanged.
         values : int64 array, shape (K, n, 2)
             Clipped gradients and hessians in fixed point, for the K trees of a round.
@@ -351,7 +352,7 @@ class LaplaceGradient(Defense):
         # A round grows one tree per output. Neighbouring tables differ in one row's gradient, which
         # may be replaced by any other.
         for _ in units:
-            ctx.spend("laplace", l1=2.0 * bound, scale=scale, what="gradients")
+            ctx.record_release("laplace", l1=2.0 * bound, scale=scale, what="gradients")
         return np.stack([g, np.full_like(g, 1 << bits[1])], axis=-1)
 
     def spent(self, transcript: Transcript) -> Guarantee:

@@ -17,7 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Event
-from fedtrees.core.defense import Context, Defense, Deployed, Level, Place
+from fedtrees.core.defense import (
+    Context,
+    Defense,
+    DefenseInfo,
+    Deployed,
+    OpenNodes,
+    Place,
+    Requirements,
+)
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Guarantee, MutualInformation, Structural
 from fedtrees.core.messages import Message, Reveal
@@ -57,18 +65,17 @@ class IDLMID(Defense):
     xi: float
     relative: bool = False
 
-    acts_through = frozenset({"candidates", "shown"})
-    at: ClassVar[frozenset[str]] = frozenset({"active"})
+    roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
-    exempts: ClassVar[Mapping[type[Message], str]] = {
+    permitted_types: ClassVar[Mapping[type[Message], str]] = {
         NodeRows: "nodes above the bound are not among them",
         ChosenSplits: "children above the bound are no candidates",
         RowStatistics: "encrypted",
         RowsToRoute: "rows that nobody trained on",
     }
-    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
-    counts_classes: ClassVar[bool] = True
-    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {"xi": (0.3, 0.5, 0.8)}
+    applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
+    requirements = Requirements(class_counts=True)
+    info = DefenseInfo(bench_grid={"xi": (0.3, 0.5, 0.8)})
 
     def __post_init__(self) -> None:
         check_positive("xi", self.xi)
@@ -101,7 +108,7 @@ class IDLMID(Defense):
         # log(1 / p) with p the share of the rarest class that occurs.
         return self.xi * float(np.log(totals.sum() / totals[totals > 0].min()))
 
-    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def visible_nodes(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Hide the nodes whose bound exceeds `xi`.
 
         Parameters
@@ -111,7 +118,7 @@ class IDLMID(Defense):
         tree : int
             Number of the tree. Not used.
         ctx : Context
-            ``ctx.level`` contains the class counts of the nodes.
+            ``ctx.open_nodes`` contains the class counts of the nodes.
 
         Returns
         -------
@@ -120,7 +127,7 @@ class IDLMID(Defense):
         level = _level(ctx)
         return mask & (node_information(level.counts, level.totals) <= self.bound(level.totals))
 
-    def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def allowed_splits(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Drop candidate splits of passive parties if the bound of a child exceeds `xi`.
 
         The children are computed for both directions of missing values, and the larger bound
@@ -133,7 +140,7 @@ class IDLMID(Defense):
         tree : int
             Number of the tree. Not used.
         ctx : Context
-            ``ctx.level`` contains the class counts up to every candidate.
+            ``ctx.open_nodes`` contains the class counts up to every candidate.
 
         Returns
         -------
@@ -156,9 +163,9 @@ class IDLMID(Defense):
         return mask
 
 
-def _level(ctx: Context) -> Level:
-    assert ctx.level is not None
-    return ctx.level
+def _level(ctx: Context) -> OpenNodes:
+    assert ctx.open_nodes is not None
+    return ctx.open_nodes
 
 
 _LATER = "of later trees, whose residuals tell less"
@@ -181,19 +188,20 @@ class ReducedLeakage(Defense):
 
     trees: int = 1
 
-    acts_through = frozenset({"shown"})
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "secretflow": Deployed("first_tree_with_label_holder_feature=True", only={"trees": 1})
-    }
-    at: ClassVar[frozenset[str]] = frozenset({"active"})
+    info = DefenseInfo(
+        deployments={
+            "secretflow": Deployed("first_tree_with_label_holder_feature=True", only={"trees": 1})
+        }
+    )
+    roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
-    exempts: ClassVar[Mapping[type[Message], str]] = {
+    permitted_types: ClassVar[Mapping[type[Message], str]] = {
         NodeRows: _LATER,
         ChosenSplits: _LATER,
         RowStatistics: "encrypted",
         RowsToRoute: "rows that nobody trained on",
     }
-    requires: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
+    applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
 
     def __post_init__(self) -> None:
         check_whole("trees", self.trees, 1)
@@ -214,7 +222,7 @@ class ReducedLeakage(Defense):
         """State that nodes of the first trees are not revealed."""
         return {("shown", "nodes"): Event("nodes of the first trees are hidden")}
 
-    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def visible_nodes(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Hide all nodes of the first trees. `mask` is bool, shape (n_nodes,).
 
         It raises `DataError` if the active party has no columns.
@@ -223,6 +231,6 @@ class ReducedLeakage(Defense):
             raise DataError(
                 f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
             )
-        assert ctx.level is not None
+        assert ctx.open_nodes is not None
         # Hiding the root of a tree makes the protocol grow it without the passive parties.
-        return mask & (ctx.level.round >= self.trees)
+        return mask & (ctx.open_nodes.round >= self.trees)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Reshaped
 from fedtrees.core.coarsening import Decimals, Rounding
-from fedtrees.core.defense import Context, Defense, Deployed, Place
+from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place
 from fedtrees.core.errors import check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.defenses.cut_points import LATER
@@ -47,10 +47,9 @@ class HistogramRounding(Defense):
     step: float = 0.001
     random: bool = False
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
 
     def __post_init__(self) -> None:
         check_positive("step", self.step)
@@ -61,7 +60,7 @@ class HistogramRounding(Defense):
         law = Rounding(float(self.step), self.random)
         return {(Histogram, "sums"): law, (Histogram, "totals"): law}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Round the sums of bins and of nodes."""
         assert isinstance(message, Histogram)
         # Sums are integers in fixed point. The rounding is done in these units, without floats.
@@ -94,22 +93,24 @@ class LeafRounding(Defense):
 
     decimals: int = 3
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "the ClientApp rounds the split_conditions of leaves", {"decimals": "to {} decimals"}
-        )
-    }
-    at = frozenset({"server", "client"})
-    guards = having(Trait.LEAVES)
+    info = DefenseInfo(
+        deployments={
+            "flower": Deployed(
+                "the ClientApp rounds the split_conditions of leaves",
+                {"decimals": "to {} decimals"},
+            )
+        }
+    )
+    roles = frozenset({"server", "client"})
+    handled_types = types_with(Trait.LEAVES)
 
     def __post_init__(self) -> None:
         check_whole("decimals", self.decimals, 0, 12)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of leaf values, which are float32, and of class shares."""
-        return {(kind, kind.leaf_value): self.law(kind) for kind in self.guards}
+        return {(kind, kind.leaf_value): self.law(kind) for kind in self.handled_types}
 
     def law(self, kind: type[Message]) -> Decimals:
         """Return the rounding that is applied to messages of a type."""
@@ -117,7 +118,7 @@ class LeafRounding(Defense):
         # a rounded value.
         return Decimals(self.decimals, single=kind.leaf_value == "value")
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Round the leaf values of a message."""
         field, law = message.leaf_value, self.law(type(message))
         return replace(message, **{field: law.send(getattr(message, field))})
@@ -140,12 +141,11 @@ class SketchRounding(Defense):
 
     digits: int = 2
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
-    guards = (FeatureSketch,)
-    exempts = exempting(LATER)
+    handled_types = (FeatureSketch,)
+    permitted_types = permit_types_with(LATER)
 
     def __post_init__(self) -> None:
         check_whole("digits", self.digits, 1, 8)
@@ -155,7 +155,7 @@ class SketchRounding(Defense):
         merged = Reshaped(f"values of {self.digits} significant digits; equal ones are sent once")
         return {(FeatureSketch, f): merged for f in ("points", "weights", "offsets", "low")}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Round the points and the smallest values of all columns."""
         assert isinstance(message, FeatureSketch)
         rounded = self._rounded(message.points)

@@ -12,7 +12,7 @@ from typing import ClassVar
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
-from fedtrees.core.messages import Message, Reveal, Sealed, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch, GlobalHistogram
@@ -26,22 +26,18 @@ _SUMMARY = (
 class SealedSums(Defense):
     """Base of defenses that let only sums over clients be opened, by any mechanism."""
 
-    acts_through = frozenset({"summed"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = having(Trait.SUMMED, Trait.COUNTED)
-    requires = having(Trait.SUMMED)
-    exempts = exempting(
+    handled_types = types_with(Trait.SUMMED, Trait.COUNTED)
+    summed_types = handled_types
+    applies_to = types_with(Trait.SUMMED)
+    permitted_types = permit_types_with(
         {
             Trait.SUMMED_SECURELY: "the protocol itself sums it securely",
             Trait.SUMMARY: _SUMMARY,
             Trait.GROWN_ALONE: "not covered: trees that clients share are no sum",
         }
     )
-
-    def summed(self) -> tuple[type[Message], ...]:
-        """Name the histograms, and the counts from which cut points are computed."""
-        return self.guards  # type: ignore[no-any-return]
 
 
 @register.defense("secure-sum")
@@ -80,7 +76,7 @@ class RealSums(SealedSums):
     """
 
     always_read: ClassVar[str] = ""
-    nonexpansive = having(Trait.SUMMED, Trait.COUNTED)  # sums are exact
+    nonexpansive = types_with(Trait.SUMMED, Trait.COUNTED)  # sums are exact
     mode: str
 
     def strength(self) -> tuple[int, str]:
@@ -103,10 +99,3 @@ class RealSums(SealedSums):
         bits, assumes = self.strength()
         names = [*uncovered, *([self.always_read] if self.always_read else [])]
         return Computational(bits, assumes, "+".join(names), self.mode)
-
-
-def opaque(text: bytes, nbytes: int, *, real: bool) -> Sealed:
-    """Return bytes without information about rows as a message field. Empty if not `real`."""
-    # The declared length enters the transcript in both modes.
-    assert len(text) == (nbytes if real else 0)
-    return Sealed((), (nbytes,), "|u1", nbytes, text)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from fedtrees.core.channel import Change, Event, Removal
 from fedtrees.core.coarsening import FewRows, Suppression
-from fedtrees.core.defense import Context, Defense, Deployed, Place
+from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place, Requirements
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting, having
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import ClientTrees, GlobalHistogram, Histogram
@@ -63,9 +63,8 @@ class MinBin(Defense):
     by: str = "client"
     node: int = 0
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    bounds_hessian = True
+    requirements = Requirements(bounded_hessian=True)
 
     def __post_init__(self) -> None:
         check_whole("k", self.k, 2)
@@ -75,25 +74,29 @@ class MinBin(Defense):
             raise UsageError("node is of passive parties, where no server sums; leave by out")
 
     @property
-    def at(self) -> frozenset[str]:  # type: ignore[override]
+    def roles(self) -> frozenset[str]:  # type: ignore[override]
         """Roles that suppress bins."""
         return frozenset({"client", "passive"} if self.by == "client" else {"server"})
 
     @property
-    def guards(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def handled_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Histograms that clients and passive parties send, or the sum that the server returns."""
         return (Histogram, OpenedBinSums) if self.by == "client" else (GlobalHistogram,)
 
     @property
-    def requires(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def applies_to(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Histograms of passive parties if `node` is set, because only they contain row counts."""
         # `node` has an effect on passive parties only, so that their messages must occur.
         return (OpenedBinSums,) if self.node else ()
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the limit on sums of hessians, and on row counts of passive parties."""
-        changes: dict[Place, Change] = {(self.guards[0], "sums"): self.law(schema, parameters)}
-        return changes | {(kind, "sums"): FewRows(self.k, self.node) for kind in self.guards[1:]}
+        changes: dict[Place, Change] = {
+            (self.handled_types[0], "sums"): self.law(schema, parameters)
+        }
+        return changes | {
+            (kind, "sums"): FewRows(self.k, self.node) for kind in self.handled_types[1:]
+        }
 
     def law(self, schema: Schema, parameters: Mapping[str, Any]) -> Suppression:
         """Return the limit on sums of hessians."""
@@ -101,7 +104,7 @@ class MinBin(Defense):
         _, bound = objective_of(parameters.get("objective"), schema.classes).bounds
         return Suppression(self.k * bound)
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Replace the sums of small bins by 0."""
         if isinstance(message, OpenedBinSums):
             assert message.rows is not None
@@ -141,9 +144,9 @@ class MinLeaf(Defense):
         return {("leaves", "rows"): Event(f"no leaf has fewer than {self.k} rows")}
 
     @property
-    def least_leaf_rows(self) -> int:  # type: ignore[override]
+    def requirements(self) -> Requirements:
         """Smallest number of rows that clients leave on either side of a split."""
-        return self.k
+        return Requirements(min_leaf_rows=self.k)
 
 
 _TO_SERVER = (
@@ -163,17 +166,18 @@ class SplitOnly(Defense):
     (measured in `docs/`), so that no bound on the leakage is guaranteed.
     """
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "the ClientApp sends no sum_hessian, loss_changes and base_weights of its trees"
-        )
-    }
-    at = frozenset({"server", "client"})
+    info = DefenseInfo(
+        deployments={
+            "flower": Deployed(
+                "the ClientApp sends no sum_hessian, loss_changes and base_weights of its trees"
+            )
+        }
+    )
+    roles = frozenset({"server", "client"})
     protects = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
-    guards = having(Trait.STATISTICS)
-    exempts = exempting(
+    handled_types = types_with(Trait.STATISTICS)
+    permitted_types = permit_types_with(
         {
             Trait.START: "every prediction starts from it; it is the label mean of the federation",
             Trait.SETTLED: "the splits are made of them, or the model ends there",
@@ -190,9 +194,9 @@ class SplitOnly(Defense):
         """State which fields are not sent."""
         # Every message type declares its statistics, so that a new type is covered without a
         # change.
-        return {(kind, f): Removal() for kind in self.guards for f in kind.row_statistics}
+        return {(kind, f): Removal() for kind in self.handled_types for f in kind.row_statistics}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Remove the statistics from a message."""
         return replace(message, **dict.fromkeys(message.row_statistics))
 
@@ -211,21 +215,22 @@ class MaskSumHessian(Defense):
     can solve them, unless two leaves have equal weights (see `docs/`).
     """
 
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "nvflare": Deployed("nothing: FedXGBTreeExecutor always does it")
-    }
-    at = frozenset({"client"})
+    info = DefenseInfo(
+        deployments={"nvflare": Deployed("nothing: FedXGBTreeExecutor always does it")}
+    )
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.COUNTS})
-    guards = (ClientTrees,)
-    exempts = exempting({Trait.NETWORK: "a network over the trees has no sums of hessians"})
+    handled_types = (ClientTrees,)
+    permitted_types = permit_types_with(
+        {Trait.NETWORK: "a network over the trees has no sums of hessians"}
+    )
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the hessian sums are replaced by the constant 1."""
         return {(ClientTrees, "sum_hessian"): Removal(1.0)}
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Replace the hessian sums, if the message contains any."""
         assert isinstance(message, ClientTrees)
         # Another defense, for example `split-only`, has removed the sums already.

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, Event
 from fedtrees.core.coarsening import Rounding
-from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import Structural
-from fedtrees.core.messages import Message, Reveal, Trait, exempting
+from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.networks import NetworkUpdate
@@ -23,11 +23,10 @@ from fedtrees.privacy.noise import Gaussian
 class ChangedUpdates(Defense):
     """Base of defenses that change every coordinate of a mean gradient or local update."""
 
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
-    guards = (NetworkUpdate,)
-    exempts = exempting(
+    handled_types = (NetworkUpdate,)
+    permitted_types = permit_types_with(
         {
             Trait.SUMMED_SECURELY: "the protocol itself sums it securely; what is opened is exact",
             Trait.GROWN_ALONE: "not covered: trees are shared before the network is trained, as "
@@ -35,7 +34,7 @@ class ChangedUpdates(Defense):
         }
     )
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Change the mean of an update. The zeros of clients without rows stay unchanged."""
         assert isinstance(message, NetworkUpdate)
         # An update is the mean times the number of rows, because the server averages over all rows.
@@ -75,7 +74,7 @@ class GradientNoise(ChangedUpdates):
     """
 
     scale: float
-    tries = {"scale": (0.001, 0.01, 0.1)}
+    info = DefenseInfo(bench_grid={"scale": (0.001, 0.01, 0.1)})
 
     def __post_init__(self) -> None:
         check_positive("scale", self.scale)
@@ -99,7 +98,7 @@ class GradientRounding(ChangedUpdates):
 
     step: float
     guarantee = Structural()
-    tries = {"step": (0.001, 0.01)}
+    info = DefenseInfo(bench_grid={"step": (0.001, 0.01)})
 
     def __post_init__(self) -> None:
         check_positive("step", self.step)
@@ -126,7 +125,7 @@ class TopK(ChangedUpdates):
 
     share: float
     guarantee = Structural()
-    tries = {"share": (0.1, 0.01)}
+    info = DefenseInfo(bench_grid={"share": (0.1, 0.01)})
 
     def __post_init__(self) -> None:
         check_share("share", self.share)

@@ -1,5 +1,6 @@
 """Sphinx configuration: `sphinx-build -W docs docs/_build`."""
 
+import sys
 from pathlib import Path
 
 from fedtrees import __version__
@@ -11,7 +12,7 @@ release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"fedtrees {release}"
@@ -20,8 +21,16 @@ autodoc_typehints = "none"
 
 
 def setup(app):
-    """Have two pages written that load nothing: the gallery and the leaderboard."""
+    """Write the pages of registered classes, and afterwards the gallery and the leaderboard."""
+    app.connect("config-inited", _write_registry_pages)
     app.connect("build-finished", _write_pages)
+
+
+def _write_registry_pages(app, config):
+    sys.path.insert(0, str(Path(__file__).parent))
+    from registry_pages import write_pages
+
+    write_pages()
 
 
 def _write_pages(app, error):

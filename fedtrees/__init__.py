@@ -30,14 +30,14 @@ _MODULES = {
     "trees.files.models": ("load_model",),
     # Extending
     "core.attack": ("Attack",),
-    "core.defense": ("Defense",),
+    "core.defense": ("Defense", "DefenseInfo", "Requirements"),
     "core.messages": ("Message", "Reveal"),
     "core.party": ("Behaviour", "Party", "handles"),
     "core.registry": ("register",),
     "core.results": ("Measure",),
     "core.view": ("View",),
     "metrics.metric": ("Metric", "Score"),
-    "protocols.base": ("Coordinator", "Protocol"),
+    "protocols.base": ("Coordinator", "Protocol", "ProtocolInfo"),
     # Claims and guarantees
     "core.guess": (
         "Claim",

@@ -2,6 +2,8 @@ from fedtrees.api import Run as Run
 from fedtrees.api import bench as bench
 from fedtrees.core.attack import Attack as Attack
 from fedtrees.core.defense import Defense as Defense
+from fedtrees.core.defense import DefenseInfo as DefenseInfo
+from fedtrees.core.defense import Requirements as Requirements
 from fedtrees.core.errors import DataError as DataError
 from fedtrees.core.errors import FedtreesError as FedtreesError
 from fedtrees.core.errors import ProtocolError as ProtocolError
@@ -40,6 +42,7 @@ from fedtrees.metrics.metric import Metric as Metric
 from fedtrees.metrics.metric import Score as Score
 from fedtrees.protocols.base import Coordinator as Coordinator
 from fedtrees.protocols.base import Protocol as Protocol
+from fedtrees.protocols.base import ProtocolInfo as ProtocolInfo
 from fedtrees.protocols.training import Training as Training
 from fedtrees.protocols.training import train as train
 from fedtrees.protocols.views import view_of as view_of

@@ -94,7 +94,7 @@ def threats_of(protocol: Spec) -> list[str]:
     made = register.get("protocol", protocol.name)
     roles = roles_of(register.make("protocol", protocol), parties_of(made)).values()
     needed = [t for name in contenders() for t in register.get("attack", name).threats]
-    found = [*made.adversaries, *roles, PUBLIC, *map(scaled, needed)]
+    found = [*made.info.adversaries, *roles, PUBLIC, *map(scaled, needed)]
     return [t for t in dict.fromkeys(found) if fits(t, protocol) and takes_place(t, protocol)]
 
 

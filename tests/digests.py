@@ -73,7 +73,7 @@ OF_NETWORKS = ("dp-sgd", "gradient-noise", "gradient-rounding", "top-k")
 EXACT = [
     n
     for n in register.names("protocol")
-    if n != "fedxgbllr" and not register.get("protocol", n).needs
+    if n != "fedxgbllr" and not register.get("protocol", n).info.extra_packages
 ]
 ATTACKS = (
     "timberstrike[chains=2]",

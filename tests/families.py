@@ -26,27 +26,28 @@ FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "protocols.behaviours.horizontal",
         "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
-        "attacks.peeling", "attacks.sketch_reading", "attacks.mappers", "defenses.laplace",
+        "attacks.peeling", "attacks.sketch_reading", "attacks.lightgbm", "defenses.laplace",
+        "auditing.histograms", "auditing.leaf_sums", "auditing.shapes",
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
-        "attacks.orders", "attacks.bins", "attacks.queries", "attacks.plaintext", "defenses.nodes",
-        "defenses.grafting", "defenses.label_noise",
+        "attacks.rank_inference", "attacks.bins", "attacks.queries", "attacks.plaintext",
+        "defenses.nodes", "defenses.grafting", "defenses.label_noise", "auditing.labels",
     ),
-    "forests": ("protocols.forests", "attacks.forests", "attacks.leaves"),
+    "forests": ("protocols.forests", "attacks.forests", "attacks.forest_gibbs", "auditing.forests"),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
-        "defenses.dp_sgd", "defenses.updates",
+        "defenses.dp_sgd", "defenses.updates", "auditing.networks",
     ),
     "tree-networks": (
-        "protocols.tree_networks", "attacks.second_phase",
+        "protocols.tree_networks", "attacks.tree_network_inversion",
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "attacks.regression",
-        "defenses.decrypted_precision", "defenses.dp_gd",
+        "defenses.decrypted_precision", "defenses.dp_gd", "auditing.regression",
     ),
     "queries": ("defenses.endpoint",),
-    "crypto": ("crypto", "defenses.paillier", "defenses.masking"),
+    "crypto": ("defenses.paillier", "defenses.masking"),
     "audit": ("audit", "cli.audit"),
 }  # fmt: skip
 #: Packages that combine families.

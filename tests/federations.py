@@ -9,8 +9,8 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import LocalData, over_clients
-from fedtrees.core.messages import emptied
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.messages import without_payload
+from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
@@ -27,7 +27,7 @@ def sample_federation(seed=0, rows=240, clients=3):
     return [table.take(part) for part in np.array_split(np.arange(rows), clients)], schema
 
 
-def network_of(parties, schema, defense=None, summed=(), held=(), network=LocalNetwork):
+def network_of(parties, schema, defense=None, summed=(), held=(), network=Network):
     """Connect parties with a host for each, which contains the local data by name."""
     roles, held = {party.name: party.role for party in parties}, dict(held)
     agreement = Agreement(schema, {}, defense or Composition(), roles, summed)
@@ -77,7 +77,7 @@ def leaf_scores(guess, federation, principals, training):
 def crossings(transcript):
     """Return all contents of a transcript except for ciphertexts."""
     messages = [
-        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(emptied(d.message)))
+        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(without_payload(d.message)))
         for d in transcript
     ]
     inside = {index: encode(message) for index, message in transcript.inside.items()}
@@ -117,7 +117,7 @@ def equal_to_simulation(folder, federation, log):
     assert [(r.sender, r.receivers, r.why) for r in seen] == [
         (d.sender, d.receivers, d.why) for d in expected
     ]
-    assert [encode(emptied(r.message)) for r in seen] == [
-        encode(emptied(d.message)) for d in expected
+    assert [encode(without_payload(r.message)) for r in seen] == [
+        encode(without_payload(d.message)) for d in expected
     ]
     return crossings(simulation.transcript)

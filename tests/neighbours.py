@@ -20,8 +20,8 @@ from scipy.stats import nbinom, norm
 from fedtrees.core.channel import Share
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
-from fedtrees.core.messages import closed
-from fedtrees.core.secure_sum import IdealOpening, agreed, summands
+from fedtrees.core.messages import has_sealed_field
+from fedtrees.core.secure_sum import IdealAggregation, check_same_fields, summed_fields
 from fedtrees.core.transcript import Transcript
 from fedtrees.defenses import cut_points, label_noise
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
@@ -34,12 +34,12 @@ from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.training import train
 
-OPENINGS: tuple[type, ...] = (IdealOpening,)
+OPENINGS: tuple[type, ...] = (IdealAggregation,)
 if CRYPTO:
-    from fedtrees.defenses.masking import UnmaskedSums
-    from fedtrees.defenses.paillier import Adding
+    from fedtrees.crypto.masking import MaskingServer
+    from fedtrees.crypto.paillier_sum import PaillierServer
 
-    OPENINGS = (IdealOpening, UnmaskedSums, Adding)
+    OPENINGS = (IdealAggregation, MaskingServer, PaillierServer)
 
 
 @dataclass
@@ -104,7 +104,7 @@ class Tape:
 
     def opened(self, total, left):
         """Add the joint noise of the given number of parties to a sum."""
-        (name, x), *other_fields = summands(total).items()
+        (name, x), *other_fields = summed_fields(total).items()
         mechanism, _, parties = self.shares[-1]
         share = left / parties
         if mechanism == "laplace":
@@ -128,12 +128,12 @@ class Tape:
 
     def quantiles(self, part, message, ctx, send):
         """Replace private quantiles. Only the loss of the number of rows is counted."""
-        each = part.epsilon / (ctx.held.X.shape[1] + 1)
+        each = part.epsilon / (ctx.local_data.X.shape[1] + 1)
 
         def cost(a, b):
             self.pure["cuts"] += float(np.abs(a - b).sum()) * each
 
-        return self.release(len(ctx.held), lambda: send(part, message, ctx), cost)
+        return self.release(len(ctx.local_data), lambda: send(part, message, ctx), cost)
 
     def answers(self, y, prior, odds, rng, send, published):
         """Replace randomised response."""
@@ -218,7 +218,7 @@ def replayed(tape):
     """Pass all noise of a run through a tape."""
     sent, kinds = Noise.send, OPENINGS
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
-    quantiles, summed = PrivateQuantileCuts.outgoing, {k: k.opened for k in kinds}
+    quantiles, summed = PrivateQuantileCuts.transform_message, {k: k.open_sum for k in kinds}
     recorded, bare = Transcript.record, []
 
     def record(self, sender, receivers, message, why):
@@ -228,17 +228,17 @@ def replayed(tape):
             recorded(self, sender, receivers, message, why)
 
     def opened(kind):
-        def method(self, waiting, wire, why):
+        def method(self, waiting, exchange, why):
             left = [len(waiting)]
 
-            def ask(to, message, *given, **named):
+            def request(to, message, *given, **named):
                 if isinstance(message, MaskSurvivors):
                     left.append(len(message.parties.split(",")))
-                return wire.ask(to, message, *given, **named)
+                return exchange.request(to, message, *given, **named)
 
-            shared = type(agreed(waiting.values())) in tape.kinds
+            shared = type(check_same_fields(waiting.values())) in tape.kinds
             bare.extend([True] * shared)
-            total = summed[kind](self, waiting, replace(wire, ask=ask), why)
+            total = summed[kind](self, waiting, replace(exchange, request=request), why)
             bare.clear()
             return tape.opened(total, left[-1]) if shared else total
 
@@ -259,10 +259,10 @@ def replayed(tape):
         (dp_forest, "permute_and_flip", lambda c, e, rng: tape.majority(c, e, rng, flip)),
         (
             PrivateQuantileCuts,
-            "outgoing",
+            "transform_message",
             lambda part, message, ctx: tape.quantiles(part, message, ctx, quantiles),
         ),
-        *((kind, "opened", opened(kind)) for kind in kinds),
+        *((kind, "open_sum", opened(kind)) for kind in kinds),
         (Transcript, "record", record),
     ]
     with ExitStack() as stack:
@@ -340,7 +340,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []
-    laws = protocol.laws(schema).items()
+    laws = protocol.noise_channels(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
     tape.kinds |= {*defense.shared(schema, protocol.parameters)}
     for at, local_data in zip((None, 0), neighbours, strict=True):
@@ -368,7 +368,7 @@ def _told(run, owner, trusted, cuts, rows):
         for d in run.transcript
         if (others := [r for r in d.receivers if r != owner and roles[r] not in trusted])
         and (not cuts or type(d.message) in CUT_MESSAGES)
-        and not (rows and closed(d.message))
+        and not (rows and has_sealed_field(d.message))
     ]
 
 

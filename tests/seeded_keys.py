@@ -2,10 +2,10 @@
 
 import hashlib
 
-from fedtrees.crypto.agreement import Randomness
-from fedtrees.crypto.encrypted_sums import RealAdder, RealEncrypter, RealHolder
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import drawn
-from fedtrees.sealing.ledger import Ledger
+from fedtrees.crypto.paillier_sum import Adder, Encrypter, KeyHolder
+from fedtrees.crypto.primitives import Randomness
 
 
 class SeededRandomness(Randomness):
@@ -29,13 +29,13 @@ class EncryptedSums:
     """The key holder, the encrypting parties by name, and the adder, in one object."""
 
     def __init__(self, names, bits):
-        self.holder = RealHolder(len(names), bits, True, Ledger())
-        self.others = {name: RealEncrypter(name, True, Ledger()) for name in names}
-        self.adder = RealAdder(names, Ledger())
+        self.holder = KeyHolder(len(names), bits, True, OperationCounter())
+        self.others = {name: Encrypter(name, True, OperationCounter()) for name in names}
+        self.adder = Adder(names, OperationCounter())
         for side in (*self.others.values(), self.adder):
             side.learn(self.holder.public_key(), bits)
-        self.holder.take_seeds({name: side.seed() for name, side in self.others.items()})
-        self.added, self.opened = self.adder.added, self.holder.opened
+        self.holder.take_seeds({name: side.encrypt_seed() for name, side in self.others.items()})
+        self.added, self.opened = self.adder.add, self.holder.decrypt_sum
 
     def begin(self):
         """Restart with the first sum."""
@@ -45,4 +45,4 @@ class EncryptedSums:
 
     def encrypted(self, name, array, slots):
         """Return the encrypted array of one party."""
-        return self.others[name].encrypted(array, slots)
+        return self.others[name].encrypt(array, slots)

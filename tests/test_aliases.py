@@ -1,19 +1,19 @@
 """Names of the previous release still work."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from report.synthetic_run import Table
 
 from fedtrees.conformance.samples import sample_table
-from fedtrees.core.errors import GlassWallError, LocalDataError
-from fedtrees.core.registry import register
-from fedtrees.core.specs import Spec
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import RENAMED, Defense
+from fedtrees.core.errors import GlassWallError, LocalDataError, UsageError
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
-from fedtrees.experiments.suite import Suite
+from fedtrees.protocols import base
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 
@@ -35,15 +35,36 @@ def test_layouts_are_available_under_their_old_names():
         )
 
 
-def test_adversaries_of_a_protocol_are_read_under_their_old_name(monkeypatch):
-    made = type("OfBefore", (FedTreeHist,), {"curious": ("client",)})
-    monkeypatch.setitem(register._known["protocol"], "of-before", made)
-    grid = replace(Suite.load("quick").grids[0], protocols=(Spec("of-before"),), threats=())
-    assert grid.with_known_threats().threats == ("client",)
-
-
 def test_adversaries_are_read_from_results_of_the_previous_release(tmp_path):
     table = Table(tmp_path)
     table.train("none", 0, 0.7)
     table.add("exposure", "none", 0, "applies", 1.0, attack="joint", threat="t")
     assert [*table.rows()["stage"]] == ["train", "adversary"]
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_a_defense_with_an_old_name_is_refused_with_the_new_name(old):
+    with pytest.raises(UsageError) as refused:
+        type("Old", (Defense,), {old: None})
+    assert f"defense Old defines {old!r}, which is now {RENAMED[old]}" in str(refused.value)
+    with pytest.raises(AttributeError, match="it is now"):
+        getattr(Defense(), old)
+
+
+def test_parameters_of_a_defense_may_have_any_name():
+    """For example, `declared_rows` is a parameter of dp-sgd."""
+    made = type("Free", (Defense,), {"__annotations__": {"rows": int}, "rows": 3})
+    assert made().rows == 3
+
+
+def test_an_attack_that_reads_an_old_requirement_is_told_its_new_name():
+    with pytest.raises(UsageError, match=r"it is now requirements\.min_leaf_rows"):
+        Composition().least_leaf_rows  # noqa: B018
+    assert not hasattr(Composition(), "gradient_clip")
+
+
+@pytest.mark.parametrize("old", base.RENAMED)
+def test_a_protocol_with_an_old_name_is_refused_with_the_new_name(old):
+    with pytest.raises(UsageError) as refused:
+        type("Old", (FedTreeHist,), {old: None})
+    assert f"protocol Old defines {old!r}, which is now {base.RENAMED[old]}" in str(refused.value)

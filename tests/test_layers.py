@@ -39,15 +39,15 @@ def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
 @pytest.mark.parametrize(
     ("where", "what"),
     [
-        ("evidence/view.py", "import fedtrees.attacks.peeling.rows"),
+        ("observations/reading.py", "import fedtrees.attacks.peeling.rows"),
         ("peeling/rows.py", "import fedtrees.attacks.timberstrike.reconstruct"),
-        ("lattice/rows.py", "import fedtrees.attacks.joint.state"),
+        ("lattice/path_hypotheses.py", "import fedtrees.attacks.joint.posterior_problem"),
     ],
 )
-def test_evidence_imports_no_attack_and_attacks_have_no_import_cycle(tmp_path, where, what):
+def test_observations_import_no_attack_and_attacks_have_no_import_cycle(tmp_path, where, what):
     package = merged_layout(tmp_path)
     with (package / "attacks" / where).open("a") as file:
         file.write(f"{what}\n")
     result = lint(tmp_path)
     assert result.returncode != 0
-    assert "evidence is not an attack" in result.stdout
+    assert "observations and solvers are no attacks" in result.stdout

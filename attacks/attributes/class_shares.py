@@ -17,14 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.clients.victims import Victim, victims_of
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR
-from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
-from fedtrees.attacks.evidence.replay import cuts_of, hides
-from fedtrees.attacks.evidence.routing import add_values, gradients_of
-from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import ClientObservations, observe_clients
+from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, victim_sums
+from fedtrees.attacks.observations.boosting import BoostingObservations, add_values, gradients_of
+from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import cuts_of, hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import ClassShares, Guess
 from fedtrees.core.reasons import Reason
@@ -94,8 +92,10 @@ def regressed_counts(view: View) -> Floats | None:
         return None
     classes = max(len(view.schema.classes), 2)
     counts = np.bincount(own_rows.y, minlength=classes)
-    evidence = evidence_of(view, "statistics")
-    if evidence is None or evidence.level == "values" or evidence.suppressed or not counts.all():
+    evidence = read_boosting(view, "statistics")
+    if evidence is None or evidence.distortion.hides_small_bins or not counts.all():
+        return None
+    if evidence.observed.level == "values":
         return None
     rows = view.n_rows - len(own_rows)
     equations = list(_equations(evidence, own_rows, classes))
@@ -104,9 +104,9 @@ def regressed_counts(view: View) -> Floats | None:
     return _solve_class_counts(equations, float(rows), counts / counts.sum())
 
 
-def _equations(evidence: Evidence, own_rows: Table, classes: int) -> Iterator[Equation]:
+def _equations(evidence: BoostingObservations, own_rows: Table, classes: int) -> Iterator[Equation]:
     """Yield one equation for every tree."""
-    sums = victim_sums(evidence, own_rows, len(evidence.trees), evidence.own_inside)
+    sums = victim_sums(evidence, own_rows, len(evidence.trees), evidence.observed.own_inside)
     nodes, margin = Routes.of(evidence.trees).apply(own_rows.X), evidence.start(len(own_rows))
     of_class = [own_rows.y == c for c in range(classes)]
     size = np.array([rows.sum() for rows in of_class], dtype=np.float64)
@@ -259,9 +259,9 @@ def announced_counts(view: View) -> dict[str, Floats]:
     return {name: counts for name, counts in announced.items() if name not in view.principals}
 
 
-def _victims(view: View) -> list[Victim]:
+def _victims(view: View) -> list[ClientObservations]:
     """Return clients whose trees, or sums in leaves, are seen separately."""
-    return victims_of(view, max_level="statistics")
+    return observe_clients(view, max_level="statistics")
 
 
 def _of_all(view: View, clients: set[str]) -> Floats | None:
@@ -353,7 +353,7 @@ def _summed_leaves(tree: Tree) -> list[float]:
     return [float(part[tree.leaves].sum()) for part in (tree.g, tree.h) if part is not None]
 
 
-def _late(victim: Victim) -> Floats:
+def _late(victim: ClientObservations) -> Floats:
     """Return the counts of a first tree that was grown on foreign trees, for two classes."""
     assert victim.late is not None
     n, n1 = victim.late.n.sum(), victim.late.n1.sum()
@@ -376,7 +376,8 @@ def _brought(view: View, margin: Floats) -> Floats:
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     start = np.repeat(np.asarray(margin, dtype=np.float32)[:, None], len(classes), axis=1)
     contribution = objective.gradients(start, classes).astype(np.float64)
-    clip = view.defense.gradient_clip or np.inf
+    requirements = view.defense.requirements
+    clip = requirements.gradient_clip or np.inf
     g = np.clip(contribution[..., 0], -clip, clip)
-    h = np.ones_like(g) if view.defense.unit_hessian else np.minimum(contribution[..., 1], 2 * clip)
+    h = np.ones_like(g) if requirements.unit_hessian else np.minimum(contribution[..., 1], 2 * clip)
     return np.concatenate([g, h])

@@ -13,16 +13,18 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.feasible import MOST_ROWS, LinearConstraints, constrain_open_rows
-from fedtrees.attacks.bins.noisy_bin_sums import (
+from fedtrees.attacks.bins.column_shares import (
+    MOST_ROWS,
+    LinearConstraints,
+    constrain_open_rows,
     likely_shares,
     middles,
     rank_interval,
     ranks_of,
     shares_of_changed,
 )
-from fedtrees.attacks.evidence.subsets import Certain, Column, NodeSums, certain_bins
-from fedtrees.attacks.orders.attack import encode_local_data, expected_ranks
+from fedtrees.attacks.rank_inference import encode_local_data, expected_ranks
+from fedtrees.attacks.solvers.subset_sum import Certain, Column, NodeSums, certain_bins
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
@@ -149,7 +151,7 @@ class LinearReconstruction(Attack):
 
     The equations have integer coefficients, so that at small nodes they are subset sums with few
     solutions. Conclusions from these are certain. The remaining rows are solved for jointly, as
-    shares of rows in bins (`fedtrees.attacks.bins.feasible`). If the sums do not distinguish
+    shares of rows in bins (`fedtrees.attacks.bins.column_shares`). If the sums do not distinguish
     several rows, a regression on the local columns and labels determines which is more likely in
     the bin.
     """

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.bins.noisy_bin_sums import likeliest
+from fedtrees.attacks.bins.column_shares import likeliest
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.local_data import LocalData

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.bins.attack import columns_of
-from fedtrees.attacks.bins.noisy_bin_sums import shares_of_changed
-from fedtrees.attacks.evidence.subsets import Column
+from fedtrees.attacks.bins.column_shares import shares_of_changed
+from fedtrees.attacks.solvers.subset_sum import Column
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import chained
 from fedtrees.core.guess import ColumnBins, Guess

@@ -27,8 +27,13 @@ from fedtrees.attacks.cheating.nodes import (
     unmoved_trees,
     unreadable,
 )
-from fedtrees.attacks.evidence.laws import cell_variance, law_of_rows, law_of_sums, reach_of
-from fedtrees.attacks.evidence.replay import hides
+from fedtrees.attacks.observations.noise_channels import (
+    cell_variance,
+    law_of_rows,
+    law_of_sums,
+    reach_of,
+)
+from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason

@@ -28,9 +28,9 @@ from fedtrees.attacks.cheating.nodes import (
     sums_by_node,
     unreadable,
 )
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR
-from fedtrees.attacks.evidence.laws import cell_variance, law_of_sums
-from fedtrees.attacks.evidence.replay import hides
+from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR
+from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
+from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import weighable
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
@@ -22,7 +21,7 @@ from fedtrees.attacks.forests.posterior import (
     seconds,
     share_of_work,
 )
-from fedtrees.attacks.forests.programs import cells_program, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
 from fedtrees.attacks.forests.structure import MOST_DEPTH, MOST_LEVELS, NoisyForest, Variables
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Mechanism, Share, chained
@@ -186,7 +185,7 @@ MODES = get_args(Mode)
 @register.attack("draft-dp")
 @dataclass(frozen=True, kw_only=True)
 class DraftDP(Attack):
-    """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2025).
+    """Reconstruct all rows from a forest with noisy class counts (after Gorgé et al. 2026).
 
     The published attack uses a constraint solver to find the table under which the counts are most
     likely. This table overfits the noise. We sample tables from the posterior instead, with a prior

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise, label_cost, label_cost_of_two
 from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
 

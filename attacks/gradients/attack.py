@@ -5,16 +5,16 @@ The attack reads the gradients of batches from a view and inverts each of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps, batch_gradient
-from fedtrees.attacks.gradients.hidden import rows_of_steps
-from fedtrees.attacks.gradients.inversion import Inversion, drowning, invert, likely_rows, rehearse
+from fedtrees.attacks.gradients.inversion import Inversion, invert, likely_rows, rehearse
+from fedtrees.attacks.gradients.observed import BatchGradient, LocalSteps, no_rows
+from fedtrees.attacks.gradients.second_layer_solve import rows_of_steps
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Event
 from fedtrees.core.errors import check_whole
@@ -27,9 +27,11 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardis
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
+T = TypeVar("T")
 
-@dataclass(frozen=True, eq=False)
-class SeenGradient:
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SeenGradient(BatchGradient):
     """The mean gradient of some rows, from a message or from the difference of two weights.
 
     Attributes
@@ -38,27 +40,13 @@ class SeenGradient:
         Clients whose rows are contained. Several if the gradient is a sum.
     round : int
         Round of the federation.
-    rows : int
-        Number of rows, announced or assumed from the batch size.
-    weights : float32 array, shape (parameters,)
-        Network at which the gradient was computed. With several local steps, a point on their path.
-    gradient : float32 array, shape (parameters,)
-        The mean gradient.
     start : float32 array, shape (parameters,)
         Network at the start of the round.
-    shown : bool array, shape (parameters,), or None
-        Coordinates that were sent. None means all.
     """
 
     owner: tuple[str, ...]
     round: int
-    rows: int
-    # shape (parameters,)
-    weights: NDArray[np.float32]
-    gradient: NDArray[np.float32]  # shape (parameters,)
-    start: NDArray[np.float32]  # shape (parameters,): the network at the start of the round
-    # shape (parameters,)
-    shown: NDArray[np.bool_] | None = None
+    start: NDArray[np.float32]
 
 
 def encoding_of(view: View) -> Encoding | None:
@@ -88,7 +76,14 @@ def local_steps_of(view: View) -> LocalSteps | None:
 
 
 def seen_gradients(view: View) -> Iterator[SeenGradient]:
-    """Yield the gradients of other parties' rows in order. Local steps give one gradient."""
+    """Yield the gradients of other parties' rows in order. Local steps give one gradient.
+
+    There are none if the standardisation of the inputs was not announced.
+    """
+    encoding = encoding_of(view)
+    if encoding is None:
+        return
+    common = layers_of(view, encoding), encoding, _bounds(view, encoding)
     sent = {m.round: m for _, m in view.messages(NetworkWeights)}
     everybody = tuple(
         n for n, role in view.roles.items() if role == "client" and n not in view.principals
@@ -108,34 +103,33 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
         if local is not None:
             weights, mean = local.as_gradient(weights, mean, rows // len(owner))
         shown = update.update != 0 if sparse and len(owner) == 1 else None
-        yield SeenGradient(owner, update.round, rows, weights, mean, start.weights, shown)
-    if any(role == "server" for n, role in view.roles.items() if n in view.principals):
+        yield SeenGradient(*common, weights, mean, rows, shown,
+                           owner=owner, round=update.round, start=start.weights)  # fmt: skip
+    if local is not None or any(view.roles[n] == "server" for n in view.principals):
         return
-    yield from _from_steps(view, sent, everybody, {m.round: m for _, m in updates})
-
-
-def _from_steps(
-    view: View,
-    sent: dict[int, NetworkWeights],
-    other_clients: tuple[str, ...],
-    local_updates: dict[int, NetworkUpdate],
-) -> Iterator[SeenGradient]:
-    """Yield the sums of gradients that a client computes from the weights of two rounds."""
-    if "epochs" in view.parameters:
-        return
+    # A single client computes the sum of the other clients' gradients from the weights of two
+    # rounds: they moved by the mean over all rows, from which it subtracts its own sum.
+    local_updates = {m.round: m for _, m in updates}
     batch, rate = view.parameters["batch"], np.float32(view.parameters["lr"])
-    every = len(other_clients) + len(view.principals)
+    every = len(everybody) + len(view.principals)
     for round in sorted(sent)[:-1]:
         local_update = local_updates.get(round)
         if round + 1 not in sent or local_update is None or len(view.principals) > 1:
             continue
-        moved = (sent[round].weights - sent[round + 1].weights) / rate
-        rows = batch * len(other_clients)
-        # the weights moved by the mean over all clients' rows, from which the local sum is
-        # subtracted
+        start_weights, rows = sent[round].weights, batch * len(everybody)
+        moved = (start_weights - sent[round + 1].weights) / rate
         gradient = (moved * np.float32(batch * every) - local_update.update) / np.float32(rows)
-        start = sent[round].weights
-        yield SeenGradient(other_clients, round, rows, start, gradient, start)
+        yield SeenGradient(*common, start_weights, gradient, rows,
+                           owner=everybody, round=round, start=start_weights)  # fmt: skip
+
+
+def spread_evenly(seen: Sequence[T], count: int) -> list[T]:
+    """Return at most `count` entries at equal distances, including the first and the last one.
+
+    The attacks invert gradients of all stages of a training, because the network changes.
+    """
+    places = np.linspace(0, len(seen) - 1, count).round().astype(int)
+    return [seen[at] for at in np.unique(places)] if seen else []
 
 
 #: Search range of a number without declared range, in standard deviations.
@@ -159,8 +153,8 @@ class TabLeak(Attack):
     With noise or many rows, an adversary with local rows or rows of the population samples batches
     of such rows that explain the gradient (`explain_gradient`). If a batch has fewer rows than
     hidden units, its rows are roots of equations. With local steps, the rows of one step are solved
-    for after the other (`hidden`), and the remaining update is treated as one gradient at an
-    intermediate point. If only some coordinates were sent, the remaining ones only bound the
+    for after the other (`second_layer_solve`), and the remaining update is treated as one gradient
+    at an intermediate point. If only some coordinates were sent, the remaining ones only bound the
     gradient.
 
     In three cases the attack first rehearses on likely rows, and submits such rows instead of found
@@ -203,36 +197,23 @@ class TabLeak(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Invert some of the gradients."""
-        encoding = encoding_of(view)
-        if encoding is None:
-            return Guess.none(Reason("no-network"))
         seen = [s for s in seen_gradients(view) if s.rows <= self.most]
-        # spread evenly, because the network changes during training
-        chosen = np.unique(np.linspace(0, len(seen) - 1, self.batches).round().astype(int))
-        bounds, local = _bounds(view, encoding), local_steps_of(view)
-        layers = layers_of(view, encoding)
+        local = local_steps_of(view) if self.by_algebra else None
         claims, notes = [], {"likely_rows": 0.0}
-        for k, at in enumerate(chosen):
-            steps = local if self.by_algebra else None
-            item, first = _follow_steps(seen[at], layers, encoding, steps, rng)
+        for k, item in enumerate(spread_evenly(seen, self.batches)):
+            rest, first = _follow_steps(item, local, rng)
             table, sure = first, np.ones(first.X.shape)
-            if item.rows:
-                rest, notes_of_batch = self.rest(item, view, layers, encoding, bounds, rng)
-                table, sure = Table.concat([table, rest[0]]), np.concatenate([sure, rest[1]])
+            if rest.rows:
+                more, sure_of_more, notes_of_batch = self.rest(rest, view, rng)
+                table, sure = Table.concat([table, more]), np.concatenate([sure, sure_of_more])
                 notes["likely_rows"] += notes_of_batch.pop("likely_rows", 0.0)
                 notes |= {f"{name}_{k}": value for name, value in notes_of_batch.items()}
             claims.append(BatchRows(item.owner, item.round, table, sure))
         return Guess.of(claims, notes, otherwise=self.inapplicable(view) or Reason("no-gradient"))
 
     def rest(
-        self,
-        item: SeenGradient,
-        view: View,
-        layers: Layers,
-        encoding: Encoding,
-        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-        rng: np.random.Generator,
-    ) -> tuple[tuple[Table, NDArray[np.float64]], dict[str, float]]:
+        self, item: SeenGradient, view: View, rng: np.random.Generator
+    ) -> tuple[Table, NDArray[np.float64], dict[str, float]]:
         """Return the rows that algebra did not find, the confidence of their cells, and notes.
 
         Parameters
@@ -241,102 +222,65 @@ class TabLeak(Attack):
             Gradient of the remaining rows.
         view : View
             The adversary's view.
-        layers : Layers
-            Sizes of the network.
-        encoding : Encoding
-            Conversion of rows to inputs.
-        bounds : pair of float32 array
-            Smallest and largest standardised value of every number.
         rng : numpy.random.Generator
             Randomness of the search.
         """
         local, prior_rows, notes = local_steps_of(view), view.prior_rows, dict[str, float]()
         prior_rows = prior_rows if prior_rows is not None and len(prior_rows) >= 2 else None
-        noise = drowning(layers, item.gradient, item.rows, encoding)
+        noise, encoding = item.added_noise, item.encoding
         few = self.by_algebra and item.shown is not None
         # independent draws of columns overestimate how good likely rows are
         doubted = noise and (local is None or encoding.groups)
         if few or ((local is not None) if prior_rows is not None else doubted):
             n_sent = int(item.shown.sum()) if few and item.shown is not None else 0
-            notes["rehearsed"], notes["likely"] = trial = rehearse(
-                layers, item.start, noise, view, encoding, bounds, item.rows, local, rng, n_sent
-            )
+            at_start = replace(item, weights=item.start)
+            trial = rehearse(at_start, noise, view, local, rng, n_sent)
+            notes["rehearsed"], notes["likely"] = trial
             handicap = 1.0 if encoding.groups or prior_rows is not None else _FLATTERED
             if trial[1] > handicap * trial[0]:
                 table = likely_rows(view, encoding, _as_many(view, item.rows), rng)
-                return (table, np.zeros(table.X.shape)), {**notes, "likely_rows": 1.0}
-        likely = prior_rows if local is None else None
-        inversion = self.invert_gradient(item, layers, encoding, bounds, likely, rng)
+                return table, np.zeros(table.X.shape), {**notes, "likely_rows": 1.0}
+        inversion = self.invert_gradient(item, prior_rows if local is None else None, rng)
         notes["loss"], table, sure = inversion.loss, inversion.table, inversion.confidence
         if (more := _as_many(view, item.rows) - len(table)) > 0:
             table = Table.concat([table, likely_rows(view, encoding, more, rng)])
             sure = np.append(sure, np.zeros((more, sure.shape[1])), axis=0)
-        return (table, sure), notes
+        return table, sure, notes
 
     def invert_gradient(
-        self,
-        item: SeenGradient,
-        layers: Layers,
-        encoding: Encoding,
-        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-        likely: Table | None,
-        rng: np.random.Generator,
+        self, item: BatchGradient, likely: Table | None, rng: np.random.Generator
     ) -> Inversion:
         """Return the rows whose gradient is closest to the observed one.
 
         Parameters
         ----------
-        item : SeenGradient
+        item : BatchGradient
             The observed gradient.
-        layers : Layers
-            Sizes of the network.
-        encoding : Encoding
-            Conversion of rows to inputs.
-        bounds : pair of float32 array
-            Smallest and largest standardised value of every number.
         likely : Table or None
             Rows with the distribution of the batch.
         rng : numpy.random.Generator
             Randomness of the search.
         """
-        return invert(
-            layers, item.weights, item.gradient, encoding, bounds, item.rows, rng,
-            likely=likely, restarts=self.restarts, steps=self.steps, shown=item.shown,
-        )  # fmt: skip
+        return invert(item, rng, likely=likely, restarts=self.restarts, steps=self.steps)
 
 
 def _follow_steps(
-    item: SeenGradient,
-    layers: Layers,
-    encoding: Encoding,
-    local: LocalSteps | None,
-    rng: np.random.Generator,
+    item: SeenGradient, local: LocalSteps | None, rng: np.random.Generator
 ) -> tuple[SeenGradient, Table]:
     """Return the gradient of the remaining rows, and rows recovered from single local steps.
 
     No rows are recovered from a sum over several clients or from incomplete coordinates.
     """
-    no_rows = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
     if local is None or len(item.owner) > 1 or item.shown is not None:
-        return item, no_rows
+        return item, no_rows(item.encoding)
     update = item.gradient * np.float32(-local.rate * local.count(item.rows))
-    recovered = rows_of_steps(layers, item.start, update, encoding, item.rows, local, rng)
-    if not len(recovered):
-        return item, no_rows
-    gradient_of_recovered, left = (
-        batch_gradient(layers, item.weights, encoding.encode(recovered.X), recovered.y),
-        item.rows,
-    )
-    left -= len(recovered)
-    rest = (item.gradient * item.rows - gradient_of_recovered * len(recovered)) / np.float32(
-        max(left, 1)
-    )
-    return replace(item, rows=left, gradient=rest), recovered
+    recovered = rows_of_steps(replace(item, weights=item.start, gradient=update), local, rng)
+    return (item.without(recovered) if len(recovered) else item), recovered
 
 
 def _as_many(view: View, rows: int) -> int:
     """Return the largest plausible batch size: with Poisson sampling, four sigma more."""
-    return rows + int(4 * np.sqrt(rows)) if view.defense.poisson_sampling else rows
+    return rows + int(4 * np.sqrt(rows)) if view.defense.requirements.poisson_sampling else rows
 
 
 def _bounds(view: View, encoding: Encoding) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -12,8 +12,13 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.spatial import cKDTree
 
-from fedtrees.attacks.gradients.gradient_matching import batch_gradient
-from fedtrees.attacks.gradients.hidden import spaces
+from fedtrees.attacks.gradients.observed import (
+    BatchGradient,
+    batch_gradient,
+    decode_with_missing,
+    layer_spaces,
+    no_rows,
+)
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
@@ -55,15 +60,7 @@ _NEAR = 1e-3
 _STARTS, _STEPS, _EQUATIONS = 6, 6, 16
 
 
-def exact_rows(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    encoding: Encoding,
-    rows: int,
-    noise: float,
-    rng: np.random.Generator,
-) -> Table:
+def exact_rows(batch: BatchGradient, rng: np.random.Generator) -> Table:
     """Return rows that are certainly in the batch, with labels. Empty if none is certain.
 
     The gradient of a layer is a sum of outer products. Its row space contains the layer's inputs,
@@ -72,32 +69,18 @@ def exact_rows(
     leaves open are found by Gauss-Newton steps into the second layer's row space. A row is certain
     if its activations are in the second layer's row space, or if its derivative is in the first
     layer's column space.
-
-    Parameters
-    ----------
-    layers : Layers
-        Sizes of the network.
-    weights, gradient : float32 array, shape (parameters,)
-        The network and the mean gradient of the batch.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    rows : int
-        Number of rows of the batch.
-    noise : float
-        Standard deviation of the gradient's rounding, per coordinate.
-    rng : numpy.random.Generator
-        Starts of the Gauss-Newton steps.
     """
-    network, target = layers.split(weights), layers.split(gradient)
-    columns, size, row_space, free = spaces(target[0], noise)
-    no_rows = Table(np.zeros((0, len(encoding.coded)), np.float32), np.zeros(0, np.int64))
+    layers, weights, encoding, rows = batch.layers, batch.weights, batch.encoding, batch.rows
+    network, target, gradient = batch.network, batch.target, batch.gradient
+    columns, size, row_space, free = layer_spaces(target[0], batch.noise)
+    nothing = no_rows(encoding)
     if not len(row_space) or len(row_space) + 3 > min(target[0][0].shape):
-        return no_rows
+        return nothing
     codes = _codes(row_space, free, encoding)
     if codes is None or not len(codes):
-        return no_rows
+        return nothing
     X, open_ = _numbers(codes, free, encoding)
-    *_, deeper, other = spaces(target[1], noise)
+    *_, deeper, other = layer_spaces(target[1], batch.noise)
     sure = np.zeros(len(X), dtype=bool)
     if len(deeper) + open_.shape[1] + 3 <= min(target[1][0].shape):
         X, distance = _fit_open_numbers(X, open_, encoding, network[0], other, rng)
@@ -110,7 +93,7 @@ def exact_rows(
         sure |= distance < _NEAR * np.linalg.norm(D, axis=1)
     X, codes = X[sure], codes[sure]
     if not 0 < len(X) <= 2 * rows:
-        return no_rows
+        return nothing
     G = [batch_gradient(layers, weights, x[None].astype(np.float32), np.array([y]))
          for x in X for y in range(classes)]  # fmt: skip
     q, upper = np.linalg.qr(np.array(G, dtype=np.float64).T)
@@ -129,10 +112,7 @@ def exact_rows(
     row, label = np.nonzero(times)
     again = np.repeat(np.arange(len(row)), times[row, label])
     row, label = row[again], label[again]
-    decoded = encoding.decode(codes[row], X[row][:, encoding.continuous])
-    missing = np.zeros(decoded.shape, dtype=bool)
-    missing[:, encoding.coded] = codes[row] < 0
-    return Table(np.where(missing, np.float32(np.nan), decoded), label)
+    return decode_with_missing(X[row], codes[row], label, encoding)
 
 
 def _codes(

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.attack import encoding_of, layers_of
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps
-from fedtrees.attacks.membership.attack import MembershipInference, Tests
+from fedtrees.attacks.gradients.observed import LocalSteps
+from fedtrees.attacks.membership.base import MembershipAttack
 from fedtrees.attacks.membership.learners import draws_noise
 from fedtrees.attacks.membership.references import Trainer, class_logits
 from fedtrees.core.reasons import Reason
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @register.attack("network-membership")
 @dataclass(frozen=True, kw_only=True)
-class NetworkMembership(MembershipInference):
+class NetworkMembership(MembershipAttack):
     """Score how likely each candidate is a training row of a network, with LiRA and RMIA.
 
     Reference models are trained in the same rounds on half of the candidates, which are distributed
@@ -52,10 +52,6 @@ class NetworkMembership(MembershipInference):
         if encoding is None or not sent:
             return None
         return TabularNetwork(layers_of(view, encoding), sent[-1].weights, encoding)
-
-    def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Run LiRA and RMIA."""
-        return self.ratios(view, model, rows, rng)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
         """Return the learner that trains networks in the same rounds."""

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.search import accepted_errors
+from fedtrees.attacks.gradients.observed import BatchGradient, accepted_errors
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
+from fedtrees.guessing.matching import match_cells
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, softmax
+from fedtrees.neural.perceptron import softmax
 
 #: Number of sweeps, fewer with more than `_ROWS` rows. The first `_WHOLE` sweeps only draw complete
 #: likely rows. `_SAMPLES` is the number of samples that are used.
@@ -37,14 +37,7 @@ Parts = list[tuple[Any, Any]]
 
 
 def explain_gradient(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    encoding: Encoding,
-    rows: int,
-    noise: float,
-    likely: Table,
-    rng: np.random.Generator,
+    batch: BatchGradient, likely: Table, rng: np.random.Generator
 ) -> tuple[Table, NDArray[np.float64]]:
     """Return the consensus of batches of likely rows that explain a gradient.
 
@@ -54,16 +47,8 @@ def explain_gradient(
 
     Parameters
     ----------
-    layers : Layers
-        Sizes of the network.
-    weights, gradient : float32 array, shape (parameters,)
-        The network and the mean gradient of the batch.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    rows : int
-        Number of rows of the batch.
-    noise : float
-        Standard deviation of the gradient's noise, per coordinate.
+    batch : BatchGradient
+        The observed gradient.
     likely : Table
         Rows with the distribution of the batch.
     rng : numpy.random.Generator
@@ -78,18 +63,18 @@ def explain_gradient(
     """
     if len(likely) > _MOST:
         likely = likely.take(rng.choice(len(likely), _MOST, replace=False))
-    X, cold = encoding.encode(likely.X), rows * _COLD
-    space = RowGradients.of(layers, weights, gradient, X, likely.y, rows, noise)
-    chain = _Chain(space, encoding, likely, rows, rng)
+    rows, cold = batch.rows, batch.rows * _COLD
+    space = RowGradients.of(batch, likely)
+    chain = _Chain(space, batch.encoding, likely, rows, rng)
     is_informative = chain.square.mean() > cold  # otherwise single cells are not determined
     samples = []
     sweeps = max(_SWEEPS * _ROWS // max(rows, _ROWS), _WHOLE + 2)
     for sweep in range(sweeps):
         heat = cold * (_HOT / _COLD) ** max(1 - sweep / (_WHOLE - 1), 0.0)
         samples.append(chain.sweep(heat, bool(is_informative) and sweep >= _WHOLE))
-    width = accepted_errors(encoding)
+    width = accepted_errors(batch.encoding)
     agreed = matched_consensus(samples[-_SAMPLES:], width)
-    sure = [_agreeing(agreed.X, sample.X, width) for sample in samples[-_SAMPLES:]]
+    sure = [match_cells(sample.X, agreed.X, width)[0] for sample in samples[-_SAMPLES:]]
     return agreed, np.mean(sure, axis=0)
 
 
@@ -118,11 +103,15 @@ class RowGradients:
     target: list[Any]
 
     @staticmethod
-    def of(
-        layers: Layers, weights: Any, gradient: Any, X: Any, y: Any, rows: int, noise: float
-    ) -> RowGradients:
-        """Whiten a mean gradient of ``rows`` rows, with factors from the likely rows X, y."""
-        network, target = layers.split(weights), layers.split(gradient)[:-1]
+    def of(batch: BatchGradient, likely: Table) -> RowGradients:
+        """Whiten an observed gradient, with factors from likely rows."""
+        network, target, rows, noise = (
+            batch.network,
+            batch.target[:-1],
+            batch.rows,
+            batch.added_noise,
+        )
+        X, y = batch.encoding.encode(likely.X), likely.y
         factors, whitened = Parts(), []
         for outer, layer in zip(outer_products(network, X, y), target, strict=False):
             squares = [part.T.astype(np.float64) @ part / len(part) for part in outer]
@@ -281,14 +270,3 @@ def _draw_index(log: Any, rng: np.random.Generator) -> int:
     """Draw an index with the given log weights."""
     total = np.cumsum(np.exp(log - log.max()))
     return min(int(np.searchsorted(total, rng.random() * total[-1], "right")), len(log) - 1)
-
-
-def _agreeing(
-    table: NDArray[np.float32], sample: NDArray[np.float32], width: NDArray[np.float64]
-) -> NDArray[np.bool_]:
-    """Return which cells agree under the best matching."""
-    a, b = table[:, None], sample[None]
-    with np.errstate(invalid="ignore"):
-        same = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
-    pair = linear_sum_assignment(-same.sum(axis=2))
-    return np.asarray(same[pair])

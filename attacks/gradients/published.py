@@ -7,13 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.attack import SeenGradient, TabLeak
+from fedtrees.attacks.gradients.attack import TabLeak
 from fedtrees.attacks.gradients.exact import restored_counts
-from fedtrees.attacks.gradients.inversion import Inversion
+from fedtrees.attacks.gradients.inversion import Inversion, mean_prediction
+from fedtrees.attacks.gradients.observed import BatchGradient
+from fedtrees.attacks.gradients.search import codes_of
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, logits, softmax
 from fedtrees.neural.torch_module import torch_module
 
 #: Size and number of Adam's steps on the sign of the gradient (Vero et al. 2023, code).
@@ -31,40 +31,13 @@ class PublishedInversion(TabLeak):
     ensemble: ClassVar[int] = 30
 
     def invert_gradient(
-        self,
-        item: SeenGradient,
-        layers: Layers,
-        encoding: Encoding,
-        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-        likely: Table | None,
-        rng: np.random.Generator,
+        self, item: BatchGradient, likely: Table | None, rng: np.random.Generator
     ) -> Inversion:
-        """Return the rows that the published algorithm finds.
-
-        Parameters
-        ----------
-        item : SeenGradient
-            The observed gradient.
-        layers : Layers
-            Sizes of the network.
-        encoding : Encoding
-            Conversion of rows to inputs.
-        bounds : pair of float32 array
-            Smallest and largest standardised value of every number.
-        likely : Table or None
-            Not used.
-        rng : numpy.random.Generator
-            Randomness of the search.
-        """
-        X = rng.uniform(-1, 1, (256, len(encoding))).astype(np.float32)
-        mean = softmax(logits(layers.split(item.weights), X)).mean(axis=0)
-        counts = restored_counts(layers.split(item.gradient)[-1][1], mean, item.rows)
+        """Return the rows that the published algorithm finds. Likely rows are not used."""
+        counts = restored_counts(item.target[-1][1], mean_prediction(item, rng), item.rows)
         labels = np.repeat(np.arange(len(counts)), counts)
         runs, steps = self.restarts or self.ensemble, self.steps or _STEPS
-        settings = (self.relaxed, self.cosine, runs, steps)
-        return invert_as_published(
-            layers, item.weights, item.gradient, encoding, bounds, labels, rng, settings
-        )
+        return invert_as_published(item, labels, rng, (self.relaxed, self.cosine, runs, steps))
 
 
 @register.attack("tableak-published")
@@ -99,11 +72,7 @@ class DeepLeakage(PublishedInversion):
 
 
 def invert_as_published(
-    layers: Layers,
-    weights: NDArray[np.float32],
-    gradient: NDArray[np.float32],
-    encoding: Encoding,
-    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
+    batch: BatchGradient,
     labels: NDArray[np.int64],
     rng: np.random.Generator,
     settings: tuple[bool, bool, int, int],
@@ -112,14 +81,8 @@ def invert_as_published(
 
     Parameters
     ----------
-    layers : Layers
-        Sizes of the network.
-    weights, gradient : float32 array, shape (parameters,)
-        The network and the mean gradient of the batch.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    bounds : pair of float32 array
-        Smallest and largest standardised value of every number.
+    batch : BatchGradient
+        The observed gradient.
     labels : int64 array, shape (B,)
         Labels of the rows.
     rng : numpy.random.Generator
@@ -129,8 +92,8 @@ def invert_as_published(
         distance, number of restarts, and number of steps.
     """
     relaxed, cosine, restarts, steps = settings
-    torch = torch_module()
-    objective = _Objective(layers, weights, gradient, encoding, bounds, labels, cosine)
+    torch, encoding = torch_module(), batch.encoding
+    objective = _Objective(batch, labels, cosine)
     ends, losses = [], []
     for _ in range(restarts):
         start = rng.uniform(-1, 1, (len(labels), len(encoding))).astype(np.float32)
@@ -151,9 +114,9 @@ def invert_as_published(
         _align_rows(ends[best], e) for k, e in enumerate(ends) if k != best
     ]
     middle = np.median([objective.scores(e) for e in matched_ends], axis=0)
-    codes = np.stack([middle[:, g].argmax(axis=1) for g in encoding.groups], axis=1)
-    numbers = np.clip(np.median([e[:, encoding.continuous] for e in matched_ends], axis=0), *bounds)
-    table = Table(encoding.decode(codes, numbers), labels)
+    numbers = np.median([e[:, encoding.continuous] for e in matched_ends], axis=0)
+    numbers = np.clip(numbers, *batch.bounds)
+    table = Table(encoding.decode(codes_of(middle, encoding), numbers), labels)
     return Inversion(table, np.ones((len(labels), len(encoding.coded))), losses[best])
 
 
@@ -165,24 +128,15 @@ def _align_rows(best: NDArray[np.float32], other: NDArray[np.float32]) -> NDArra
 class _Objective:
     """Gradient distance in torch, and the conversion of columns to rows as in the authors' code."""
 
-    def __init__(
-        self,
-        layers: Layers,
-        weights: NDArray[np.float32],
-        gradient: NDArray[np.float32],
-        encoding: Encoding,
-        bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-        labels: NDArray[np.int64],
-        cosine: bool,
-    ) -> None:
-        torch = torch_module()
+    def __init__(self, batch: BatchGradient, labels: NDArray[np.int64], cosine: bool) -> None:
+        torch, encoding = torch_module(), batch.encoding
         self.torch, self.encoding, self.cosine = torch, encoding, cosine
-        parts = [p for layer in layers.split(weights) for p in layer]
+        parts = [p for layer in batch.network for p in layer]
         self.parameters = [torch.tensor(p, requires_grad=True) for p in parts]
-        self.target = [torch.tensor(p) for layer in layers.split(gradient) for p in layer]
+        self.target = [torch.tensor(p) for layer in batch.target for p in layer]
         self.labels = torch.tensor(labels)
         self.mean, self.std = torch.tensor(encoding.mean), torch.tensor(encoding.std)
-        self.low, self.high = (torch.tensor(end) for end in bounds)
+        self.low, self.high = (torch.tensor(end) for end in batch.bounds)
 
     def relax(self, x: Any) -> Any:
         """Return inputs: softmax of destandardised columns, numbers between their bounds."""
@@ -219,8 +173,5 @@ class _Objective:
 
     def project(self, end: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the nearest inputs that a row can have."""
-        e, raw = self.encoding, self.scores(end)
-        codes = np.zeros((len(end), len(e.groups)), dtype=np.int64)
-        for k, g in enumerate(e.groups):
-            codes[:, k] = raw[:, g].argmax(axis=1)
+        e, codes = self.encoding, codes_of(self.scores(end), self.encoding)
         return e.encode(e.decode(codes, end[:, e.continuous]))

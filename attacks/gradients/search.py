@@ -1,24 +1,163 @@
-"""Search for batches with the observed gradient: unconstrained logits, all restarts at once.
+"""Search for batches with the observed gradient: the loss, its derivative, and the descent.
 
-Several restarts are combined into one batch, with the confidence of every cell.
+Logits of categories are unconstrained, and all restarts are searched at once. Several restarts
+are combined into one batch, with the confidence of every cell.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.gradient_matching import Matching
+from fedtrees.attacks.gradients.observed import BatchGradient, Layer, accepted_errors
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.neural.encoding import Encoding
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """The loss 1 - cos(g(X), t) between the gradients of guesses and the observed gradient.
+
+    g is never formed. With D_l the derivative of the loss by the inputs of layer l's units and A_l
+    the outputs of these units, <g, t> is the sum of D_l (A_{l-1} T_l'), and |g|^2 that of (A A' +
+    1) (D D'). The derivative by X of <V, g(X)> for a constant V is that of the rows' loss along V
+    in the parameters: one tangent pass forward and one back (Pearlmutter 1994).
+
+    Attributes
+    ----------
+    layers : sequence of Layer
+        The network, as `fedtrees.neural.perceptron.Layers.split` returns it.
+    target : sequence of Layer
+        The gradient t in the same format.
+    shown : sequence of Layer, or None
+        1 where t was sent, else 0. None means all. With some coordinates only, g is formed, and the
+        missing coordinates contribute as far as they exceed the smallest sent one.
+    """
+
+    layers: Sequence[Layer]
+    target: Sequence[Layer]
+    # None if all coordinates were sent.
+    shown: Sequence[Layer] | None = None
+
+    @cached_property
+    def least(self) -> Any:
+        """The smallest absolute coordinate of t that was sent."""
+        assert self.shown is not None
+        pairs = (
+            p
+            for layers in zip(self.target, self.shown, strict=True)
+            for p in zip(*layers, strict=True)
+        )
+        return min(np.abs(t[is_sent > 0]).min(initial=np.inf) for t, is_sent in pairs)
+
+    def __post_init__(self) -> None:
+        forward, back = [], []
+        for (w, b), (t, s) in zip(self.layers, self.target, strict=True):
+            forward.append((np.ascontiguousarray(np.concatenate([w, t]).T), np.concatenate([b, s])))
+            back.append(np.ascontiguousarray(np.concatenate([w, t], axis=1)))
+        size = float(np.sqrt(sum((t**2).sum() + (s**2).sum() for t, s in self.target)))
+        object.__setattr__(self, "_forward", forward)
+        object.__setattr__(self, "_back", back)
+        object.__setattr__(self, "_size", size)
+
+    def __call__(
+        self, X: NDArray[Any], Y: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return the loss of every guess, its derivative by X, and the predicted probabilities.
+
+        Parameters
+        ----------
+        X : float array, shape (R, B, D)
+            Inputs of R guesses of a batch.
+        Y : float array, shape (R, B, K)
+            Their labels, one-hot.
+
+        Returns
+        -------
+        loss : float array, shape (R,)
+        slope : float array, shape (R, B, D)
+        probability : float array, shape (R, B, K)
+        """
+        R, B, _ = X.shape
+        forward, back = self._forward, self._back  # type: ignore[attr-defined]
+        depth = len(forward)
+        A, seen, on = [X.reshape(R * B, -1)], [], []
+        for k, (weight, bias) in enumerate(forward):
+            Z = A[-1] @ weight
+            Z += bias
+            out = Z.shape[1] // 2
+            seen.append(Z[:, out:])
+            if k < depth - 1:
+                on.append(Z[:, :out] > 0)
+                A.append(Z[:, :out] * on[-1])
+        Z = Z[:, :out]
+        P = np.exp(Z - Z.max(axis=1, keepdims=True))
+        P /= P.sum(axis=1, keepdims=True)
+        D: list[Any] = [None] * depth
+        D[-1] = (P - Y.reshape(R * B, -1)) / np.float32(B)
+        behind: list[Any] = [None] * depth  # D_l [W_l | T_l]
+        for k in range(depth - 1, -1, -1):
+            behind[k] = D[k] @ back[k]
+            if k:
+                D[k - 1] = behind[k][:, : A[k].shape[1]] * on[k - 1]
+        inner, square = np.zeros(R, X.dtype), np.zeros(R, X.dtype)
+        ahead, behind_of = [], []  # A_{l-1} g_l' and D_l g_l
+        for k in range(depth):
+            a, d = A[k].reshape(R, B, -1), D[k].reshape(R, B, -1)
+            inner += np.einsum("rbo,rbo->r", d, seen[k].reshape(R, B, -1))
+            if self.shown is None:
+                G = a @ a.transpose(0, 2, 1)
+                G += 1
+                H = d @ d.transpose(0, 2, 1)
+                square += np.einsum("rab,rab->r", G, H)
+                ahead.append(G @ d)
+                behind_of.append(H @ a)
+                continue
+            weight, bias = (
+                part * is_sent + (1 - is_sent) * (part - np.clip(part, -self.least, self.least))
+                for part, is_sent in zip(
+                    (d.transpose(0, 2, 1) @ a, d.sum(axis=1)), self.shown[k], strict=True
+                )
+            )
+            square += (weight**2).sum(axis=(1, 2)) + (bias**2).sum(axis=1)
+            ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
+            behind_of.append(d @ weight)
+        norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
+        # a guess with zero gradient must not divide by zero
+        norm = np.maximum(norm, np.finfo(X.dtype).tiny)
+        c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
+        # tangent of the units' inputs along V = c g - t, then of their derivatives
+        moved: Any = None
+        for k in range(depth):
+            U = (c * ahead[k]).reshape(R * B, -1)
+            U -= seen[k]
+            if moved is not None:
+                U += moved @ self.layers[k][0].T
+            if k < depth - 1:
+                moved = U * on[k]
+        E = P * U
+        E -= P * E.sum(axis=1, keepdims=True)
+        E /= np.float32(B)
+        for k in range(depth - 1, -1, -1):
+            a = A[k].shape[1]
+            S = (c * behind_of[k]).reshape(R * B, -1)
+            S -= behind[k][:, a:]
+            S += E @ self.layers[k][0]
+            E = S * on[k - 1] if k else S
+        loss = 1 - inner / norm
+        slope = E.reshape(R, B, -1)
+        slope /= norm[:, None, None]
+        return loss, slope, P.reshape(R, B, -1)
+
 
 #: Adam's decays (Kingma and Ba 2015), and the largest steps for logits and standardised numbers.
 _DECAYS, _STEPS = (0.9, 0.92), (0.3, 0.2)
@@ -45,12 +184,10 @@ class Found:
         Predictions of the network for the rows.
     """
 
-    # shape (R, B, D)
     weights: NDArray[np.float32]
-    numbers: NDArray[np.float32]  # shape (R, B, continuous features): standardised
-    # shape (R,)
+    numbers: NDArray[np.float32]
     loss: NDArray[np.float64]
-    probability: NDArray[np.float32]  # shape (R, B, K)
+    probability: NDArray[np.float32]
 
 
 def null_space(weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float32]:
@@ -79,35 +216,30 @@ def average_pull(encoding: Encoding) -> NDArray[np.float32]:
 
 
 def search(
+    batch: BatchGradient,
     matching: Matching,
-    encoding: Encoding,
-    labels: NDArray[np.int64],
-    *,
-    bounds: tuple[NDArray[np.float32], NDArray[np.float32]],
-    restarts: int,
-    steps: int,
-    rng: np.random.Generator,
     pull: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    effort: tuple[int, int],
+    rng: np.random.Generator,
 ) -> Found:
     """Change guessed batches until their gradient is the observed one.
 
     Parameters
     ----------
+    batch : BatchGradient
+        The observed gradient.
     matching : Matching
         The loss.
-    encoding : Encoding
-        Conversion of rows to inputs.
-    labels : int64 array, shape (B,)
-        Labels of the rows.
-    bounds : pair of float32 array, shape (continuous features,)
-        Smallest and largest standardised value of every number.
-    restarts, steps : int
-        Effort of the search.
-    rng : numpy.random.Generator
-        Starts of the search.
     pull : float32 array, shape (D + 1, D + 1)
         Symmetric matrix from `null_space` or `average_pull`. The mean of its quadratic form of [x,
         1] over the rows is added to the loss.
+    labels : int64 array, shape (B,)
+        Labels of the rows.
+    effort : (int, int)
+        Number of restarts, and steps of each.
+    rng : numpy.random.Generator
+        Starts of the search.
 
     Notes
     -----
@@ -115,12 +247,13 @@ def search(
     deviation, which would nearly fix those of rare categories. Numbers are changed directly and
     clipped. The optimiser is plain Adam with step sizes that fall to 0 along a cosine.
     """
+    encoding, (restarts, steps) = batch.encoding, effort
     B, D = len(labels), len(encoding)
     classes = matching.layers[-1][0].shape[0]
     Y = np.broadcast_to(np.eye(classes, dtype=np.float32)[labels], (restarts, B, classes))
     z = rng.uniform(-1, 1, (restarts * B, D)).astype(np.float32)
     low, high = np.full(D, -np.inf, np.float32), np.full(D, np.inf, np.float32)
-    low[encoding.continuous], high[encoding.continuous] = bounds
+    low[encoding.continuous], high[encoding.continuous] = batch.bounds
     starts, sizes = _groups(encoding)
     X, p = np.zeros_like(z), np.zeros_like(z)
     m, v = np.zeros_like(z), np.zeros_like(z)
@@ -253,14 +386,6 @@ def codes_of(shares: NDArray[np.float32], encoding: Encoding) -> NDArray[np.int6
     for k, g in enumerate(encoding.groups):
         codes[:, k] = shares[:, g].argmax(axis=1)
     return codes
-
-
-def accepted_errors(encoding: Encoding) -> NDArray[np.float64]:
-    """Return the accepted error of each feature, float64, shape (d,). It is 0 for categories."""
-    width = np.zeros(len(encoding.coded))
-    k = encoding.continuous
-    width[encoding.feature[k]] = SIGMA_SHARE * encoding.std[k]
-    return width
 
 
 def match_restarts(

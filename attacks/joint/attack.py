@@ -6,21 +6,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.clients.victims import union_of, victims_of, with_likely
-from fedtrees.attacks.evidence.exhaustive import Training
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, some_rows
-from fedtrees.attacks.evidence.readback.claims import (
+from fedtrees.attacks.clients.per_client import observe_clients, reconstruct_rows
+from fedtrees.attacks.counts.interval_counts import (
+    FirstTreeCounts,
     counts_of,
     counts_read_back,
     with_counts_read_back,
 )
-from fedtrees.attacks.evidence.readback.read import FirstTree
-from fedtrees.attacks.evidence.replay import cuts_are_of_rows, params_of
-from fedtrees.attacks.evidence.targets import told_moments
-from fedtrees.attacks.evidence.view import LEVELS, evidence_of
 from fedtrees.attacks.joint.reconstruct import Options, enumerate_tables, reconstruct
+from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, some_rows
+from fedtrees.attacks.observations.boosting import LEVELS, BoostingObservations, Level
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import cuts_are_of_rows, params_of
+from fedtrees.attacks.reconstruction.exact_posterior import Training
+from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.guess import Guess, LeafCounts, Records
@@ -44,7 +43,8 @@ class Joint(Options, Attack):
     If clients grow trees on their local data and share them, the rows of each client are
     reconstructed separately. They pass through the trees of all clients, but only the trees of the
     client itself constrain them. If all columns have declared codes and few tables are possible,
-    the posterior of every table is computed instead (`fedtrees.attacks.evidence.exhaustive`).
+    the posterior of every table is computed instead
+    (`fedtrees.attacks.reconstruction.exact_posterior`).
 
     Parameters
     ----------
@@ -98,36 +98,29 @@ class Joint(Options, Attack):
         return with_counts_read_back(self._reconstruct(view, read, rng), view, read)
 
     def _reconstruct(
-        self, view: View, read: Sequence[FirstTree] | None, rng: np.random.Generator
+        self, view: View, read: Sequence[FirstTreeCounts] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = victims_of(view, max_level=self.most)
-        if victims:
-            few = self._enumerated(view, [v.evidence for v in victims])
-            if few is not None:
-                return few
-            victims = with_likely(victims, view, rng, bins=False) if self.sketches else victims
-            # Sums that clients send with their trees are float32. The exact search needs more
-            # precision.
-            alone = replace(self, exact=self.exact and not victims[0].blocks)
-            return union_of(
-                victims,
-                self.most,
-                lambda each: reconstruct(each, view.rows, view.schema, alone, rng),
-            )
-        evidence = evidence_of(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        bins = evidence if self.most == "values" else evidence_of(view)
-        few = self._enumerated(view, [bins or evidence])
-        if few is not None:
-            return few
-        if self.sketches:
-            evidence = replace(evidence, likely=likely_rows(view, rng))
-        certain = counts_of(read) if read else ()
-        moments = told_moments(view)
-        return reconstruct(evidence, view.rows, view.schema, self, rng, certain, moments)
+        victims = observe_clients(view, max_level=self.most)
+        # the posterior over all tables also uses histograms
+        level = "values" if self.most == "values" else "histograms"
+        together = None if victims else read_boosting(view, level)
+        seen = [v.evidence for v in victims] if together is None else [together]
+        enumerated = self._enumerated(view, seen) if seen else None
+        if enumerated is not None:
+            return enumerated
+        # Sums that clients send with their trees are float32, too imprecise for the exact search.
+        options = replace(self, exact=self.exact and not (victims and victims[0].blocks))
+        certain = counts_of(read) if read and not victims else ()
+        moments = None if victims else told_moments(view)
 
-    def _enumerated(self, view: View, evidence: Sequence[Evidence]) -> Guess | None:
+        def one(evidence: BoostingObservations) -> Guess:
+            return reconstruct(evidence, view.rows, view.schema, options, rng, certain, moments)
+
+        return reconstruct_rows(
+            view, victims, self.most, one, rng, sketches=self.sketches, bins=False
+        )
+
+    def _enumerated(self, view: View, evidence: Sequence[BoostingObservations]) -> Guess | None:
         """Return the guess from the exact posterior, None if too many tables are possible."""
         if not self.exact or view.weighted:
             return None

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.prior import Prior
+from fedtrees.attacks.reconstruction.prior import Prior
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]

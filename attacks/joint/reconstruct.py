@@ -15,40 +15,42 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.boxes import (
+from fedtrees.attacks.counts.leaf_posterior import most_probable_claims
+from fedtrees.attacks.counts.leaf_sums import Counts, LeafSums, first_gradient
+from fedtrees.attacks.counts.leaf_values import first_counts, left_out
+from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.posterior_problem import State, World
+from fedtrees.attacks.joint.sampler import draw_classes, sample
+from fedtrees.attacks.lattice.decode import decode
+from fedtrees.attacks.lattice.path_hypotheses import rows_of
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.reconstruction.boxes import (
     FeatureBoxes,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
     stack_boxes,
 )
-from fedtrees.attacks.evidence.counts import Counts, first_gradient
-from fedtrees.attacks.evidence.exhaustive import Tables, Training, likeliest, posterior
-from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import (
+from fedtrees.attacks.reconstruction.context import ReconstructionContext, share_of, with_fewer_rows
+from fedtrees.attacks.reconstruction.ensemble_vote import (
     JUDGES,
     BlindEnsemble,
     EvidenceWeight,
     own_rows_differ,
     vote_on_rows,
 )
-from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.targets import Moments, narrow_targets, place_targets, with_targets
-from fedtrees.attacks.evidence.values import first_counts, left_out
-from fedtrees.attacks.joint.classes import Classes
-from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.joint.state import State
-from fedtrees.attacks.joint.world import World
-from fedtrees.attacks.lattice.decode import decode
-from fedtrees.attacks.lattice.rows import rows_of
-from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
+from fedtrees.attacks.reconstruction.exact_posterior import Tables, Training, likeliest, posterior
+from fedtrees.attacks.reconstruction.targets import (
+    Moments,
+    narrow_targets,
+    place_targets,
+    with_targets,
+)
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
-from fedtrees.attacks.timberstrike.points import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
-from fedtrees.attacks.timberstrike.sequence import follow
+from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
+from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_told, points, told_rows
+from fedtrees.attacks.timberstrike.sequential_assignment import follow
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
@@ -202,16 +204,16 @@ class _Sample:
 class _Problem:
     """Data that all chains share."""
 
-    evidence: Evidence
+    evidence: BoostingObservations
     schema: Schema
     options: Options
-    basis: Basis
+    basis: ReconstructionContext
     world: World
     constraints: _Constraints
 
 
 def reconstruct(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     adversary_rows: Table | None,
     schema: Schema,
     options: Options,
@@ -226,11 +228,11 @@ def reconstruct(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees and statistics from the view. Histograms are not used.
     adversary_rows : Table or None
         Local training rows of the adversary. They are subtracted from every sum, and are the prior.
-        If there are none, the rows of `Evidence.population` are the prior.
+        If there are none, the rows of `BoostingObservations.population` are the prior.
     schema : Schema
         Types of the columns.
     options : Options
@@ -258,7 +260,7 @@ def reconstruct(
         return timberstrike(evidence, local_rows, schema, start, rng)
     if numbers:
         evidence, local_rows, schema = with_targets(evidence, local_rows, schema, moments)
-    basis = Basis.of(evidence, local_rows, schema)
+    basis = ReconstructionContext.of(evidence, local_rows, schema)
     certain_rows = _certain_constraints(evidence, local_rows, schema, basis, options, certain)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), certain_rows.share)
     world = World.of(few, sums, basis.grid)
@@ -302,11 +304,11 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
         evidence = _first(training.evidence, max_trees)
         if evidence.targets is not None or not evidence.trees:
             return None
-        basis = Basis.of(evidence, own_rows, schema)
+        basis = ReconstructionContext.of(evidence, own_rows, schema)
         tables = Tables.of(schema, _victims(evidence, basis, len(own_rows)), own_rows)
         if tables is None:
             return None
-        with_histograms = replace(evidence, histograms=training.evidence.histograms)
+        with_histograms = evidence.change(histograms=training.evidence.observed.histograms)
         log_p = posterior(tables, replace(training, evidence=with_histograms), basis)
         tried, read = tried + len(log_p), read + len(evidence.trees)
         shares.append(tables.shares(log_p))
@@ -315,16 +317,16 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
     return Guess((Records(rows),), notes)
 
 
-def _victims(evidence: Evidence, basis: Basis, n_own: int) -> int:
+def _victims(evidence: BoostingObservations, basis: ReconstructionContext, n_own: int) -> int:
     """Return the number of the victims' rows.
 
     It is declared, or follows from the hessian sum of the first tree, or is 0 if neither is
     visible.
     """
-    if evidence.n_rows is not None:
-        return evidence.n_rows - n_own * evidence.own_inside
-    if evidence.sizes is not None:
-        return sum(evidence.sizes)
+    if evidence.row_counts.n_rows is not None:
+        return evidence.row_counts.n_rows - n_own * evidence.observed.own_inside
+    if evidence.row_counts.sizes is not None:
+        return sum(evidence.row_counts.sizes)
     h = basis.sums[0].h
     if h is None:
         return 0
@@ -332,10 +334,10 @@ def _victims(evidence: Evidence, basis: Basis, n_own: int) -> int:
 
 
 def _certain_constraints(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     own_rows: Table,
     schema: Schema,
-    basis: Basis,
+    basis: ReconstructionContext,
     options: Options,
     certain: Sequence[Counts],
 ) -> _Constraints:
@@ -345,13 +347,13 @@ def _certain_constraints(
     are none if the first tree is foreign or if noise hides its counts.
     """
     if evidence.is_foreign(0):
-        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
+        boxes = open_boxes(evidence.row_counts.sizes or (0, 0), basis.grid, evidence)
         return _Constraints(boxes, boxes.history, (), 0, {})
     if evidence.outputs > 1:
         return _known_by_class(evidence, own_rows, basis, certain)
     numbers = evidence.targets is not None
     if numbers and basis.sums[0].h is None:  # leaf values do not determine counts
-        boxes = open_boxes(evidence.sizes or (0, 0), basis.grid, evidence)
+        boxes = open_boxes(evidence.row_counts.sizes or (0, 0), basis.grid, evidence)
         return _Constraints(boxes, boxes.history, (), 0, {})
     counts = certain[0] if certain else first_counts(evidence, basis.sums[0], len(own_rows), False)
     notes = {"first_tree_residual": counts.residual}
@@ -379,7 +381,7 @@ def _certain_constraints(
     return _Constraints(boxes, boxes.history, (table,), 1, notes, share, in_leaves=of_them.n0)
 
 
-def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
+def _uncertain(evidence: BoostingObservations, sums: LeafSums) -> bool:
     """Return whether noise hides the class counts of the leaves of the first tree."""
     rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
     classes = 0.0 if evidence.targets is not None else np.sqrt(sums.var_g.max(initial=0.0))
@@ -387,7 +389,10 @@ def _uncertain(evidence: Evidence, sums: LeafSums) -> bool:
 
 
 def _known_by_class(
-    evidence: Evidence, own_rows: Table, basis: Basis, certain: Sequence[Counts]
+    evidence: BoostingObservations,
+    own_rows: Table,
+    basis: ReconstructionContext,
+    certain: Sequence[Counts],
 ) -> _Constraints:
     """Return the constraints for more than two classes: the leaves of the first tree per class."""
     first = range(evidence.outputs)
@@ -405,13 +410,10 @@ def _known_by_class(
     return _Constraints(boxes, boxes.history, tables, 0, notes, share)
 
 
-def _first(evidence: Evidence, n: int | None) -> Evidence:
+def _first(evidence: BoostingObservations, n: int | None) -> BoostingObservations:
     """Return the evidence of the first n trees that are not foreign (None: all), without bins."""
-    level = "statistics" if evidence.level == "histograms" else evidence.level
     n_trees = len(evidence.trees) - sum(evidence.foreign or ())
-    return replace(evidence, level=level, histograms=None).rounds(
-        n_trees if n is None else min(n, n_trees)
-    )
+    return evidence.at_most("statistics").rounds(n_trees if n is None else min(n, n_trees))
 
 
 def _run_chains(
@@ -496,7 +498,7 @@ def _vote(
     evidence, certain_rows, basis = problem.evidence, problem.constraints, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
-    strange = evidence.noise is None and own_rows_differ(counts, likely)
+    strange = evidence.distortion.noise is None and own_rows_differ(counts, likely)
     weight = EvidenceWeight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
     blind = BlindEnsemble.of(basis, problem.schema, certain_rows.share, rng, strange=strange)

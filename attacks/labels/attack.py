@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.labels.clustering import k_means, scale_columns
 from fedtrees.attacks.labels.communities import Twins, contract, louvain, merge_to
 from fedtrees.attacks.labels.evidence import (
     Columns,
@@ -21,7 +20,7 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.graph_methods import components, spectral, spread
+from fedtrees.attacks.labels.graph_methods import components, k_means, spectral, spread
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.core.attack import Attack
@@ -30,6 +29,7 @@ from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+from fedtrees.guessing.clusters import between_0_and_1
 
 Clusters = NDArray[np.int64]
 Single = Literal["drop", "keep"]
@@ -140,7 +140,7 @@ class LeafAttack(Attack):
         if seen.leaves.shape[1]:
             cluster = self.clusters(seen, rng)
         else:
-            cluster = k_means(scale_columns(seen.columns.X), seen.classes, rng)
+            cluster = k_means(between_0_and_1(seen.columns.X), seen.classes, rng)
         notes = {"groups": float(len(seen.twins.weight))}
         return Guess((Labels(seen.columns.ids, cluster),), notes)
 
@@ -162,7 +162,7 @@ def _with_columns(
     at[largest] = np.arange(len(largest))
     code = at[part]
     one_hot = weight * (code[:, None] == np.arange(len(largest)))
-    points = np.hstack([scale_columns(seen.columns.X), one_hot])
+    points = np.hstack([between_0_and_1(seen.columns.X), one_hot])
     return k_means(points, seen.classes, rng)
 
 

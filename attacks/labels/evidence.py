@@ -121,8 +121,7 @@ def _different(leaf: NDArray[np.int32]) -> int:
 
 def _size(tree_nodes: KnownNodes, node: int) -> int:
     """Return the number of rows in a known node."""
-    ((begin, end),) = tree_nodes.partition.ranges(np.array([node], dtype=np.int32))
-    return int(end - begin)
+    return len(tree_nodes.partition.rows_of(node))
 
 
 def seen_trees(view: View, positions: NDArray[np.intp]) -> list[SeenTree]:

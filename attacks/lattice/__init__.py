@@ -4,12 +4,11 @@ Exact sums of gradients and hessians are integers in units of 2^-30. Each leaf i
 problem: which of the rows that can be in the leaf have these sums? If the answer is unique beyond a
 given probability of error, the counts of the leaf are certified.
 
-- `exact_sums`: sums as integers, and the first tree, whose counts follow by division;
-- `contents`: subset sums by meeting in the middle (Horowitz and Sahni 1974);
-- `candidates`: rows that can be in a leaf, with prior probabilities;
-- `paths`, `weights`: the possible paths of all rows through the trees, and their probabilities;
+- `integer_sums`: sums as integers, and the certain counts of the first tree;
+- `leaf_subset_sum`: rows that can be in a leaf, and subset sums by meeting in the middle (Horowitz
+  and Sahni 1974);
+- `path_hypotheses`: the possible paths of all rows through the trees, and boxes of rows, for the
+  attack `joint`;
 - `decode`: solves leaves of all trees, the most certain ones first;
-- `leaf_values`: the first tree if only leaf values are visible;
-- `rows`: boxes of rows, for the attack `joint`;
 - `attack`: the registered attack.
 """

@@ -6,17 +6,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.clients.victims import added_up, victims_of
-from fedtrees.attacks.evidence.laws import law_of_sums
-from fedtrees.attacks.evidence.readable import classes_of_leaves, no_trees, shows
-from fedtrees.attacks.evidence.readback.claims import first_round
-from fedtrees.attacks.evidence.readback.read import readable
-from fedtrees.attacks.evidence.replay import grown_alone
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_clients, sum_leaf_counts
+from fedtrees.attacks.counts.interval_counts import first_round, readable
 from fedtrees.attacks.lattice.decode import Decoded, count_by_hessians, decode
-from fedtrees.attacks.lattice.exact_sums import base_margin_of
-from fedtrees.attacks.lattice.leaf_values import certain_counts
+from fedtrees.attacks.lattice.integer_sums import base_margin_of, certain_counts
+from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, shows
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.noise_channels import law_of_sums
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import grown_alone
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Guess, LeafCounts
@@ -109,20 +107,20 @@ class Lattice(Attack):
             `LeafCounts` of the victims, all certified, with diagnostics. The guess is empty if no
             leaf is certified.
         """
-        seen, law = evidence_of(view), law_of_sums(view)
+        seen, law = read_boosting(view), law_of_sums(view)
         if seen is None or view.weighted:
             why = Reason("weighted-sums" if view.weighted else "no-start-or-rounds")
             return Guess.none(self.inapplicable(view) or why, {"trees_certified": 0.0})
         numbers = seen.targets is not None
-        if seen.level == "values" and not numbers and readable(view, seen):
+        if seen.observed.level == "values" and not numbers and readable(view, seen):
             return _of_values(view, seen)
         if not numbers and (seen.outputs > 1 or not (law is None or law.additive)):
             return _counts_from_bounds(view)
-        evidence = replace(seen, level="statistics", histograms=None)
-        each = [v.evidence for v in victims_of(view) if not v.blocks] or [evidence]
+        evidence = seen.at_most("statistics")
+        each = [v.evidence for v in observe_clients(view) if not v.blocks] or [evidence]
         decoded = [self._decode(one, view) for one in each]
         if len(decoded) == 1:
-            counts = _certify(added_up(decoded[0].leaf_counts))
+            counts = _certify(sum_leaf_counts(decoded[0].leaf_counts))
             return Guess.of(counts, decoded[0].notes, otherwise=self._why_none(decoded[0].notes))
         notes: dict[str, float] = {}
         # Numbers of leaves are added up over clients. Numbers of trees are those of the client with
@@ -131,7 +129,7 @@ class Lattice(Attack):
             values = [one.notes.get(key, 0.0) for one in decoded]
             several = not key.startswith(("trees", "stopped", "least"))
             notes[key] = sum(values) if several else max(values)
-        counts = _certify(added_up([c for one in decoded for c in one.leaf_counts]))
+        counts = _certify(sum_leaf_counts([c for one in decoded for c in one.leaf_counts]))
         return Guess.of(counts, notes, otherwise=self._why_none(notes))
 
     def _why_none(self, notes: Mapping[str, float]) -> Reason:
@@ -140,7 +138,7 @@ class Lattice(Attack):
             return Reason("search-limit", steps=self.steps)
         return Reason("sums-not-exact")
 
-    def _decode(self, evidence: Evidence, view: View) -> Decoded:
+    def _decode(self, evidence: BoostingObservations, view: View) -> Decoded:
         """Solve the leaf sums of one client, or of all clients together."""
         if self.max_trees is not None:
             evidence = evidence.rounds(self.max_trees)
@@ -151,12 +149,12 @@ class Lattice(Attack):
             base = base_margin_of(evidence)
             if base is None:
                 return Decoded()
-            evidence = replace(evidence, base_margin=base)
+            evidence = evidence.change(base_margin=base)
         parts = (evidence, view.rows, view.schema, self.list_bits, self.doubt)
         return decode(*parts, steps=self.steps)
 
 
-def _of_values(view: View, evidence: Evidence) -> Guess:
+def _of_values(view: View, evidence: BoostingObservations) -> Guess:
     """Return the counts of the first tree that follow from leaf values."""
     own_rows = Table.empty(view.schema) if view.rows is None else view.rows
     certain, leaves = certain_counts(evidence, own_rows), len(evidence.trees[0].leaves)

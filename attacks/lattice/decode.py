@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import Counts
-from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.lattice.candidates import Candidates
-from fedtrees.attacks.lattice.contents import find_contents
-from fedtrees.attacks.lattice.exact_sums import exact_sums, first_counts
-from fedtrees.attacks.lattice.paths import Paths
-from fedtrees.attacks.lattice.weights import fit_labels, fit_sums, grow
+from fedtrees.attacks.counts.leaf_sums import Counts, victim_sums
+from fedtrees.attacks.lattice.integer_sums import exact_sums, first_counts
+from fedtrees.attacks.lattice.leaf_subset_sum import Candidates, find_contents
+from fedtrees.attacks.lattice.path_hypotheses import Paths, fit_labels, fit_sums, grow
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Schema, Table
 
@@ -58,8 +55,8 @@ class Decoder:
 
     def __init__(
         self,
-        evidence: Evidence,
-        basis: Basis,
+        evidence: BoostingObservations,
+        basis: ReconstructionContext,
         target: list[Longs],
         first: Counts,
         list_bits: int,
@@ -220,12 +217,12 @@ class Decoded:
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 
-def count_by_hessians(evidence: Evidence, local_rows: Table, doubt: float) -> Decoded:
+def count_by_hessians(evidence: BoostingObservations, local_rows: Table, doubt: float) -> Decoded:
     """Count the victims' rows in the leaves of all trees by their hessians, which are 1.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with numeric targets.
     local_rows : Table
         Local data of the adversary, subtracted from the sums.
@@ -240,7 +237,7 @@ def count_by_hessians(evidence: Evidence, local_rows: Table, doubt: float) -> De
     """
     leaf_counts, open_leaves = [], 0
     for t, sums in enumerate(victim_sums(evidence, local_rows, len(evidence.trees))):
-        if sums.h is None or evidence.suppressed:
+        if sums.h is None or evidence.distortion.hides_small_bins:
             continue
         sure = 4 * sums.var_h <= doubt
         n = np.maximum(np.rint(sums.h[sure]), 0).astype(np.int64)
@@ -257,12 +254,12 @@ def count_by_hessians(evidence: Evidence, local_rows: Table, doubt: float) -> De
 
 
 def decode(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     adversary_rows: Table | None,
     schema: Schema,
     list_bits: int,
     doubt: float,
-    basis: Basis | None = None,
+    basis: ReconstructionContext | None = None,
     steps: int | None = None,
 ) -> Decoded:
     """Follow the victims' rows through the trees as far as exact sums determine their leaves.
@@ -272,17 +269,17 @@ def decode(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with exact sums, of two classes.
     adversary_rows : Table or None
         Local data of the adversary, subtracted from the sums that contain it.
     schema : Schema
         Types of the columns.
     list_bits : int
-        Size of the lists, see `fedtrees.attacks.lattice.contents.find_contents`.
+        Size of the lists, see `fedtrees.attacks.lattice.leaf_subset_sum.find_contents`.
     doubt : float
         Largest odds against the contents of a leaf that counts as solved.
-    basis : Basis or None
+    basis : ReconstructionContext or None
         Prior and sums on the grid. None: computed from the evidence.
     steps : int or None
         Limit on the list entries, None for no limit.
@@ -297,7 +294,7 @@ def decode(
         evidence, basis = evidence.rounds(1), None
     if not evidence.trees:
         return Decoded()
-    basis = Basis.of(evidence, local_rows, schema) if basis is None else basis
+    basis = ReconstructionContext.of(evidence, local_rows, schema) if basis is None else basis
     target = exact_sums(evidence, local_rows)
     if target is None:
         return Decoded()

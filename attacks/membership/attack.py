@@ -5,46 +5,31 @@ model. The view supplies the candidates. The neighbouring modules implement one 
 module decides which tests apply to a view and combines their scores.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.opened_leaves import releases_leaves
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.told_forests import told_forest
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.membership.base import Floats, MembershipAttack, Tests
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
-from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
-from fedtrees.attacks.membership.references import (
-    REFERENCES,
-    Trainer,
-    class_logits,
-    forest_logits,
-    lira,
-    ratio_weights,
-    references,
-    rmia,
-)
+from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.attacks.membership.references import Trainer, class_logits, forest_logits
 from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
 from fedtrees.attacks.membership.structure import (
     column_overlap,
     hessian_shortfall,
     shared_thresholds,
 )
-from fedtrees.core.attack import Attack
-from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, Membership
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import columns_of
+from fedtrees.attacks.observations.forests import told_forest
+from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
+from fedtrees.attacks.observations.replay import cuts_of, grown_alone
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
-from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
 from fedtrees.messages.additive import AdditiveModel, ShapeFunctions
 from fedtrees.messages.horizontal import FeatureSketch
@@ -54,32 +39,11 @@ from fedtrees.trees.forest.random_decision import RandomDecisionForest
 from fedtrees.trees.forest.random_forest import RandomForest
 
 Trees = Forest | RandomForest | RandomDecisionForest
-Model = Trees | AdditiveModel
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, eq=False)
-class Tests:
-    """Scores of all tests that a view allows.
-
-    Attributes
-    ----------
-    scores : dict of str to float64 array, shape (n,)
-        Scores by name of the test. Greater means more probably a member.
-    weights : mapping of str to float
-        Log-odds of membership that a nat of `lira` and `rmia` is worth.
-    notes : dict of str to float
-        Diagnostics of the attack.
-    """
-
-    scores: dict[str, Floats]
-    weights: Mapping[str, float] = field(default_factory=dict)
-    notes: dict[str, float] = field(default_factory=dict)
 
 
 @register.attack("membership")
 @dataclass(frozen=True, kw_only=True)
-class MembershipInference(Attack):
+class MembershipInference(MembershipAttack):
     """Infer which candidates were training rows, by likelihood ratios and released sums.
 
     The attack combines every test that the messages allow: whether a sketch contains the values of
@@ -106,18 +70,6 @@ class MembershipInference(Attack):
     attacks".
     """
 
-    claims = (Membership,)
-
-    candidates: ClassVar[bool] = True
-
-    numbers: ClassVar[bool] = True
-
-    models: int = REFERENCES
-
-    def __post_init__(self) -> None:
-        if type(self.models) is not int or self.models < 2 or self.models % 2:
-            raise UsageError(f"models={self.models!r}: give an even number of 2 or more")
-
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the attack does not apply, None if it does.
 
@@ -134,26 +86,11 @@ class MembershipInference(Attack):
         return shapes[-1].model() if shapes else model_in(view)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
-        """Return the learner that trained the model, None if fedtrees has no such learner."""
+        """Return the learner of the protocol (`trainer_of`)."""
         return trainer_of(view, model)
 
     def logits(self, view: View, model: Any, rows: Table) -> Floats:
-        """Return the logit that the model under attack gives the true class of each row.
-
-        Parameters
-        ----------
-        view : View
-            Not used here. Subclasses may need it.
-        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
-            The model under attack.
-        rows : Table
-            The n candidates with their labels.
-
-        Returns
-        -------
-        float64 array, shape (n,)
-            In log-odds. For a numeric target see `answer_logits`.
-        """
+        """Return the logit of each row's true class, float64, shape (n,)."""
         if isinstance(model, Forest):
             return forest_logits(model, rows)
         is_additive = isinstance(model, AdditiveModel)
@@ -161,75 +98,19 @@ class MembershipInference(Attack):
         return class_logits(scores, rows.y)
 
     def linear_sums(self, view: View, model: Any, rows: Table) -> list[LinearSums]:
-        """Return released sums that are linear in the membership indicators of the candidates.
-
-        Parameters
-        ----------
-        view : View
-            Messages of the training.
-        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
-            The model under attack. Its type decides which sums are read.
-        rows : Table
-            The n candidates.
-
-        Returns
-        -------
-        list of LinearSums
-            One entry per group of clients whose sums are separate. Empty for a random forest, and
-            where the view contains no suitable sums.
-        """
+        """Return the sums of the type of model. There are none for a random forest."""
         if isinstance(model, AdditiveModel):
             return machine_sums(view, rows)
         if isinstance(model, RandomDecisionForest):
             return forest_sums(view, rows)
         return boosted_sums(view, rows) if isinstance(model, Forest) else []
 
-    def run(self, view: View, rng: np.random.Generator) -> Guess:
-        """Score the candidates by all tests together, and by each test.
-
-        Parameters
-        ----------
-        view : View
-            Messages of the training, and the candidates (``view.candidates``).
-        rng : numpy.random.Generator
-            Draws the halves of the candidates that reference models are trained on.
-
-        Returns
-        -------
-        guess : Guess
-            One `Membership` claim named ``together``, followed by one per test. The guess is empty
-            if there are no candidates, no model, or no applicable test.
-        """
-        model, rows = self.model(view), view.candidates
-        if rows is None or model is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-membership-test"))
-        tests = self.tests(view, model, rows, rng)
-        if not tests.scores:
-            return Guess.none(Reason("no-membership-test"), tests.notes)
-        combined = Membership("together", together(tests.scores, tests.weights))
-        parts = (Membership(name, score) for name, score in tests.scores.items())
-        return Guess((combined, *parts), tests.notes)
+    def sums_determine_model(self, view: View, model: Any) -> bool:
+        """Return whether splits ignore the data, so that leaf sums determine the model."""
+        return isinstance(model, RandomDecisionForest) or releases_leaves(view)
 
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Run every test that the view allows.
-
-        Parameters
-        ----------
-        view : View
-            Messages of the training.
-        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
-            The model under attack.
-        rows : Table
-            The n candidates.
-        rng : numpy.random.Generator
-            Draws the training sets of the reference models.
-
-        Returns
-        -------
-        Tests
-            Scores by name of the test: ``sketch``, ``path``, ``thresholds``, ``posterior``,
-            ``lira`` and ``rmia``.
-        """
+        """Run the tests ``sketch``, ``path`` and ``thresholds``, then those of the base class."""
         scores = dict[str, Floats]()
         sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
         if sketches:
@@ -243,55 +124,14 @@ class MembershipInference(Attack):
         if sketches and not _sketches_are_changed(view):
             # values of training records are stronger evidence than any test of the model
             return Tests(scores, notes={"reference_models": 0.0})
-        sums = self.linear_sums(view, model, rows)
-        if sums:
-            scores["posterior"] = any_of([log_odds(part) for part in sums])
-        ratios = self.ratios(view, model, rows, rng)
-        covered = "posterior" in scores and _splits_ignore_data(view, model)
-        weights = {} if covered else ratios.weights
-        return Tests(scores | ratios.scores, weights, ratios.notes)
-
-    def ratios(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Train reference models and return the scores of `lira` and `rmia`.
-
-        Parameters
-        ----------
-        view : View
-            Its public parameters determine the learner.
-        model : Forest, RandomForest, RandomDecisionForest or AdditiveModel
-            The model under attack.
-        rows : Table
-            The n candidates.
-        rng : numpy.random.Generator
-            Draws the training sets of the reference models.
-
-        Returns
-        -------
-        Tests
-            Without scores if `trainer` returns None.
-        """
-        trainer = self.trainer(view, model)
-        if trainer is None:
-            return Tests({}, notes={"reference_models": 0.0})
-        numbers = not view.schema.classes
-        refs = references(rows, view.rows, trainer, self.models, rng, numbers)
-        logit = self.logits(view, model, rows)
-        scores = {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
-        return Tests(scores, ratio_weights(refs), {"reference_models": float(self.models)})
+        more = super().tests(view, model, rows, rng)
+        return Tests(scores | more.scores, more.weights, more.notes)
 
 
-def _paths_are_followed(seen: Evidence) -> bool:
+def _paths_are_followed(seen: BoostingObservations) -> bool:
     """Return whether histograms and thresholds of a single output are visible."""
     by_sets = any(t.categories is not None for t in seen.trees)
-    return bool(seen.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
-
-
-def _splits_ignore_data(view: View, model: Any) -> bool:
-    """Return whether the released sums determine the model.
-
-    The posterior then uses all evidence. Likelihood ratios would count it a second time.
-    """
-    return isinstance(model, RandomDecisionForest) or releases_leaves(view)
+    return bool(seen.observed.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def _cuts_are_values(view: View) -> bool:
@@ -303,18 +143,18 @@ def _cuts_are_values(view: View) -> bool:
     """
     if "num_leaves" in view.parameters or releases_leaves(view):
         return False
-    plan = view.defense.cut_plan
+    plan = view.defense.cut_plan()
     method = view.parameters.get("cuts", "sketch") if plan is None else plan.method
     return method == "sketch" and not _sketches_are_changed(view)
 
 
 def _sketches_are_changed(view: View) -> bool:
     """Return whether a defense changes sketches, whose values are then not those of rows."""
-    return any(issubclass(FeatureSketch, part.guards) for part in view.defense.parts)
+    return any(issubclass(FeatureSketch, part.handled_types) for part in view.defense.parts)
 
 
-def _evidence(view: View) -> Evidence | None:
-    return None if no_trees(view, numbers=True) else evidence_of(view)
+def _evidence(view: View) -> BoostingObservations | None:
+    return None if no_trees(view, numbers=True) else read_boosting(view)
 
 
 def model_in(view: View) -> Trees | None:
@@ -334,52 +174,3 @@ def model_in(view: View) -> Trees | None:
         return told_forest(view)
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     return Forest(evidence.trees, np.atleast_1d(evidence.base_margin), objective)
-
-
-def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None) -> Floats:
-    """Combine the scores of all tests into one score per candidate.
-
-    Candidates are ordered first by the conditions that every member fulfils: one sketch contains
-    all its values, and no histogram sum is too small to include it. Within a class of equal
-    candidates, the log-odds of the posterior, of shared thresholds and of the likelihood ratios are
-    added up. Without a posterior, the extent to which the conditions are violated counts as well,
-    by its rank.
-
-    Parameters
-    ----------
-    scores : mapping of str to float64 array, shape (n,)
-        By name of the test.
-    weights : mapping of str to float, or None
-        Log-odds that a nat of ``lira`` and of ``rmia`` is worth (`ratio_weights`). Tests that are
-        missing here have weight 0.
-
-    Returns
-    -------
-    float64 array, shape (n,)
-        Number of fulfilled conditions (0, 1 or 2) plus a mean rank.
-
-    Examples
-    --------
-    The second candidate is ruled out by a histogram sum, although its posterior is highest:
-
-    >>> scores = {"path": np.array([0.0, -1.0, 0.0]), "posterior": np.array([0.3, 2.0, -0.5])}
-    >>> together(scores).argsort()[::-1].tolist()
-    [0, 2, 1]
-    """
-    weights = weights or {}
-    n = len(next(iter(scores.values())))
-    conditions = sum(
-        (np.where(scores[name] >= full, 1.0, 0.0)
-         for name, full in (("sketch", 1.0), ("path", 0.0)) if name in scores),
-        np.zeros(n),
-    )  # fmt: skip
-    odds = np.zeros(n)
-    for name in ("posterior", "thresholds"):
-        odds = odds + scores.get(name, 0.0)
-    for name in ("lira", "rmia"):
-        if name in scores:
-            odds = odds + weights.get(name, 0.0) * scores[name]
-    ranks = [middle_ranks(odds)]
-    if "posterior" not in scores:
-        ranks += [middle_ranks(scores[name]) for name in ("sketch", "path") if name in scores]
-    return np.asarray(conditions + np.mean(ranks, axis=0), dtype=np.float64)

@@ -13,11 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.evidence.boosted import Evidence, NodeNoise
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
+from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore
@@ -37,7 +36,7 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """Return the gradient sums of boosted trees, one entry per group of separate sums.
 
     There is one entry per client if the view shows the sums or trees of single clients
-    (`victims_of`), else one for all clients together.
+    (`observe_clients`), else one for all clients together.
 
     Parameters
     ----------
@@ -54,8 +53,8 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """
     if view.weighted:
         return []
-    victims = [victim.evidence for victim in victims_of(view)]
-    one = None if victims else evidence_of(view)
+    victims = [victim.evidence for victim in observe_clients(view)]
+    one = None if victims else read_boosting(view)
     groups = victims if one is None else [one]
     unknown = view.n_rows - (0 if view.rows is None else len(view.rows))
     return [
@@ -65,14 +64,16 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     ]
 
 
-def _sums_of(view: View, evidence: Evidence, rows: Table, unknown: float) -> LinearSums | None:
+def _sums_of(
+    view: View, evidence: BoostingObservations, rows: Table, unknown: float
+) -> LinearSums | None:
     """Return the sums that one source of evidence shows, None if it shows none."""
-    if evidence.level == "values" and evidence.reg_alpha:
+    if evidence.observed.level == "values" and evidence.params.reg_alpha:
         return None
     local = view.rows
-    if evidence.n_rows is not None and len(evidence.trees):
-        n_known = len(local) if local is not None and evidence.own_inside else 0
-        unknown = evidence.n_rows - n_known
+    if evidence.row_counts.n_rows is not None and len(evidence.trees):
+        n_known = len(local) if local is not None and evidence.observed.own_inside else 0
+        unknown = evidence.row_counts.n_rows - n_known
     every = rows if local is None else Table.concat([rows, local])
     return _Sums(view, evidence, every, len(rows), float(max(unknown, 0))).linear()
 
@@ -84,7 +85,7 @@ class _Sums:
     """
 
     def __init__(
-        self, view: View, evidence: Evidence, every: Table, n: int, unknown: float
+        self, view: View, evidence: BoostingObservations, every: Table, n: int, unknown: float
     ) -> None:
         self.view, self.evidence, self.every, self.n = view, evidence, every, n
         self.unknown = unknown
@@ -104,7 +105,7 @@ class _Sums:
             part
             for t, g, h in self.gradients()
             if not e.is_foreign(t)
-            for part in (self.bins(t, g, h) if e.level == "histograms" else self.leaves(t, g, h))
+            for part in (self.bins if e.observed.level == "histograms" else self.leaves)(t, g, h)
         ]
         if not parts:
             return None
@@ -149,32 +150,31 @@ class _Sums:
         """
         e, tree = self.evidence, self.evidence.trees[t]
         place = np.searchsorted(tree.leaves, self.leaf[:, t])
-        sent = None if e.own_sums is None else e.own_sums[t]
+        sent = None if e.observed.own_sums is None else e.observed.own_sums[t]
         noise = self.noise_of_leaves(t)
-        if e.level == "statistics" and tree.g is not None and tree.h is not None:
+        if e.observed.level == "statistics" and tree.g is not None and tree.h is not None:
             for k, (x, sums) in enumerate(((g, tree.g), (h, tree.h))):
                 known_sums = None if sent is None else sent[:, k]
                 total, variance = sums[tree.leaves], noise[:, k]
-                yield self.cells(place, x, total, variance, known_sums, e.own_inside)
+                yield self.cells(place, x, total, variance, known_sums, e.observed.own_inside)
             return
-        w = tree.value[tree.leaves].astype(np.float64) / e.learning_rate
+        w = tree.value[tree.leaves].astype(np.float64) / e.params.learning_rate
         expected = np.bincount(place[: self.n], h[: self.n], len(w)) * self.unknown / self.n
         expected = np.maximum(expected * self.share, 1e-6)
         # A leaf value is -G / (H + lambda (1 + doubt / H)), where `doubt` is the variance of
         # the noise in G if the protocol shrinks noisy leaves, else 0. It is linear in G and, to
         # first order around the expected H, linear in H.
         doubt = noise[:, 0] if releases_leaves(self.view) else np.zeros(len(w))
-        slope = 1 - e.reg_lambda * doubt / expected**2
-        offset = e.reg_lambda * (1 + 2 * doubt / expected)
+        slope = 1 - e.params.reg_lambda * doubt / expected**2
+        offset = e.params.reg_lambda * (1 + 2 * doubt / expected)
         variance = noise[:, 0] + (w * slope) ** 2 * noise[:, 1]
-        if e.rounding is not None:
-            rounded = e.rounding.error(tree.value[tree.leaves].astype(np.float64)[:, None])[1]
-            variance = variance + rounded[:, 0] * ((expected + offset) / e.learning_rate) ** 2
+        if (law := e.distortion.rounding) is not None:
+            rounded = law.error(tree.value[tree.leaves].astype(np.float64)[:, None])[1][:, 0]
+            variance = variance + rounded * ((expected + offset) / e.params.learning_rate) ** 2
         variance = np.where(w == 0, np.inf, variance)  # a leaf of too few rows, or none
         known_sums = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]
-        yield self.cells(
-            place, g + (w * slope)[place] * h, -w * offset, variance, known_sums, e.own_inside
-        )
+        x, own_inside = g + (w * slope)[place] * h, e.observed.own_inside
+        yield self.cells(place, x, -w * offset, variance, known_sums, own_inside)
 
     def noise_of_leaves(self, t: int) -> Floats:
         """Return the variance of the noise on G and H of each leaf of a tree, shape (J, 2)."""
@@ -183,10 +183,10 @@ class _Sums:
             return np.zeros((len(tree.leaves), 2))
         return np.stack([noise.g, noise.h], axis=1)[tree.leaves].astype(np.float64)
 
-    def _noise(self, t: int) -> NodeNoise | None:
-        if self.evidence.noise is not None:
-            return self.evidence.noise[t]
-        if self.evidence.level != "values" or not releases_leaves(self.view):
+    def _noise(self, t: int) -> SumVariance | None:
+        if self.evidence.distortion.noise is not None:
+            return self.evidence.distortion.noise[t]
+        if self.evidence.observed.level != "values" or not releases_leaves(self.view):
             return None
         noise_by_tree = leaf_noise(self.view, (self.evidence.trees[t],), 1.0)
         return None if noise_by_tree is None else noise_by_tree[0]
@@ -207,10 +207,10 @@ class _Sums:
             As returned by `cells`, for the gradients and then the hessians of each column.
         """
         e, tree = self.evidence, self.evidence.trees[t]
-        assert e.histograms is not None
-        assert e.cuts is not None
-        seen, noise = e.histograms[t], self._noise(t)
-        codes = bin_rows(self.every.X, e.cuts)
+        assert e.observed.histograms is not None
+        assert e.observed.cuts is not None
+        seen, noise = e.observed.histograms[t], self._noise(t)
+        codes = bin_rows(self.every.X, e.observed.cuts)
         above = _ancestors(tree)
         cell_g, cell_h, row_g = np.zeros(len(tree)), np.zeros(len(tree)), 0.0
         if noise is not None:
@@ -223,7 +223,7 @@ class _Sums:
             node = int(seen.nodes[k])
             rows = np.flatnonzero(above[node][self.leaf[:, t]])
             for f, column in enumerate(codes.columns):
-                first, width = int(e.cuts.offsets[f]), len(e.cuts.of(f))
+                first, width = int(e.observed.cuts.offsets[f]), len(e.observed.cuts.of(f))
                 code = column[rows]
                 present = code != codes.missing
                 place = np.full(len(self.every), -1)
@@ -235,9 +235,11 @@ class _Sums:
                         inside = place[: self.n]
                         count = np.bincount(inside[inside >= 0], minlength=width)
                         variance = variance + row_g * count * self.unknown / self.n
-                    if e.suppressed:  # a bin of few rows is sent as if it were empty
+                    if (
+                        e.distortion.hides_small_bins
+                    ):  # a bin of few rows is sent as if it were empty
                         variance = np.where(total == 0, np.inf, variance)
-                    yield self.cells(place, x, total, variance, None, e.own_in_bins)
+                    yield self.cells(place, x, total, variance, None, e.observed.own_in_bins)
 
     def cells(
         self,
@@ -316,7 +318,7 @@ def client_gradients(
     float64 array, shape (K, n, 2)
     """
     gh = objective.gradients(margin, y)
-    clip = view.defense.gradient_clip
+    clip = view.defense.requirements.gradient_clip
     if clip is not None:
         g, h = clipped_bounds(objective, clip)
         gh[..., 0] = np.clip(gh[..., 0], -g, g)

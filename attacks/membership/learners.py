@@ -21,23 +21,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.sizes import row_counts
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.opened_leaves import leaf_noise, releases_leaves
-from fedtrees.attacks.evidence.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.clients.client_sizes import row_counts
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.membership.leaf_sums import client_gradients, fixed_point_bits
 from fedtrees.attacks.membership.references import (
     Trainer,
     answer_logits,
-    assign_to_clients,
     boosted_trainer,
     class_logits,
+    deal_rows,
     forest_logits,
     leaf_count_trainer,
     local_forest_trainer,
     random_forest_trainer,
 )
+from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
+from fedtrees.attacks.observations.replay import cuts_of, grown_alone, params_of
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -83,9 +83,11 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
 
     All are 1 if the shared trees do not reveal them.
     """
-    clients = [name for name, role in view.roles.items() if role == "client"]
-    other_clients = [name for name in clients if name not in view.principals]
-    victims = victims_of(view, max_level="statistics")
+    other_clients = [
+        name for name, role in view.roles.items()
+        if role == "client" and name not in view.principals
+    ]  # fmt: skip
+    victims = observe_clients(view, max_level="statistics")
     sizes = row_counts(view, [victim.evidence for victim in victims])
     if sizes is None or len(sizes) != len(other_clients) or not all(sizes):
         return np.ones(len(other_clients))
@@ -98,20 +100,17 @@ def _sizes_of_shared_trees(view: View) -> NDArray[np.float64]:
 def client_trainer(view: View, objective: Objective) -> Trainer:
     """Return the learner that simulates a federation whose clients share their local trees.
 
-    The learner assigns the candidates to the clients at random, in proportion to the numbers of
-    rows that their trees reveal. The rows that the adversary knows to be members form the local
-    data of one client. The clients then grow trees in the order that the parameters of the protocol
+    The rows are distributed by `deal_rows`, in proportion to the numbers of rows that the trees of
+    the clients reveal. The clients then grow trees in the order that the parameters of the protocol
     declare.
     """
     sizes = _sizes_of_shared_trees(view)
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], NDArray[np.float64]]:
-        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows = every.take(np.arange(n))
+        rng, rows = np.random.default_rng(0), every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> NDArray[np.float64]:
-            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
-            parts = [p for p in (*map(every.take, dealt), local) if len(p)]
+            parts = deal_rows(every, n, used, sizes, rng)
             return forest_logits(_train_federation(view, parts, objective), rows)
 
         return train
@@ -238,7 +237,7 @@ def _random_forest_trainer(view: View, model: RandomForest) -> Trainer:
     """Return the learner of random forests: one forest per client, or one forest of all rows."""
     p = view.parameters
     params = ForestParams(**{k: v for k, v in p.items() if k in ForestParams.__dataclass_fields__})
-    least = max(params.min_samples_leaf, view.defense.least_leaf_rows)
+    least = max(params.min_samples_leaf, view.defense.requirements.min_leaf_rows)
     params = replace(params, min_samples_leaf=least)
     is_client = "client" in view.roles.values()
     if is_client and "cuts" not in p:  # clients settle no common cut points
@@ -390,12 +389,10 @@ def machine_trainer(view: View, model: AdditiveModel) -> Trainer | None:
         return None
 
     def trainer(every: Table, n: int) -> Callable[[NDArray[np.bool_]], Floats]:
-        rng, local = np.random.default_rng(0), every.take(np.arange(n, len(every)))
-        rows = every.take(np.arange(n))
+        rng, rows = np.random.default_rng(0), every.take(np.arange(n))
 
         def train(used: NDArray[np.bool_]) -> Floats:
-            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
-            parts = [part for part in (*map(every.take, dealt), local) if len(part)]
+            parts = deal_rows(every, n, used, sizes, rng)
             margin, total = np.zeros(n), 0
             for part in parts:
                 if len(np.unique(part.y)) < 2:  # such a client sends no model

@@ -201,11 +201,34 @@ def assign_to_clients(rows: NDArray[np.intp], sizes: Floats) -> list[NDArray[np.
     return np.split(rows, ends[:-1])
 
 
+def deal_rows(
+    every: Table, n: int, used: Bools, sizes: Floats, rng: np.random.Generator
+) -> list[Table]:
+    """Return the local data of the clients of a simulated federation, without empty clients.
+
+    Parameters
+    ----------
+    every : Table
+        The n candidates, followed by rows that the adversary knows to be members. The latter form
+        the local data of one further client.
+    n : int
+        Number of candidates.
+    used : bool array, shape (len(every),)
+        Rows that are trained on.
+    sizes : float64 array, shape (c,)
+        Relative numbers of rows of the clients that the adversary does not control. Candidates are
+        assigned at random, in proportion to them.
+    rng : numpy.random.Generator
+        Draws the assignment.
+    """
+    dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
+    return [every.take(at) for at in (*dealt, np.arange(n, len(every))) if len(at)]
+
+
 def local_forest_trainer(params: ForestParams, n_classes: int, sizes: Floats) -> Trainer:
     """Return the learner in which each client grows a forest with cut points of its local data.
 
-    Candidates are assigned to the clients at random, in proportion to the sizes of the clients.
-    Rows that the adversary knows to be members form the local data of one further client.
+    The rows are distributed by `deal_rows`.
 
     Parameters
     ----------
@@ -218,12 +241,10 @@ def local_forest_trainer(params: ForestParams, n_classes: int, sizes: Floats) ->
     """
 
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
-        rng, local = np.random.default_rng(0), np.arange(n, len(every))
-        rows = every.take(np.arange(n))
+        rng, rows = np.random.default_rng(0), every.take(np.arange(n))
 
         def train(used: Bools) -> Floats:
-            dealt = assign_to_clients(rng.permutation(np.flatnonzero(used[:n])), sizes)
-            parts = [every.take(at) for at in (*dealt, local) if len(at)]
+            parts = deal_rows(every, n, used, sizes, rng)
             scores = np.zeros((n, n_classes))
             for part in parts:
                 cuts, seed = quantile_cuts(part.X, params.max_bin), int(rng.integers(2**31))

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.counts import counts_bins
+from fedtrees.attacks.counts.leaf_sums import counts_bins
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
@@ -95,7 +95,7 @@ def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -
     return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
 
 
-def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floats:
+def hessian_shortfall(candidates: Table, evidence: BoostingObservations, cuts: Cuts) -> Floats:
     """Return minus the total shortfall of hessian sums on the path of each candidate.
 
     If a candidate is a member, then its hessian is part of the sum of every bin it falls into, in
@@ -107,7 +107,7 @@ def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floa
     ----------
     candidates : Table
         The n candidates.
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with the histograms of their nodes.
     cuts : Cuts
         Cut points of the histograms.
@@ -122,7 +122,7 @@ def hessian_shortfall(candidates: Table, evidence: Evidence, cuts: Cuts) -> Floa
     rows, cell = np.nonzero(bins.codes != bins.missing)
     cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
     shortfall, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
-    for tree, seen in zip(evidence.trees, evidence.histograms or (), strict=True):
+    for tree, seen in zip(evidence.trees, evidence.observed.histograms or (), strict=True):
         p = expit(margin)
         h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
         passed = passes(X, tree)

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedtrees.attacks.evidence.draws import next_bits
 from fedtrees.attacks.peeling.class_histograms import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, MaskedForest, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial
 

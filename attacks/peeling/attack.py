@@ -8,17 +8,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.attacks.evidence.clients.histograms import told_apart
-from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.counts import counts_bins
-from fedtrees.attacks.evidence.laws import law_of_rows
-from fedtrees.attacks.evidence.marginals import pool_columns
-from fedtrees.attacks.evidence.readable import classes_of_leaves, shows, squared_error
-from fedtrees.attacks.evidence.replay import EVERYONE, OTHERS
-from fedtrees.attacks.evidence.rows_held import victims_rows
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_client_histograms
+from fedtrees.attacks.counts.leaf_sums import counts_bins
+from fedtrees.attacks.observations.applicability import classes_of_leaves, shows, squared_error
+from fedtrees.attacks.observations.columns import Column, columns_of
+from fedtrees.attacks.observations.noise_channels import law_of_rows
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import EVERYONE, OTHERS
+from fedtrees.attacks.observations.rows_from_columns import pool_columns, victims_rows
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
+from fedtrees.attacks.peeling.bin_values import (
+    lower_edges,
+    owners_of,
+    ranges_of,
+    room_of,
+    to_bins,
+    told_values,
+    values_in,
+)
 from fedtrees.attacks.peeling.class_histograms import (
     CountedSources,
     coins,
@@ -27,7 +34,6 @@ from fedtrees.attacks.peeling.class_histograms import (
     presence,
 )
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
-from fedtrees.attacks.peeling.owners import owners_of, room_of
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
 from fedtrees.attacks.peeling.regression_peeling import (
     SURE_NUMBER,
@@ -44,7 +50,6 @@ from fedtrees.attacks.peeling.sources import (
     told_whole,
 )
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
-from fedtrees.attacks.peeling.values import lower_edges, ranges_of, to_bins, told_values, values_in
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
 from fedtrees.core.errors import UsageError
@@ -102,7 +107,7 @@ class HistogramPeeling(Attack):
         if not shows(view, Histogram, GlobalHistogram):
             return Reason("no-histograms")
         if squared_error(view):
-            seen = evidence_of(view)
+            seen = read_boosting(view)
             return None if seen is None or counts_bins(seen) else Reason("numbers-off")
         if (classes_of_leaves(view) or 2) > 2:
             return Reason("several-probabilities")
@@ -126,7 +131,7 @@ class HistogramPeeling(Attack):
         for owner, left in sources.parts.items():
             # A sum over all clients contains the local rows, which are subtracted first.
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
-            if view.defense.unit_hessian:
+            if view.defense.requirements.unit_hessian:
                 peeled.append(self._read_marked_rows(sources, left, law, own_bins))
                 continue
             if own_bins is not None:
@@ -151,16 +156,16 @@ class HistogramPeeling(Attack):
 
     def _of_numbers(self, view: View, rng: np.random.Generator) -> Guess:
         """Return certain rows with numeric targets."""
-        joint = evidence_of(view)
+        joint = read_boosting(view)
         assert joint is not None
-        assert joint.cuts is not None
-        cuts, d = joint.cuts, len(view.schema.features)
+        assert joint.observed.cuts is not None
+        cuts, d = joint.observed.cuts, len(view.schema.features)
         likely = (view.prior_rows or Table.empty(view.schema)).X
         ranges, edges = ranges_of(view.schema, likely, cuts), lower_edges(cuts, view)
         tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
-        for owner, evidence in (told_apart(view) or {"": joint}).items():
+        for owner, evidence in (observe_client_histograms(view) or {"": joint}).items():
             counted = CountedBins.of(evidence)
-            if evidence.own_in_bins and view.rows is not None:
+            if evidence.observed.own_in_bins and view.rows is not None:
                 counted.take_out(to_bins(cuts, view.rows.X), view.rows.y)
             read_rows, sure = read_off(counted, first_rows(counted), np.zeros((0, d + 1)), rng)
             if self.confidence > SURE_NUMBER:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.replay import EVERYONE, cuts_of
+from fedtrees.attacks.observations.replay import EVERYONE, cuts_of
 from fedtrees.attacks.peeling.rows import CUT, DEFAULT_LEFT, FEATURE, LEFT, RIGHT, Ints
 from fedtrees.core.compilation import kernel
 from fedtrees.core.view import View

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.subsets import Column, NodeSums, certain_bins
 from fedtrees.attacks.peeling.peel import Peeled
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
+from fedtrees.attacks.solvers.subset_sum import Column, NodeSums, certain_bins
 from fedtrees.core.channel import Channel
 
 Floats = NDArray[np.float64]

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.fingerprints import Entries, group, singles, within
+from fedtrees.attacks.peeling.row_trajectories import Candidates, complete, follow
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, accept
-from fedtrees.attacks.peeling.tracks import Candidates, complete, follow
 
 Floats = NDArray[np.float64]
 
@@ -112,7 +112,7 @@ def confidence_of(doubts: Ints, checks: Floats, tried: int) -> Floats:
     ----------
     doubts : int32 array, shape (m,)
         Number of features that may belong to another person
-        (`fedtrees.attacks.peeling.mixture_test`). With inexact sums or subsampling, one counts
+        (`fedtrees.attacks.peeling.row_trajectories`). With inexact sums or subsampling, one counts
         twice, because bins may only seem to have no room.
     checks : float64 array, shape (m,)
         Log odds that the row's gradients appear by accident in all bins that contain nothing else.

@@ -16,9 +16,9 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.draws import next_bits
+from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -61,15 +61,15 @@ class CountedBins:
     off: Floats  # float64 (C,)
 
     @staticmethod
-    def of(evidence: Evidence) -> CountedBins:
+    def of(evidence: BoostingObservations) -> CountedBins:
         """Collect the terminal nodes of all trees of the evidence."""
-        assert evidence.histograms is not None
-        assert evidence.cuts is not None
+        assert evidence.observed.histograms is not None
+        assert evidence.observed.cuts is not None
         start = np.float32(np.ravel(evidence.base_margin)[0])
-        seen = [h.nodes for h in evidence.histograms]
-        forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
+        seen = [h.nodes for h in evidence.observed.histograms]
+        forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
         last = [forest.terminal(t, nodes) for t, nodes in enumerate(seen)]
-        parts = list(zip(evidence.histograms, last, strict=True))
+        parts = list(zip(evidence.observed.histograms, last, strict=True))
         sums = np.concatenate([h.sums[k] for h, k in parts])
         totals = np.concatenate([h.totals[k] for h, k in parts])
         off = [np.zeros(len(k)) if h.slack is None else h.slack[k] for h, k in parts]

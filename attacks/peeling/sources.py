@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.laws import law_of_sums, reach_of
-from fedtrees.attacks.evidence.machines import LightGBMTranscript, values_of
-from fedtrees.attacks.evidence.readable import classes_of_leaves, some_rows
-from fedtrees.attacks.evidence.replay import (
+from fedtrees.attacks.observations.applicability import classes_of_leaves, some_rows
+from fedtrees.attacks.observations.columns import Column
+from fedtrees.attacks.observations.lightgbm import LightGBMTranscript, shares, values_of
+from fedtrees.attacks.observations.noise_channels import law_of_sums, reach_of
+from fedtrees.attacks.observations.replay import (
     EVERYONE,
     ReplayedTree,
     clients_in,
@@ -26,7 +26,6 @@ from fedtrees.attacks.evidence.replay import (
     params_of,
     replay_trees,
 )
-from fedtrees.attacks.evidence.shares import shares
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
 from fedtrees.core.view import View
 from fedtrees.messages.captured import HistogramSegment
@@ -99,7 +98,7 @@ def sources_of(view: View) -> Sources | None:
         [one.nodes for one in trees],
         cuts,
         start.margin[0],
-        view.defense.gradient_clip,
+        view.defense.requirements.gradient_clip,
     )
     terminal = [forest.terminal(t, one.nodes) for t, one in enumerate(trees)]
 

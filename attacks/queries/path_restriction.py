@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.queries.paths import Endpoint, Paths
+from fedtrees.attacks.queries.endpoint import Endpoint
+from fedtrees.attacks.queries.paths import Paths
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import Branches, Guess
 from fedtrees.core.reasons import Reason

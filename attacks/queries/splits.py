@@ -1,7 +1,7 @@
 """Knowledge about the splits of a vertical model, and its update by one answer.
 
 No party of a vertical federation knows all thresholds. `Splits` contains an interval for every
-unknown threshold of `threshold-queries`. The search (`fedtrees.attacks.queries.attack`) narrows the
+unknown threshold of `threshold-queries`. The search (`fedtrees.attacks.queries.search`) narrows the
 intervals.
 """
 
@@ -59,6 +59,11 @@ class Unknown:
     def closed(self) -> bool:
         """Whether no float32 number lies between the two ends of the interval."""
         return self.column >= 0 and np.nextafter(self.low, self.high) >= self.high
+
+    @property
+    def state(self) -> tuple[int, np.float32, np.float32]:
+        """Values that change with each narrowing of the threshold."""
+        return len(self.columns), self.low, self.high
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,10 +283,6 @@ class Splits:
             for a, s in turns
             for b, r in turns
         )
-
-    def leaf_went(self, t: int, leaf: int) -> dict[int, int]:
-        """Return the sides at all thresholds on the path to a leaf."""
-        return dict(self.way_to[t, leaf])
 
     def learn(self, u: int, x: NDArray[np.float32], side: int) -> None:
         """Narrow a threshold by the side that a record took.

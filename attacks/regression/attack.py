@@ -2,24 +2,26 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import gmpy2
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.regression.columns import ColumnsView
+from fedtrees.attacks.regression.columns import ColumnsView, claim_table, entries_of_column
 from fedtrees.attacks.regression.exact_algebra import Reals, norm
 from fedtrees.attacks.regression.opened import colluding, opened_claims
 from fedtrees.attacks.regression.rotation import (
     Column,
     Solution,
+    asked_weights,
     averages,
     common_scales,
+    reals,
+    recover_rotated,
     rotated_rows,
     solutions,
 )
-from fedtrees.attacks.regression.vertical import asked_weights, reals, recover_rotated
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import check_known
 from fedtrees.core.guess import Claim, Entries, Guess
@@ -127,7 +129,7 @@ class RegressionInversion(Attack):
         if blind:
             values = {s.party: _likely(view, s) for s in read.other_scales}
         ids = view.own[0].ids
-        claims = [_claim(s.party, ids, s.columns, values[s.party]) for s in read.other_scales]
+        claims = [claim_table(s.party, ids, s.columns, values[s.party]) for s in read.other_scales]
         notes |= {"submits_blind": float(blind)}
         return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
 
@@ -147,7 +149,7 @@ class RegressionInversion(Attack):
         known_columns, where = [], []
         for s in read.other_scales:
             for k in np.flatnonzero(s.scale > 0).tolist():
-                rows, values = _entries_of_column(view, int(s.columns[k]), row_of)
+                rows, values = entries_of_column(view, int(s.columns[k]), row_of)
                 ends = s.mean[k : k + 1], s.scale[k : k + 1]
                 codes = standardised(values[:, None], *ends, bits)[:, 0]
                 along = None if direction is None else rotation.weights[len(known_columns)]  # type: ignore[index]
@@ -207,7 +209,7 @@ class RegressionInversion(Attack):
         best, count = _best(L, known_rows, None, cost, precise, square)
         X = np.stack([mean + scale * (L @ best.columns[i])[: len(mean)].astype(np.float64)
                       for i in range(len(ids))])  # fmt: skip
-        claim = _claim(victim, ids, np.arange(len(mean)), X)
+        claim = claim_table(victim, ids, np.arange(len(mean)), X)
         notes = {"directions": float(L.shape[1]), "solutions": float(count)}
         return Guess((claim,), notes)
 
@@ -244,16 +246,6 @@ def _other_ids(view: View) -> NDArray[np.int64]:
     return np.setdiff1d(np.arange(view.n_rows), local_ids)
 
 
-def _entries_of_column(
-    view: View, column: int, row_of: dict[int, int]
-) -> tuple[list[int], NDArray[np.float32]]:
-    if view.entries is None:
-        return [], np.zeros(0, dtype=np.float32)
-    e = view.entries
-    of_column = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
-    return [row_of[int(e.ids[k])] for k in of_column], e.values[of_column]
-
-
 def _entries_of_row(view: View, row: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     if view.entries is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
@@ -285,11 +277,3 @@ def _outside(values: NDArray[np.float64], declared: tuple[float, float] | None) 
     low, high = declared
     beyond = np.maximum(low - values, 0) + np.maximum(values - high, 0)
     return float(beyond.mean() / (high - low))
-
-
-def _claim(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
-    """Return a claim about a table of values, rounded to float32."""
-    with np.errstate(over="ignore"):
-        rounded = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
-    rows, features = np.meshgrid(ids, columns, indexing="ij")
-    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), rounded.ravel())

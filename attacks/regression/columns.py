@@ -8,8 +8,10 @@ from math import isqrt
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
+from fedtrees.core.guess import Entries
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -105,7 +107,7 @@ class ColumnsView:
                 scaling = same[0]
                 name, bits = scaling.party, int(view.parameters["bits"])
                 values = standardised(local_data.X, scaling.mean, scaling.scale, bits)
-                values = shortened(values, bits, view.defense.row_bounds)
+                values = shortened(values, bits, view.defense.requirements.row_bounds)
             gradients = tuple(m for m in messages if m.party == name)
             designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
@@ -236,5 +238,26 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
         for k, rows in enumerate(read.batches):
             z = design.values[rows] @ every[:, k :: len(total)]
             # a defense may clip each party's scores before they are added
-            total[k] = total[k] + limited(z, 2 * view.parameters["bits"], view.defense.row_bounds)
+            total[k] = total[k] + limited(
+                z, 2 * view.parameters["bits"], view.defense.requirements.row_bounds
+            )
     return total
+
+
+def entries_of_column(
+    view: View, column: int, row_of: dict[int, int]
+) -> tuple[list[int], NDArray[np.float32]]:
+    """Return the rows and values of the known entries of a column, for ids in `row_of`."""
+    if view.entries is None:
+        return [], np.zeros(0, dtype=np.float32)
+    e = view.entries
+    of_column = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
+    return [row_of[int(e.ids[k])] for k in of_column], e.values[of_column]
+
+
+def claim_table(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
+    """Return a claim about a table of values, rounded to float32."""
+    with np.errstate(over="ignore"):
+        rounded = np.nan_to_num(values.astype(np.float32)).astype(np.float64)
+    rows, features = np.meshgrid(ids, columns, indexing="ij")
+    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), rounded.ravel())

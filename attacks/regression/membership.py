@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.membership.attack import MembershipInference, Tests
+from fedtrees.attacks.membership.base import MembershipAttack
 from fedtrees.attacks.membership.learners import draws_noise
-from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
+from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.attacks.membership.references import Trainer, answer_logits
 from fedtrees.attacks.regression.rotation import averages, common_scales
 from fedtrees.core.reasons import Reason
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @register.attack("regression-membership")
 @dataclass(frozen=True, kw_only=True)
-class RegressionMembership(MembershipInference):
+class RegressionMembership(MembershipAttack):
     """Score how likely each candidate is a training row of a regression.
 
     If the average weights of every round are visible, each step is a gradient sum at known weights,
@@ -66,15 +66,6 @@ class RegressionMembership(MembershipInference):
         """Return the gradient sums of all rounds."""
         sums = gradient_sums(view, model, rows)
         return [] if sums is None else [sums]
-
-    def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Run every test that the view allows."""
-        sums = self.linear_sums(view, model, rows)
-        scores = {"posterior": any_of([log_odds(part) for part in sums])} if sums else {}
-        ratios = self.ratios(view, model, rows, rng)
-        # The gradients of all rounds determine the model, which would count twice.
-        weights = {} if sums else ratios.weights
-        return Tests(scores | ratios.scores, weights, ratios.notes)
 
 
 def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSums | None:

@@ -9,12 +9,14 @@ from scipy.optimize import least_squares
 from fedtrees.attacks.regression.columns import (
     SCORE_BITS,
     Design,
+    claim_table,
+    entries_of_column,
     link_of,
     residual_bits,
     scores_of,
 )
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
-from fedtrees.core.guess import Claim, Entries, Labels
+from fedtrees.core.guess import Claim, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, decoded, integers, unpacked
@@ -90,7 +92,7 @@ def _weights(view: View, name: str, rows: int, rounds: int) -> Integers:
 def _own_scores(view: View, rounds: int) -> Any:
     """Return the contribution of the adversary's columns to the scores, shape (m, rounds)."""
     total: Any = 0
-    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
+    b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     scales = [m for _, m in view.messages(ColumnScales)]
     for local_data in view.own:
         scales_of_party = next(s for s in scales if np.array_equal(s.columns, local_data.columns))
@@ -114,7 +116,9 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     X = np.zeros((len(ids), len(W)))
     X[:, is_varying] = _rows(view, W[is_varying], Z, party_scales)
     if party_scales is not None:
-        return [_claim(name, ids, party_scales.columns, party_scales.mean + party_scales.scale * X)]
+        return [
+            claim_table(name, ids, party_scales.columns, party_scales.mean + party_scales.scale * X)
+        ]
     local_columns = np.concatenate([local_data.columns for local_data in view.own])
     columns = np.setdiff1d(np.arange(len(view.schema.features)), local_columns)
     unscaled = [_raw(view, int(c), x, view.own[0]) for c, x in zip(columns, X.T, strict=False)]
@@ -122,7 +126,7 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     if not ready:
         return []
     values = np.stack([x for x in unscaled if x is not None], axis=1)
-    return [_claim(name, ids, columns[ready], values)]
+    return [claim_table(name, ids, columns[ready], values)]
 
 
 def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | None) -> Floats:
@@ -131,7 +135,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     A score at the bound of a defense is ignored. Rows with fewer rounds than columns are the
     shortest solutions. Rows that a defense shortened are rescaled.
     """
-    b, bounds = int(view.parameters["bits"]), view.defense.row_bounds
+    b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     inside = np.ones(Z.shape, dtype=bool)
     if bounds is not None:
         inside = abs(Z) < limited(np.array([1 << 200], dtype=object), 2 * b, bounds)
@@ -184,25 +188,13 @@ def _stretch(X: Floats, norm: float, standardised: bool, squares: float) -> Floa
 
 def _raw(view: View, column: int, x: NDArray[np.float64], local_data: LocalData) -> Any:
     """Return the values of a standardised column, using known values or the declared range."""
-    e = view.entries
-    if e is not None:
-        row_of = {i: k for k, i in enumerate(local_data.ids.tolist())}
-        known_entries = [
-            k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of
-        ]
-        at = x[[row_of[int(e.ids[k])] for k in known_entries]]
-        if len(known_entries) > 1 and np.ptp(at) > 0:
-            value = e.values[known_entries].astype(np.float64)
-            slope = (at - at.mean()) @ (value - value.mean()) / ((at - at.mean()) ** 2).sum()
-            return value.mean() + slope * (x - at.mean())
+    row_of = {i: k for k, i in enumerate(local_data.ids.tolist())}
+    rows, values = entries_of_column(view, column, row_of)
+    at, value = x[rows], values.astype(np.float64)
+    if len(rows) > 1 and np.ptp(at) > 0:
+        slope = (at - at.mean()) @ (value - value.mean()) / ((at - at.mean()) ** 2).sum()
+        return value.mean() + slope * (x - at.mean())
     ends = view.schema.features[column].declared_range
     if ends is None or not np.ptp(x) > 0:
         return None
     return ends[0] + (x - x.min()) / np.ptp(x) * (ends[1] - ends[0])
-
-
-def _claim(owner: str, ids: Any, columns: Any, values: NDArray[np.float64]) -> Entries:
-    """Return a claim about a table of values."""
-    rows, features = np.meshgrid(ids, columns, indexing="ij")
-    value = values.astype(np.float32).astype(np.float64).ravel()
-    return Entries(owner, rows.ravel(), features.ravel().astype(np.int64), value)

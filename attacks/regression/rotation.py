@@ -1,23 +1,36 @@
-"""Recover another client's rows up to a rotation, and determine the rotation from known entries.
+"""Recover rows or columns of other parties up to a rotation, and determine the rotation.
 
-Averaged weights reveal the Gram matrix of the rows. ``X = L R`` with a known L, shape (m, n), and
-an orthogonal R. Each column of R has length 1, is orthogonal to the columns before it, and may
-satisfy linear equations: one for each known entry of its column of X, and one from ``X W = Z``. A
-column with n - 1 equations has two solutions, mirror images of each other. With n equations it has
-one. Therefore (n - 1)(n - 2) / 2 known entries, distributed as n - 2, n - 3, ..., 0, leave finitely
-many X, and exactly two for n = 2 (Li et al. 2022, Thm. 2).
+Residuals and scores of a few rounds reveal the columns of a vertical regression up to a rotation,
+and averaged weights reveal the Gram matrix of the rows of a horizontal one. ``X = L R`` with a
+known L, shape (m, n), and an orthogonal R. Each column of R has length 1, is orthogonal to the
+columns before it, and may satisfy linear equations: one for each known entry of its column of X,
+and one from ``X W = Z``. A column with n - 1 equations has two solutions, mirror images of each
+other. With n equations it has one. Therefore (n - 1)(n - 2) / 2 known entries, distributed as
+n - 2, n - 3, ..., 0, leave finitely many X, and exactly two for n = 2 (Li et al. 2022, Thm. 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
+import gmpy2
 import numpy as np
 
+from fedtrees.attacks.regression.columns import (
+    ColumnsView,
+    exact_residuals,
+    known_scores,
+    link_of,
+    residual_bits,
+    scores_of,
+)
 from fedtrees.attacks.regression.exact_algebra import (
     Reals,
+    basis_of,
+    cholesky,
     factor,
     least_squares,
     norm,
@@ -25,9 +38,8 @@ from fedtrees.attacks.regression.exact_algebra import (
     root,
     shortest,
 )
-from fedtrees.attacks.regression.vertical import number, reals
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import Integers, integers, rounded
+from fedtrees.messages.fixed_point import Integers, decoded, integers, rounded, unpacked
 from fedtrees.messages.regression import (
     SIGMOID_BITS,
     SIGMOIDS,
@@ -35,8 +47,237 @@ from fedtrees.messages.regression import (
     CommonScales,
     design_of,
     gradient_of,
+    moments,
+    standardised,
     stepped,
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Rotated:
+    """Standardised columns of other parties up to a rotation, ``X = L R``.
+
+    Attributes
+    ----------
+    L : array, shape (m, r)
+        Factor of ``X X'``.
+    direction : array, shape (r,), or None
+        ``R W``, if the weights W of the other parties are known.
+    weights : array, shape (n,), or None
+        Weights of the columns that are not constant.
+    exact : bool
+        Whether residuals were solved for exactly.
+    """
+
+    L: Reals
+    # both are None if the endpoint does not reveal the weights
+    direction: Reals | None
+    weights: Reals | None
+    exact: bool
+
+
+def reals(values: Integers, bits: int, precise: bool) -> Reals:
+    """Return fixed-point integers as reals of the precision in use, or as float64.
+
+    Parameters
+    ----------
+    values : object array
+        Integers.
+    bits : int
+        Number of binary places.
+    precise : bool
+        Whether to use the precision of the context of gmpy2.
+    """
+    if not precise:
+        return decoded(values, bits)
+    flat = [gmpy2.mul_2exp(gmpy2.mpfr(int(v)), 0) / (gmpy2.mpz(1) << bits) for v in values.ravel()]
+    return np.array([*flat, None], dtype=object)[:-1].reshape(values.shape)
+
+
+def number(value: Any, precise: bool) -> Any:
+    """Return a fraction or float as a real."""
+    exact = Fraction(value)
+    if not precise:
+        return float(exact)
+    return gmpy2.mpfr(exact.numerator) / exact.denominator
+
+
+def recover_rotated(view: View, read: ColumnsView, precise: bool, weights: Reals | None) -> Rotated:
+    """Return the other parties' columns up to a rotation, from the rounds of a regression.
+
+    Parameters
+    ----------
+    view : View
+        Parameters of the protocol.
+    read : ColumnsView
+        The adversary's gradients and columns.
+    precise : bool
+        Whether residuals are solved for in integers, followed by computations with the precision of
+        the context of gmpy2. Otherwise all computations use float64.
+    weights : array or None
+        Final weights of the other parties' columns that are not constant.
+    """
+    b = int(view.parameters["bits"])
+    residuals = exact_residuals(view, read) if precise else None
+    if residuals is not None:
+        target = unpacked(read.active.target)
+        D = [reals(d, residual_bits(view), True) for d in residuals]
+        batches = zip(read.batches, residuals, known_scores(view, read), strict=True)
+        Z = [
+            reals(scores_of(d, view, target[rows]) - local_scores, 2 * b, True)
+            for rows, d, local_scores in batches
+        ]
+    else:
+        D, Z = _approximate(view, read, precise)
+    m, lr = len(D[0]), number(str(view.parameters["lr"]), precise)
+    # weight decay of one step
+    shrunk = 1 - lr * number(str(view.parameters["alpha"]), precise)
+    if len(D) == 1:
+        # the change of the scores by a step is X X' times the residuals
+        E = (shrunk * Z[0][:, :-1] - Z[0][:, 1:]) * m / lr
+        L = factor(D[0][:, :-1], E, Z[0], min(read.hidden, m))
+    else:
+        L = _factor_of_batches(D, Z, shrunk, lr, read.hidden)
+    if weights is None or not L.shape[1]:
+        return Rotated(L, None, None, residuals is not None)
+    k = (read.rounds - 1) % len(D)
+    part = L[read.batches[k]]
+    step = (lr / len(part)) * (part.T @ D[k][:, -1])
+    direction = shrunk * least_squares(part, Z[k][:, -1]) - step
+    return Rotated(L, direction, weights, residuals is not None)
+
+
+def _factor_of_batches(D: list[Reals], Z: list[Reals], shrunk: Any, lr: Any, n: int) -> Reals:
+    """Return L, shape (m, n), for batches that are used in turn.
+
+    ``X_b = Q_b R_b`` with a basis Q_b of its scores. From one batch to the next, weights change by
+    one step: ``Q_c' z_c = R_c W' = T (s Q_b' z_b - lr S Q_b' d_b / m_b)``, with ``T R_b = R_c`` and
+    ``S = R_b R_b'``. T and T S enter linearly, so that 2 n visits determine them. S of the first
+    batch starts the chain.
+    """
+    Q = [basis_of(z, n) for z in Z]
+    nothing = np.zeros((sum(map(len, D)), 0), dtype=D[0].dtype)
+    if min(q.shape[1] for q in Q) < n:
+        return nothing
+    parts: list[Reals] = []
+    for k in range(len(D) - 1):
+        after = (Q[k + 1].T @ Z[k + 1]).T
+        scores, gradients = Q[k].T @ Z[k], Q[k].T @ D[k]
+        before = np.concatenate([shrunk * scores, -lr / len(D[k]) * gradients]).T
+        solution = least_squares(before[: len(after)], after)
+        T, TS = solution[:n].T, solution[n:].T
+        if not parts:
+            S = least_squares(T, TS)
+            R = cholesky((S + S.T) / 2)
+            if R.shape[1] < n:
+                return nothing
+            parts.append(Q[0] @ R)
+        R = T @ R
+        parts.append(Q[k + 1] @ R)
+    return np.concatenate(parts)
+
+
+def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Reals], list[Reals]]:
+    """Return residuals and scores by batch for rounded gradients, by least squares."""
+    g, places = read.open_gradients()
+    values, parts = read.values, []
+    for k, rows in enumerate(read.batches):
+        A = reals(values[rows], int(view.parameters["bits"]), precise)
+        D = least_squares(A.T, reals(g[:, k :: len(read.batches)], places, precise))
+        parts.append((D, _scores(D, view, read, rows, precise)))
+    local_scores = known_scores(view, read)
+    b = 2 * int(view.parameters["bits"])
+    pairs = zip(parts, local_scores, strict=True)
+    return [D for D, _ in parts], [
+        z - reals(local_part, b, precise) for (_, z), local_part in pairs
+    ]
+
+
+def _scores(D: Reals, view: View, read: ColumnsView, rows: slice, precise: bool) -> Reals:
+    """Return the total scores of a batch from its residuals."""
+    b, link = int(view.parameters["bits"]), link_of(view)
+    answer = D + reals(unpacked(read.active.target)[rows], b, precise)[:, None]
+    c = [number(v, precise) for v in link]
+    z = (answer - c[0]) / c[1]
+    # Newton's method. There is no solution beyond the turning point.
+    for _ in range(60 if len(c) > 2 else 0):
+        slope = c[1] + 3 * c[3] * z * z
+        z = z - (c[0] + c[1] * z + c[3] * z**3 - answer) / np.where(slope < c[1] / 8, c[1], slope)
+    return z
+
+
+def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
+    """Return the other parties' weights, from one query per column and one more (Li et al. 2022).
+
+    Sec. 4.1 of the paper. Constant columns are left out.
+
+    Parameters
+    ----------
+    view : View
+        Contains the prediction endpoint.
+    read : ColumnsView
+        Scales of the other parties' columns.
+    precise : bool
+        Whether to return multiple-precision numbers.
+
+    Returns
+    -------
+    array, shape (n,), or None
+        None if the endpoint does not return scores or does not answer enough queries.
+    """
+    oracle, b = view.oracle, int(view.parameters["bits"])
+    hidden = [(s, k) for s in read.other_scales for k in np.flatnonzero(s.scale > 0)]
+    if (
+        oracle is None
+        or oracle.answers != "score"
+        or oracle.records != "chosen"
+        or oracle.left < len(hidden) + 1
+        or len(view.own) > 1
+    ):
+        return None
+    logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
+    rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
+    mean, _ = moments(view.own[0].X)
+    # local columns at their mean contribute nothing to the score
+    rows[:, view.own[0].columns] = mean
+    for s in read.other_scales:
+        rows[:, s.columns] = s.mean
+    # Numeric predictions are not clipped, and the largest steps give the most digits of W.
+    step = 1.0 if view.schema.classes else 2.0**20
+    for place, (s, k) in enumerate(hidden, 1):
+        rows[place, s.columns[k]] += np.float32(step * s.scale[k])
+    answers = np.asarray(oracle.query(rows), dtype=np.float64)
+    if logistic:
+        with np.errstate(divide="ignore"):
+            z = np.log(answers) - np.log1p(-answers)
+    else:
+        z = (answers - read.active.center) / read.active.spread
+    if not np.isfinite(z).all() or (not logistic and view.schema.classes and _cut(answers)):
+        return None
+    weights = []
+    for place, (s, k) in enumerate(hidden, 1):
+        column = slice(k, k + 1)
+        both = standardised(
+            rows[[0, place]][:, s.columns[column]], s.mean[column], s.scale[column], b
+        )
+        apart = decoded(both[1, 0] - both[0], b)[0]
+        weights.append((z[place] - z[0]) / apart)
+    if b <= ON_THE_GRID:
+        # weights are fixed-point numbers, so that rounding removes the error of the answers
+        weights = [round(w * 2.0**b) / 2.0**b for w in weights]
+    if not precise:
+        return np.array(weights)
+    return np.array([*(gmpy2.mpfr(w) for w in weights), None], dtype=object)[:-1]
+
+
+#: Largest number of binary places of a weight that float64 scores determine exactly.
+ON_THE_GRID = 44
+
+
+def _cut(answers: Any) -> bool:
+    """Return whether an answer was clipped at 0 or 1."""
+    return bool(((answers <= 0) | (answers >= 1)).any())
+
 
 #: Number of partial solutions that the beam search stores.
 BEAM = 16

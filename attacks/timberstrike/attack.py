@@ -1,8 +1,7 @@
 """The attack `timberstrike`, the authors' version of it, and the control `random-leaf`.
 
-`TimberStrike` collects evidence from a view (`fedtrees.attacks.evidence`) and passes it to
-`reconstruct`, once for all rows, or once per client if the view shows the trees or statistics of
-single clients.
+`TimberStrike` passes the observations of a view (`fedtrees.attacks.observations`) to `reconstruct`,
+once for all rows, or once per client if the view shows the trees or statistics of single clients.
 """
 
 from dataclasses import dataclass, replace
@@ -10,25 +9,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.clients.chains import Clues
-from fedtrees.attacks.evidence.clients.victims import (
-    Starts,
-    Victim,
-    union_of,
-    victims_of,
-    with_likely,
-)
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.prior import Ranges
-from fedtrees.attacks.evidence.readable import no_trees
-from fedtrees.attacks.evidence.readback.claims import with_counts_read_back
-from fedtrees.attacks.evidence.sketched import all_sketched
-from fedtrees.attacks.evidence.targets import told_moments
-from fedtrees.attacks.evidence.view import evidence_of
-from fedtrees.attacks.timberstrike.numbers import reconstruct_numbers
+from fedtrees.attacks.clients.linkage import Clues
+from fedtrees.attacks.clients.per_client import Starts, observe_clients, reconstruct_rows
+from fedtrees.attacks.counts.interval_counts import with_counts_read_back
+from fedtrees.attacks.observations.applicability import no_trees
+from fedtrees.attacks.observations.boosting import BoostingObservations, Level
+from fedtrees.attacks.reconstruction.prior import Ranges
+from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
+from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.core.attack import Attack
 from fedtrees.core.guess import EveryRecord, Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
@@ -100,70 +90,39 @@ class TimberStrike(Options, Attack):
             With ``scope="union"``, `EveryRecord` claims about the rows of all clients. Otherwise
             `Records` and `LeafCounts`. The guess is empty if the view contains no boosted trees.
         """
-        if not view.schema.classes:
-            return self._numbers(view, rng)
-        guess = self._reconstruct(view, rng)
+        numeric = not view.schema.classes
+
+        def one(evidence: BoostingObservations) -> Guess:
+            parts = self._as_assumed(evidence), view.rows, view.schema
+            if numeric:
+                return reconstruct_numbers(*parts, told_moments(view), self, rng)
+            return reconstruct(*parts, self, rng)
+
+        # With scope="union", clients are separated only if their trees are known one by one.
+        victims = [
+            victim
+            for victim in observe_clients(view, self.clues, self.starts, self.most)
+            if self.scope != "union" or victim.blocks
+        ]
+        sketches, bins = self.sketches and self.use_prior, self.most == "histograms"
+        guess = reconstruct_rows(view, victims, self.most, one, rng, sketches=sketches, bins=bins)
+        if numeric:
+            return guess
         if self.scope != "union":
-            reads = self.most == "histograms" and self.noise == "declared"
-            return with_counts_read_back(guess, view) if reads else guess
+            reads_bins = bins and self.noise == "declared"
+            return with_counts_read_back(guess, view) if reads_bins else guess
         rows = (EveryRecord(r.table, owner=r.owner) for r in guess.all(Records))
         return replace(guess, claims=tuple(rows))
 
-    def _numbers(self, view: View, rng: np.random.Generator) -> Guess:
-        """Reconstruct rows with numeric targets."""
-
-        def one(evidence: Evidence) -> Guess:
-            moments = told_moments(view)
-            return reconstruct_numbers(evidence, view.rows, view.schema, moments, self, rng)
-
-        victims = self._victims(view)
-        if victims:
-            return union_of(victims, self.most, one)
-        evidence = evidence_of(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        return one(self._as_assumed(evidence))
-
-    def _victims(self, view: View) -> list[Victim]:
-        """Return the evidence about each client, empty if the rows of all are treated together.
-
-        With ``scope="union"``, clients are separated only if their trees are known one by one.
-        """
-        victims = victims_of(view, self.clues, self.starts, self.most)
-        return [
-            replace(v, evidence=self._as_assumed(v.evidence))
-            for v in victims
-            if self.scope != "union" or v.blocks
-        ]
-
-    def _as_assumed(self, evidence: Evidence) -> Evidence:
+    def _as_assumed(self, evidence: BoostingObservations) -> BoostingObservations:
         """Return the evidence unchanged, or without its declared noise for ``noise="ignored"``."""
         if self.noise == "declared":
             return evidence
         # For numeric targets, every hessian is 1, and the authors' code does not support them.
         return without_noise(evidence) if evidence.targets is not None else as_published(evidence)
 
-    def _reconstruct(self, view: View, rng: np.random.Generator) -> Guess:
-        victims = self._victims(view)
-        if victims:
-            if self.sketches and self.use_prior:
-                victims = with_likely(victims, view, rng, bins=self.most == "histograms")
-            return union_of(
-                victims, self.most, lambda e: reconstruct(e, view.rows, view.schema, self, rng)
-            )
-        evidence = evidence_of(view, self.most)
-        if evidence is None:
-            return Guess.none(self.inapplicable(view) or Reason("no-start-or-rounds"))
-        evidence = self._as_assumed(evidence)
-        if self.sketches and self.use_prior:
-            likely = likely_rows(view, rng)
-            evidence = replace(
-                evidence, likely=likely, sketched=likely is not None and all_sketched(view)
-            )
-        return reconstruct(evidence, view.rows, view.schema, self, rng)
 
-
-def as_published(evidence: Evidence) -> Evidence:
+def as_published(evidence: BoostingObservations) -> BoostingObservations:
     """Treat noisy sums as exact, as the authors' code does.
 
     If the hessian of every row is 1, their code takes a quarter of each count for H, and computes
@@ -174,14 +133,14 @@ def as_published(evidence: Evidence) -> Evidence:
     trees = evidence.trees
     if evidence.constant_hessian:
         trees = tuple(replace(t, g=None, h=None if t.h is None else t.h / 4) for t in trees)
-    return replace(without_noise(evidence), trees=trees, constant_hessian=False)
+    return without_noise(evidence).change(trees=trees, constant_hessian=False)
 
 
-def without_noise(evidence: Evidence) -> Evidence:
+def without_noise(evidence: BoostingObservations) -> BoostingObservations:
     """Remove the declared noise, so that noisy sums are treated as exact."""
-    bins = evidence.histograms
+    bins = evidence.observed.histograms
     bins = None if bins is None else tuple(replace(part, slack=None) for part in bins)
-    return replace(evidence, histograms=bins, noise=None)
+    return evidence.change(histograms=bins, noise=None)
 
 
 @register.attack("timberstrike-published")

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.evidence.boosted import Evidence
-from fedtrees.attacks.evidence.counts import DIRICHLET_PRIOR, Counts, first_gradient, share_out
-from fedtrees.attacks.evidence.own_sums import bins_left
+from fedtrees.attacks.counts.leaf_sums import DIRICHLET_PRIOR, Counts, first_gradient
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.replay import bins_left
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 
@@ -89,13 +90,16 @@ class BinObservations:
 
 
 def seen_of(
-    evidence: Evidence, t: int, known_bins: tuple[Ints, NDArray[np.bool_]], prior_bins: Ints
+    evidence: BoostingObservations,
+    t: int,
+    known_bins: tuple[Ints, NDArray[np.bool_]],
+    prior_bins: Ints,
 ) -> BinObservations:
     """Collect the histograms of a tree and subtract known rows from them.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     t : int
         Number of a tree of the first round.
@@ -110,12 +114,12 @@ def seen_of(
     -------
     BinObservations
     """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    tree, cuts, hist = evidence.trees[t], evidence.cuts, evidence.histograms[t]
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    tree, cuts, hist = evidence.trees[t], evidence.observed.cuts, evidence.observed.histograms[t]
     p, h = first_gradient(evidence, t)
     members = _members(tree, known_bins[0], cuts)
-    noise = None if evidence.noise is None else evidence.noise[t]
+    noise = None if evidence.distortion.noise is None else evidence.distortion.noise[t]
     every = np.zeros((4, len(tree)))  # variances of nodes' sums and of their bins
     if noise is not None:
         every = np.stack(
@@ -136,10 +140,11 @@ def seen_of(
         off[node] = np.concatenate([np.tile(every[2:, node], (cuts.total_bins, 1)), rest])
     first = np.append(np.arange(cuts.n_bins[0]), cuts.total_bins)
     total = sums[0][first].sum(axis=0), every[:2, 0]
-    may = _may_miss(sums[0], off[0], cuts, prior_bins, evidence.suppressed)
+    hidden = evidence.distortion.hides_small_bins
+    may = _may_miss(sums[0], off[0], cuts, prior_bins, hidden)
     row = 0.0 if noise is None else noise.row_g
     allowed = _allowed_bins(tree, cuts, may)
-    return BinObservations(tree, cuts, p, sums, off, total, row, evidence.suppressed, allowed)
+    return BinObservations(tree, cuts, p, sums, off, total, row, hidden, allowed)
 
 
 def _rows(gh: Floats, h: float) -> Floats:
@@ -224,7 +229,7 @@ class BinCountEstimate:
         They add up to ``total``, or to the rounded sum of the estimates if ``total`` is None.
         """
         rows = np.maximum([self.rows[leaf] for leaf in self.seen.tree.leaves.tolist()], 0.0)
-        both = share_out(rows.ravel(), round(rows.sum()) if total is None else total)
+        both = largest_remainder(rows.ravel(), round(rows.sum()) if total is None else total)
         n0, n1 = both.reshape(rows.shape).T
         return Counts(n0, n1, float(np.abs(rows.ravel() - both).max(initial=0.0)))
 
@@ -240,7 +245,7 @@ class BinCountEstimate:
             for at in _columns(self.seen, node):
                 for k in range(2):
                     near = _adding_up(mean[at, k], self.variance[node][at, k], rows[node, k])
-                    out[at, k] = share_out(near, round(rows[node, k]))
+                    out[at, k] = largest_remainder(near, round(rows[node, k]))
             bins_of_node[node] = out
         return bins_of_node
 

@@ -16,19 +16,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.boosted import Evidence, NodeHistograms
-from fedtrees.attacks.evidence.column import columns_in
-from fedtrees.attacks.evidence.counts import Counts, first_gradient, share_out
-from fedtrees.attacks.evidence.draws import next_bits
-from fedtrees.attacks.evidence.prior import Prior
-from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient
+from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms, gradients
+from fedtrees.attacks.observations.columns import columns_in
+from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
-from fedtrees.attacks.peeling.values import to_bins, told_values, values_in
+from fedtrees.attacks.reconstruction.prior import Prior
+from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
-from fedtrees.attacks.timberstrike.points import told_rows
+from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
@@ -78,7 +78,7 @@ class Rows:
 
 
 def rows_from_histograms(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     local_rows: Table,
     prior: Prior,
     schema: Schema,
@@ -93,7 +93,7 @@ def rows_from_histograms(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     local_rows : Table
         Local data of the adversary. It is subtracted from the histograms if they contain it and
@@ -115,7 +115,7 @@ def rows_from_histograms(
     Rows
         The victims' rows, or the rows of all clients with ``scope="union"``.
     """
-    cuts, (counts, share) = evidence.cuts, of
+    cuts, (counts, share) = evidence.observed.cuts, of
     assert cuts is not None
     n_victims = int((counts[0].n0 + counts[0].n1).sum())
     notes: dict[str, float] = {}
@@ -123,7 +123,7 @@ def rows_from_histograms(
     if evidence.outputs > 1:
         evidence = evidence.rounds(1)
     forest, left = binned_forest(evidence, schema.complete)
-    subtracts = options.scope == "victims" and evidence.own_in_bins
+    subtracts = options.scope == "victims" and evidence.observed.own_in_bins
     slack = slack_of(evidence)
     # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
     # known rows of the estimate in `_likely`.
@@ -133,8 +133,8 @@ def rows_from_histograms(
         peeled = peel(forest, left)
         bins, labels = peeled.bins, peeled.y
         notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
-    elif evidence.constant_hessian and evidence.row_law is not None:
-        marked = marked_rows(forest, left, evidence.row_law)
+    elif evidence.constant_hessian and evidence.distortion.row_law is not None:
+        marked = marked_rows(forest, left, evidence.distortion.row_law)
         bins, labels, notes = marked.bins, marked.y, {"marked_rows": float(len(marked.y))}
 
     def values(bins: Ints) -> NDArray[np.float32]:
@@ -153,7 +153,8 @@ def rows_from_histograms(
         parts = _unpaired_blocks(evidence, forest, left)
     else:
         known_rows = Table.concat([local_rows, sure]) if subtracts else sure
-        total = None if evidence.n_rows is None or evidence.share < 1 else n_victims - len(sure)
+        declared = evidence.row_counts.n_rows is not None and evidence.share == 1
+        total = n_victims - len(sure) if declared else None
         leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
         parts = _likely(evidence, forest, known_rows, leaves, total, prior)
     unpaired, y, block = _fewer(*parts, share)
@@ -183,11 +184,11 @@ def rows_from_histograms(
             )
         samples.append(Table(X, y))
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
-    wide = not evidence.suppressed and not any(n.row_g for n in evidence.noise or ())
+    wide = not (evidence.distortion.hides_small_bins or evidence.distortion.marks_rows)
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
 
 
-def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[Counts]:
+def _others(evidence: BoostingObservations, counts: Sequence[Counts], sure: Table) -> list[Counts]:
     """Subtract decoded rows from the counts of the leaves of the first round."""
     nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
     remaining = []
@@ -201,17 +202,16 @@ def _others(evidence: Evidence, counts: Sequence[Counts], sure: Table) -> list[C
 
 
 def _similar_rows(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     forest: BinnedForest,
     own_rows: Table,
     y: NDArray[np.int64],
     block: NDArray[np.int64],
 ) -> list[NDArray[np.float32]]:
     """Return local rows similar to each block: of its label in its node, else of its label."""
-    assert evidence.cuts is not None
-    cell = (
-        forest.route(to_bins(evidence.cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
-    )
+    cuts = evidence.observed.cuts
+    assert cuts is not None
+    cell = forest.route(to_bins(cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
     similar_rows = []
     for at in np.unique(block, return_index=True)[1].tolist():
         here = int(block[at]) // max(evidence.outputs, 2)
@@ -239,24 +239,24 @@ def _pair_columns(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.
     return out
 
 
-def counts_by_bins(evidence: Evidence) -> bool:
+def counts_by_bins(evidence: BoostingObservations) -> bool:
     """Return whether counts of leaves are estimated from bins instead of the sums of the leaves.
 
     This is the case if the sums of bins are inexact, unless noise was added to the gradients of
     single rows. Such noise is the same in bins and leaves.
     """
-    return slack_of(evidence) > 0 and not any(n.row_g for n in evidence.noise or ())
+    return slack_of(evidence) > 0 and not evidence.distortion.marks_rows
 
 
-def slack_of(evidence: Evidence) -> float:
+def slack_of(evidence: BoostingObservations) -> float:
     """Return the largest error of the sums of a bin, in units of the gradient, 0 if exact.
 
     It is infinite if sums cannot identify rows, because small bins are suppressed or because all
     hessians are 1.
     """
-    if evidence.suppressed or evidence.constant_hessian:
+    if evidence.distortion.hides_small_bins or evidence.constant_hessian:
         return np.inf
-    return max(float(np.max(_slack(hist))) for hist in evidence.histograms or ())
+    return max(float(np.max(_slack(hist))) for hist in evidence.observed.histograms or ())
 
 
 def _slack(hist: NodeHistograms) -> Floats:
@@ -270,12 +270,14 @@ def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
     return own_rows.take(np.argsort(own_rows.y, kind="stable"))
 
 
-def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[BinnedForest, Residual]:
+def binned_forest(
+    evidence: BoostingObservations, complete: NDArray[np.bool_]
+) -> tuple[BinnedForest, Residual]:
     """Flatten the trees and collect the histograms of the deepest visible nodes.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     complete : bool array, shape (d,)
         Features without missing values.
@@ -287,14 +289,14 @@ def binned_forest(evidence: Evidence, complete: NDArray[np.bool_]) -> tuple[Binn
     left : Residual
         Sums of the cells, in fixed point, from which decoded rows are subtracted.
     """
-    assert evidence.histograms is not None
-    assert evidence.cuts is not None
-    seen = [h.nodes for h in evidence.histograms]
+    assert evidence.observed.histograms is not None
+    assert evidence.observed.cuts is not None
+    seen = [h.nodes for h in evidence.observed.histograms]
     # with several outputs, the margins of the binned forest are not used
     start = np.float32(np.ravel(evidence.base_margin)[0])
-    forest = BinnedForest.of(evidence.trees, seen, evidence.cuts, start)
+    forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
     sums, totals, slack = [], [], []
-    for t, hist in enumerate(evidence.histograms):
+    for t, hist in enumerate(evidence.observed.histograms):
         order = forest.terminal(t, hist.nodes)
         sums.append(hist.sums[order])
         totals.append(hist.totals[order])
@@ -315,7 +317,11 @@ def _levels(tree: Tree) -> int:
 
 
 def _take_out(
-    evidence: Evidence, forest: BinnedForest, left: Residual, bins: Ints, y: NDArray[np.int64]
+    evidence: BoostingObservations,
+    forest: BinnedForest,
+    left: Residual,
+    bins: Ints,
+    y: NDArray[np.int64],
 ) -> None:
     """Subtract local rows from the histograms, in place.
 
@@ -332,7 +338,7 @@ def _take_out(
 
 
 def _unpaired_blocks(
-    evidence: Evidence, forest: BinnedForest, left: Residual
+    evidence: BoostingObservations, forest: BinnedForest, left: Residual
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
     """Return the remaining bins of the first round in blocks of one node and label.
 
@@ -374,13 +380,13 @@ def _unpaired_blocks(
 
 
 def counts_of_bins(
-    evidence: Evidence, known_rows: Table, total: int | None, prior: Prior
+    evidence: BoostingObservations, known_rows: Table, total: int | None, prior: Prior
 ) -> list[Counts]:
     """Estimate the class counts of the leaves of the first round from inexact histograms.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees with histograms.
     known_rows : Table
         Rows that are known to be in the histograms. They are subtracted.
@@ -398,10 +404,14 @@ def counts_of_bins(
 
 
 def _first_trees(
-    evidence: Evidence, known_rows: Table, counts: Sequence[Counts], total: int | None, prior: Prior
+    evidence: BoostingObservations,
+    known_rows: Table,
+    counts: Sequence[Counts],
+    total: int | None,
+    prior: Prior,
 ) -> Iterator[BinCountEstimate]:
-    assert evidence.cuts is not None
-    bins, own_bins = (to_bins(evidence.cuts, rows.X) for rows in (known_rows, prior.rows))
+    assert evidence.observed.cuts is not None
+    bins, own_bins = (to_bins(evidence.observed.cuts, rows.X) for rows in (known_rows, prior.rows))
     for t in range(evidence.outputs):
         of_class = evidence.class_of(t)
         seen = seen_of(evidence, t, (bins, known_rows.y == of_class), own_bins)
@@ -410,7 +420,7 @@ def _first_trees(
 
 
 def _likely(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     forest: BinnedForest,
     known_rows: Table,
     counts: Sequence[Counts],
@@ -418,8 +428,8 @@ def _likely(
     prior: Prior,
 ) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
     """Return the result of `_unpaired_blocks` for inexact sums that include ``known_rows``."""
-    assert evidence.cuts is not None
-    sizes, d = evidence.cuts.n_bins, evidence.cuts.n_features
+    assert evidence.observed.cuts is not None
+    sizes, d = evidence.observed.cuts.n_bins, evidence.observed.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)
     parts: list[Ints] = []
     labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -447,7 +457,7 @@ def _fewer(
     if share == 1 or not parts:
         return parts, y, block
     sizes = np.array([len(part) for part in parts])
-    n_kept = share_out(share * sizes, round(share * int(sizes.sum())))
+    n_kept = largest_remainder(share * sizes, round(share * int(sizes.sum())))
     # The columns are sorted, so that evenly spaced rows keep the distribution of each feature.
     at = [
         ((np.arange(k) + 0.5) * m / k).astype(np.intp) for m, k in zip(sizes, n_kept, strict=True)

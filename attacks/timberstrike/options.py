@@ -5,7 +5,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from fedtrees.attacks.evidence.prior import Ranges
+from fedtrees.attacks.reconstruction.prior import Ranges
 from fedtrees.core.errors import UsageError, did_you_mean
 
 Solver = Literal["max-ent", "local-search", "milp"]
@@ -30,7 +30,7 @@ class Options:
         maximum-entropy assignment, local search, or an integer programme.
     points : {"auto", "prior", "mid", "median", "joint", "published"}
         Rule that chooses a point of the box of every row; see
-        `fedtrees.attacks.timberstrike.points`.
+        `fedtrees.attacks.timberstrike.sample_from_boxes`.
     scope : {"victims", "union"}
         Reconstruct the rows of the other clients, or the rows of all clients as the paper does.
     use_prior : bool

@@ -1,46 +1,45 @@
 """TimberStrike for classes: from the evidence of a view to a guess of the victims' rows.
 
 Histograms are decoded bin by bin (`histograms`). Otherwise the class counts of the leaves of the
-first tree are solved for, and the rows are followed through the later trees (`sequence`), several
-times independently. A matched consensus merges the reconstructions. Finally the result is weighed
-against draws from the prior (`fedtrees.attacks.evidence.submission`), because a reconstruction from
-weak evidence can be worse than the blind baseline.
+first tree are solved for, and the rows are followed through the later trees
+(`sequential_assignment`), several times independently. A matched consensus merges the
+reconstructions. Finally the result is weighed against draws from the prior
+(`fedtrees.attacks.reconstruction.ensemble_vote`), because a reconstruction from weak evidence can
+be worse than the blind baseline.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Evidence, Level
-from fedtrees.attacks.evidence.boxes import (
+from fedtrees.attacks.counts.leaf_posterior import most_probable_claims
+from fedtrees.attacks.counts.leaf_sums import (
+    Counts,
+    first_gradient,
+    reliability_of,
+    sums_of_counts,
+)
+from fedtrees.attacks.counts.leaf_values import first_counts, left_out, victims_of
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.reconstruction.boxes import (
     FeatureBoxes,
     Rest,
     boxes_after_first_tree,
     boxes_by_class,
     open_boxes,
-    stack_boxes,
 )
-from fedtrees.attacks.evidence.counts import (
-    Counts,
-    first_gradient,
-    reliability_of,
-    share_out,
-    sums_of_counts,
-)
-from fedtrees.attacks.evidence.fewer import share_of, with_fewer_rows
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.leaf_posterior import most_probable_claims
-from fedtrees.attacks.evidence.submission import (
+from fedtrees.attacks.reconstruction.context import ReconstructionContext, share_of, with_fewer_rows
+from fedtrees.attacks.reconstruction.ensemble_vote import (
     BlindEnsemble,
     EvidenceWeight,
     own_rows_differ,
     vote_on_rows,
 )
-from fedtrees.attacks.evidence.sums import LeafSums
-from fedtrees.attacks.evidence.values import first_counts, left_out, victims_of
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.attacks.timberstrike.histograms import (
     Rows,
     counts_by_bins,
@@ -48,8 +47,8 @@ from fedtrees.attacks.timberstrike.histograms import (
     rows_from_histograms,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.points import points, told_rows
-from fedtrees.attacks.timberstrike.sequence import follow
+from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points, told_rows
+from fedtrees.attacks.timberstrike.sequential_assignment import follow
 from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
@@ -66,11 +65,10 @@ PAIRS = 0.5
 # Number of reconstructions from the bins of the first tree that serve as the prior if there is no
 # other.
 LIKELY_SAMPLES = 4
-MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory
 
 
 def reconstruct(
-    evidence: Evidence,
+    evidence: BoostingObservations,
     adversary_rows: Table | None,
     schema: Schema,
     options: Options,
@@ -80,12 +78,12 @@ def reconstruct(
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : BoostingObservations
         Trees and statistics from the view.
     adversary_rows : Table or None
         Local training rows of the adversary. With ``options.scope == "victims"`` they are
         subtracted from every statistic. Unless ``options.use_prior`` is False they are also the
-        prior. If there are none, the rows of `Evidence.population` are the prior.
+        prior. If there are none, the rows of `BoostingObservations.population` are the prior.
     schema : Schema
         Types of the columns.
     options : Options
@@ -101,271 +99,286 @@ def reconstruct(
     """
     local_rows = Table.empty(schema) if adversary_rows is None else adversary_rows
     if not options.use_prior:
-        evidence = replace(evidence, population=None)
-    bin_by_bin, is_union = _reads_bins(evidence, options), options.scope == "union"
-    n_rounds = options.max_trees
-    # Rows of one round only: later rounds use other samples, whose histograms cannot be combined.
-    if bin_by_bin and evidence.subsample < 1:
-        n_rounds = min(1, len(evidence.trees) if n_rounds is None else n_rounds)
-    if n_rounds is None:
-        n_rounds = len(evidence.trees) if bin_by_bin else AUTO_TREES
-    evidence = evidence.rounds(n_rounds)
-    n_trees, outputs = len(evidence.trees), evidence.outputs
-    to_sum = outputs * AUTO_TREES if options.max_trees is None else n_trees
-    basis = Basis.of(
-        evidence, local_rows, schema, min(n_trees, to_sum),
-        ranges=options.ranges, use_prior=options.use_prior, subtract=not is_union,
-    ).with_missing_values()  # fmt: skip
-
-    def suited(basis: Basis) -> Basis:
-        return basis.with_recipe(schema, rng) if options.weighs_blind else basis
-
-    notes: dict[str, float] = {"trees_read": float(n_trees)}
-    if n_trees == 0:
-        basis = suited(basis)
-        boxes = open_boxes(_without_trees(evidence, local_rows, is_union), basis.grid, evidence)
-        records = points(options.points, boxes, basis.grid, basis.prior, schema, rng)
-        return Guess((Records(records),), notes)
-    first = range(0 if evidence.is_foreign(0) else outputs)
-    counts = _first_counts(evidence, basis, local_rows, options)
-    rest = None
-    if evidence.share < 1 and counts:
-        rest = left_out(evidence, counts, basis.sums[0], len(local_rows), is_union)
-    inside = len(local_rows) if evidence.own_inside else 0
-    n = int((counts[0].n0 + counts[0].n1).sum()) if counts else 0
-    share = 1.0 if is_union or rest is not None else share_of(n)
-    read = None
+        evidence = evidence.change(population=None)
+    problem = _Problem.of(evidence, local_rows, schema, options)
+    evidence, notes = problem.evidence, {"trees_read": float(len(problem.evidence.trees))}
+    if not evidence.trees:
+        return Guess((Records(problem.with_recipe(rng).draw_without_trees(rng)),), notes)
+    problem = problem.with_counts()
+    counts, rest = problem.counts, problem.rest
     informed = len(evidence.prior_rows(local_rows)) > 0
-    if bin_by_bin and (not informed or reliability_of(evidence, n) >= LEAST_RELIABLE):
+    read = None
+    if problem.reads_bins and (
+        not informed or reliability_of(evidence, problem.n_rows) >= LEAST_RELIABLE
+    ):
         read = rows_from_histograms(
-            evidence, local_rows, basis.prior, schema, options, (counts, share), rng
-        )
+            evidence, local_rows, problem.basis.prior, schema, options,
+            (counts, problem.share), rng,
+        )  # fmt: skip
     # The recipe of the prior is estimated from local rows, which takes time. It is not needed if
     # all rows were decoded.
-    basis = suited(basis) if read is None or len(read.paired) or rest is not None else basis
+    if read is None or len(read.paired) or rest is not None:
+        problem = problem.with_recipe(rng)
     if read is None:
-        chosen = _follow_rows(evidence, basis, counts, share, rest, schema, options, rng)
+        chosen = problem.follow_rows(rng)
     elif (
         rest is None
         and options.weighs_blind
         and len(read.paired)
-        and not (informed or evidence.sketched)
+        and not (informed or evidence.columns.sketched)
     ):
-        chosen = _follow_likely(read, evidence, len(basis.sums), schema, options, share, rng)
+        chosen = problem.follow_likely(read, rng)
     else:
         chosen = read
-    sure, records, more = chosen.sure, chosen.paired, dict(chosen.notes)
+    records = chosen.paired
+    notes |= chosen.notes
     if options.weighs_blind:
-        inside += len(sure) + (0 if rest is None or read is None else int(rest[0].sum()))
-        records, choice = _weigh_reconstruction(
-            chosen, evidence, basis, counts, (inside, share), schema, rng
-        )
-        more |= choice
-    records = Table.concat([sure, records])
+        sure = len(chosen.sure) + (0 if rest is None or read is None else int(rest[0].sum()))
+        records, choice = problem.weigh(chosen, sure, rng)
+        notes |= choice
+    records = Table.concat([chosen.sure, records])
     if read is not None and rest is not None:
-        records = Table.concat([records, _anywhere(evidence, basis, rest, schema, options, rng)])
-    notes |= more
+        records = Table.concat([records, problem.draw_anywhere(rest, rng)])
     if counts:
         notes["first_tree_residual"] = max(c.residual for c in counts)
-    tables = [_victims_only(evidence, t, counts[t], basis.sums[t], is_union) for t in first]
-    if not (is_union or options.random_leaf or (bin_by_bin and counts_by_bins(evidence))):
-        tables = most_probable_claims(evidence, basis.sums, len(local_rows), tables)
-    return Guess((Records(records), *tables), notes)
+    return Guess((Records(records), *problem.leaf_counts()), notes)
 
 
-def _first_counts(
-    evidence: Evidence, basis: Basis, own_rows: Table, options: Options
-) -> list[Counts]:
-    """Return the class counts of the leaves of the first round, without local rows.
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The observations of the victims, with everything that is derived from them.
 
-    With ``scope="union"`` local rows are included.
+    Attributes
+    ----------
+    evidence : BoostingObservations
+        Trees and statistics.
+    local_rows : Table
+        Local rows of the adversary.
+    schema : Schema
+        Types of the columns.
+    options : Options
+        Options of the attack.
+    basis : ReconstructionContext
+        Grid, prior and leaf sums.
+    counts : sequence of Counts
+        Class counts of the leaves of the first round. They contain local rows with
+        ``scope="union"``. Empty if the first trees are foreign.
+    share : float
+        Share of the rows that is reconstructed (below 1 for large tables).
+    rest : Rest or None
+        Rows that were in no tree of the first round, if rounds are subsampled.
     """
-    is_union = options.scope == "union"
-    if _reads_bins(evidence, options) and counts_by_bins(evidence):
-        known_rows = own_rows if evidence.own_in_bins and not is_union else own_rows.take([])
-        total = None if evidence.share < 1 else victims_of(evidence, len(own_rows), is_union)
-        return counts_of_bins(evidence, known_rows, total, basis.prior)
-    first = range(0 if evidence.is_foreign(0) else evidence.outputs)
-    return [first_counts(evidence, basis.sums[t], len(own_rows), is_union, t) for t in first]
 
+    evidence: BoostingObservations
+    local_rows: Table
+    schema: Schema
+    options: Options
+    basis: ReconstructionContext
+    counts: Sequence[Counts] = ()
+    share: float = 1.0
+    rest: Rest | None = None
 
-def _follow_likely(
-    read: Rows,
-    evidence: Evidence,
-    trees: int,
-    schema: Schema,
-    options: Options,
-    share: float,
-    rng: np.random.Generator,
-) -> Rows:
-    """Follow rows like those of the first tree's bins through all trees.
+    @staticmethod
+    def of(
+        evidence: BoostingObservations, local_rows: Table, schema: Schema, options: Options
+    ) -> _Problem:
+        """Choose the trees to use, and derive grid, prior and leaf sums from them."""
+        bin_by_bin, n_rounds = _reads_bins(evidence, options), options.max_trees
+        if n_rounds is None:
+            n_rounds = len(evidence.trees) if bin_by_bin else AUTO_TREES
+        # Rows of one round only: later rounds use other samples, whose histograms cannot be
+        # combined.
+        if bin_by_bin and evidence.params.subsample < 1:
+            n_rounds = min(1, n_rounds)
+        evidence = evidence.rounds(n_rounds)
+        n_trees = len(evidence.trees)
+        to_sum = evidence.outputs * AUTO_TREES if options.max_trees is None else n_trees
+        basis = ReconstructionContext.of(
+            evidence, local_rows, schema, min(n_trees, to_sum),
+            ranges=options.ranges, use_prior=options.use_prior, subtract=options.scope != "union",
+        )  # fmt: skip
+        return _Problem(evidence, local_rows, schema, options, basis.with_missing_values())
 
-    An adversary without local rows, rows of the population and sketches knows nothing else about
-    which values exist and which of them occur together. Decoded rows are subtracted from every
-    sum. If sketches give the values, the pairs of bins are half a point of RA better than
-    this (breast cancer, Pima).
-    """
-    evidence = replace(evidence, likely=Table.concat(read.samples[:LIKELY_SAMPLES]))
-    basis = Basis.of(evidence, read.sure, schema, trees, ranges=options.ranges)
-    basis = basis.with_missing_values().with_recipe(schema, rng)
-    counts = _first_counts(evidence, basis, read.sure, options)
-    followed = _follow_rows(evidence, basis, counts, share, None, schema, options, rng)
-    return replace(followed, sure=read.sure, notes=followed.notes | read.notes)
+    @property
+    def is_union(self) -> bool:
+        """Whether the rows of all clients are reconstructed."""
+        return self.options.scope == "union"
 
+    @property
+    def reads_bins(self) -> bool:
+        """Whether histograms are decoded bin by bin."""
+        return _reads_bins(self.evidence, self.options)
 
-def _follow_rows(
-    evidence: Evidence,
-    basis: Basis,
-    counts: Sequence[Counts],
-    share: float,
-    rest: Rest | None,
-    schema: Schema,
-    options: Options,
-    rng: np.random.Generator,
-) -> Rows:
-    """Follow the rows from the first tree on by the sums of all leaves."""
-    trees = len(basis.sums) // evidence.outputs
-    evidence = replace(evidence.rounds(trees), level=_without_bins(evidence), histograms=None)
-    few, sums, of_them = with_fewer_rows(evidence, basis.sums, counts, share)
-    part = replace(basis, sums=sums)
-    worlds, notes = _follow_chains(few, part, of_them, rest, schema, options, rng)
-    block = _initial_boxes(few, basis.grid, of_them, rest).history
-    merged = matched_consensus(worlds, basis.prior.tolerance(schema), groups=block)
-    return Rows(Table.empty(schema), told_rows(merged, basis.prior), worlds, notes)
+    @property
+    def n_rows(self) -> int:
+        """Number of counted rows."""
+        return int((self.counts[0].n0 + self.counts[0].n1).sum()) if self.counts else 0
 
+    def with_recipe(self, rng: np.random.Generator) -> _Problem:
+        """Return a copy whose prior has a recipe, if the result is weighed against the prior."""
+        if not self.options.weighs_blind:
+            return self
+        return replace(self, basis=self.basis.with_recipe(self.schema, rng))
 
-def _without_bins(evidence: Evidence) -> Level:
-    return "statistics" if evidence.level == "histograms" else evidence.level
+    def with_counts(self) -> _Problem:
+        """Return a copy with the counts of the first round, and the rows outside of it."""
+        evidence, n_own, is_union = self.evidence, len(self.local_rows), self.is_union
+        counted = replace(self, counts=self._first_counts())
+        if evidence.share < 1 and counted.counts:
+            rest = left_out(evidence, counted.counts, self.basis.sums[0], n_own, is_union)
+            return replace(counted, rest=rest)
+        return replace(counted, share=1.0 if is_union else share_of(counted.n_rows))
 
+    def _first_counts(self) -> list[Counts]:
+        evidence, own_rows, is_union = self.evidence, self.local_rows, self.is_union
+        if self.reads_bins and counts_by_bins(evidence):
+            inside = evidence.observed.own_in_bins and not is_union
+            known_rows = own_rows if inside else own_rows.take([])
+            total = None if evidence.share < 1 else victims_of(evidence, len(own_rows), is_union)
+            return counts_of_bins(evidence, known_rows, total, self.basis.prior)
+        first = range(0 if evidence.is_foreign(0) else evidence.outputs)
+        sums = self.basis.sums
+        return [first_counts(evidence, sums[t], len(own_rows), is_union, t) for t in first]
 
-def _weigh_reconstruction(
-    chosen: Rows,
-    evidence: Evidence,
-    basis: Basis,
-    counts: Sequence[Counts],
-    of: tuple[int, float],
-    schema: Schema,
-    rng: np.random.Generator,
-) -> tuple[Table, dict[str, float]]:
-    """Weigh the reconstruction of rows that were not decoded against draws from the prior.
+    def leaf_counts(self) -> list[LeafCounts]:
+        """Return the victims' class counts in the leaves of the first round."""
+        evidence, sums, tables = self.evidence, self.basis.sums, []
+        for t, counts in enumerate(self.counts):
+            own_counts = 0, 0
+            if self.is_union and evidence.observed.own_inside:
+                own_counts = sums[t].own_n0, sums[t].own_n1
+            victims = [n - own for n, own in zip((counts.n0, counts.n1), own_counts, strict=True)]
+            both = np.maximum(np.stack(victims, axis=1), 0)
+            tables.append(LeafCounts(t, evidence.trees[t].leaves, both))
+        by_bins = self.reads_bins and counts_by_bins(evidence)
+        if self.is_union or self.options.random_leaf or by_bins:
+            return tables
+        return most_probable_claims(evidence, sums, len(self.local_rows), tables)
 
-    ``of`` is the number of rows that are certain, and the share of the remaining rows that was
-    reconstructed. If exact counts show that the victims' rows are distributed differently from the
-    prior, draws from the prior get no weight.
-    """
-    strange = evidence.noise is None and own_rows_differ(
-        [_classes(c.n0, c.n1, evidence) for c in counts],
-        [_classes(*s.prior_counts, evidence) for s in basis.sums[: len(counts)]],
-    )
-    records, (inside, share) = chosen.paired, of
-    rows = None if evidence.n_rows is None else round(share * max(evidence.n_rows - inside, 0))
-    if chosen.wide:
-        weight = EvidenceWeight(1.0 if basis.prior.from_sketches else PAIRS, 1.0)
-    else:
-        weight = EvidenceWeight.of(evidence, basis, round(len(records) / share))
-    blind = BlindEnsemble.of(basis, schema, share, rng, strange=strange)
-    submission, notes = vote_on_rows(records, chosen.samples, blind, weight, rng, rows)
-    return told_rows(submission, basis.prior), notes
+    def draw_without_trees(self, rng: np.random.Generator) -> Table:
+        """Draw rows from the prior, by the declared number of rows and the base score."""
+        evidence, own_rows = self.evidence, self.local_rows
+        inside = len(own_rows) if evidence.observed.own_inside and not self.is_union else 0
+        n_rows = evidence.row_counts.n_rows
+        total = 0 if n_rows is None else n_rows - inside
+        start = evidence.start(1).astype(np.float64)
+        odds = np.exp(start[0]) if start.ndim == 2 else np.array([1.0, np.exp(start[0])])
+        share = odds / odds.sum()
+        if np.ptp(share) == 0 and len(own_rows):
+            share = np.bincount(own_rows.y, minlength=len(share)) / len(own_rows)
+        sizes = largest_remainder(share, max(total, 0)).tolist()
+        return self._draw(open_boxes(sizes, self.basis.grid, evidence), rng)
 
+    def draw_anywhere(self, rest: Rest, rng: np.random.Generator) -> Table:
+        """Return rows outside the first round: a consensus of draws from the prior."""
+        boxes = open_boxes(rest[0].tolist(), self.basis.grid, self.evidence)
+        tables = [self._draw(boxes, rng) for _ in range(self.options.chains_for(len(boxes.y)))]
+        tolerance = self.basis.prior.tolerance(self.schema)
+        return matched_consensus(tables, tolerance, groups=boxes.history)
 
-def _classes(n0: NDArray[np.int64], n1: NDArray[np.int64], evidence: Evidence) -> NDArray[np.int64]:
-    """Return rows per class and leaf, int64, shape (2, J).
+    def _draw(self, boxes: FeatureBoxes, rng: np.random.Generator) -> Table:
+        basis = self.basis
+        return points(self.options.points, boxes, basis.grid, basis.prior, self.schema, rng)
 
-    If small bins are suppressed, leaves are not reliable. The rows are then summed over the leaves,
-    shape (2, 1).
-    """
-    rows = np.stack([n0, n1])
-    return rows.sum(axis=1, keepdims=True) if evidence.suppressed else rows
+    def follow_likely(self, read: Rows, rng: np.random.Generator) -> Rows:
+        """Follow rows like those of the first tree's bins through all trees.
 
-
-def _victims_only(
-    evidence: Evidence, t: int, counts: Counts, sums: LeafSums, is_union: bool
-) -> LeafCounts:
-    """Return the victims' class counts in the leaves of a tree of the first round."""
-    own_counts = (sums.own_n0, sums.own_n1) if is_union and evidence.own_inside else (0, 0)
-    n0, n1 = np.maximum(counts.n0 - own_counts[0], 0), np.maximum(counts.n1 - own_counts[1], 0)
-    return LeafCounts(t, evidence.trees[t].leaves, np.stack([n0, n1], axis=1))
-
-
-def _without_trees(evidence: Evidence, own_rows: Table, is_union: bool) -> list[int]:
-    """Return class counts from the declared number of rows and the base score."""
-    inside = len(own_rows) if evidence.own_inside and not is_union else 0
-    total = 0 if evidence.n_rows is None else evidence.n_rows - inside
-    start = evidence.start(1).astype(np.float64)
-    odds = np.exp(start[0]) if start.ndim == 2 else np.array([1.0, np.exp(start[0])])
-    share = odds / odds.sum()
-    if np.ptp(share) == 0 and len(own_rows):
-        share = np.bincount(own_rows.y, minlength=len(share)) / len(own_rows)
-    return share_out(share, max(total, 0)).tolist()
-
-
-def _reads_bins(evidence: Evidence, options: Options) -> bool:
-    """Return whether histograms are decoded bin by bin."""
-    if evidence.level != "histograms" or options.random_leaf:
-        return False
-    return evidence.own_in_bins or options.scope != "union"
-
-
-def _anywhere(
-    evidence: Evidence,
-    basis: Basis,
-    rest: Rest,
-    schema: Schema,
-    options: Options,
-    rng: np.random.Generator,
-) -> Table:
-    """Return rows that were in no tree of the first round: a consensus of draws from the prior."""
-    boxes = open_boxes(rest[0].tolist(), basis.grid, evidence)
-    parts = (boxes, basis.grid, basis.prior, schema)
-    chains = options.chains_for(len(boxes.y))
-    tables = [points(options.points, *parts, rng) for _ in range(chains)]
-    return matched_consensus(tables, basis.prior.tolerance(schema), groups=boxes.history)
-
-
-def _follow_chains(
-    evidence: Evidence,
-    basis: Basis,
-    counts: Sequence[Counts],
-    rest: Rest | None,
-    schema: Schema,
-    options: Options,
-    rng: np.random.Generator,
-) -> tuple[list[Table], dict[str, float]]:
-    """Follow the rows through the trees, once per chain."""
-    boxes_of_chain, notes = list[FeatureBoxes](), {}
-    grid, prior, sums = basis.grid, basis.prior, basis.sums
-    several = evidence.outputs > 1
-    if several and counts:
-        exact = (
-            sums_of_counts(c, s, first_gradient(evidence, t))
-            for t, (c, s) in enumerate(zip(counts, sums, strict=False))
+        An adversary without local rows, rows of the population and sketches knows nothing else
+        about which values exist and which of them occur together. Decoded rows are subtracted from
+        every sum. If sketches give the values, the pairs of bins are half a point of RA better than
+        this (breast cancer, Pima).
+        """
+        likely = Table.concat(read.samples[:LIKELY_SAMPLES])
+        evidence, n_trees = self.evidence.change(sketch_rows=likely), len(self.basis.sums)
+        basis = ReconstructionContext.of(
+            evidence, read.sure, self.schema, n_trees, ranges=self.options.ranges
         )
-        sums = [*exact, *sums[evidence.outputs :]]
-    block = _initial_boxes(evidence, grid, counts, rest).history
-    for _ in range(options.chains_for(len(block))):
-        boxes = _initial_boxes(evidence, grid, counts, rest)
-        follow(evidence, sums, grid, prior, boxes, options, rng, 0 if several or not counts else 1)
-        boxes_of_chain.append(boxes)
-    at_once = max(1, MOST_CELLS // max(boxes.lo.size, 1))
-    tables = []
-    for first in range(0, len(boxes_of_chain), at_once):
-        some = boxes_of_chain[first : first + at_once]
-        rows = points(options.points, stack_boxes(some), grid, prior, schema, rng)
-        tables += [rows.take(part) for part in np.split(np.arange(len(rows)), len(some))]
-    if boxes.residual:
-        notes = {
-            "residual_second_tree": boxes.residual[0],
-            "residual_last_tree": boxes.residual[-1],
+        basis = basis.with_missing_values().with_recipe(self.schema, rng)
+        problem = replace(self, evidence=evidence, local_rows=read.sure, basis=basis)
+        followed = replace(problem, counts=problem._first_counts()).follow_rows(rng)
+        return replace(followed, sure=read.sure, notes=followed.notes | read.notes)
+
+    def follow_rows(self, rng: np.random.Generator) -> Rows:
+        """Follow the rows from the first tree on by the sums of all leaves."""
+        rounds = len(self.basis.sums) // self.evidence.outputs
+        evidence = self.evidence.rounds(rounds).at_most("statistics")
+        evidence, sums, counts = with_fewer_rows(evidence, self.basis.sums, self.counts, self.share)
+        few = replace(self, evidence=evidence, counts=counts, basis=replace(self.basis, sums=sums))
+        worlds, notes = few._follow_chains(rng)
+        prior, block = self.basis.prior, few._initial_boxes().history
+        merged = matched_consensus(worlds, prior.tolerance(self.schema), groups=block)
+        return Rows(Table.empty(self.schema), told_rows(merged, prior), worlds, notes)
+
+    def _follow_chains(self, rng: np.random.Generator) -> tuple[list[Table], dict[str, float]]:
+        """Follow the rows through the trees, once per chain."""
+        evidence, basis, counts, sums = self.evidence, self.basis, self.counts, self.basis.sums
+        several = evidence.outputs > 1
+        if several and counts:
+            exact = (
+                sums_of_counts(c, s, first_gradient(evidence, t))
+                for t, (c, s) in enumerate(zip(counts, sums, strict=False))
+            )
+            sums = [*exact, *sums[evidence.outputs :]]
+        boxes_of_chain, first = list[FeatureBoxes](), int(bool(counts) and not several)
+        for _ in range(self.options.chains_for(len(self._initial_boxes().history))):
+            boxes = self._initial_boxes()
+            follow(evidence, sums, basis.grid, basis.prior, boxes, self.options, rng, first)
+            boxes_of_chain.append(boxes)
+        tables = fill_boxes(boxes_of_chain, self._draw, rng)
+        if not boxes.residual:
+            return tables, {}
+        residual = boxes.residual
+        return tables, {
+            "residual_second_tree": residual[0],
+            "residual_last_tree": residual[-1],
         }
-    return tables, notes
+
+    def _initial_boxes(self) -> FeatureBoxes:
+        """Return the boxes of the rows after the first round, open if there are no counts."""
+        evidence, grid, counts = self.evidence, self.basis.grid, self.counts
+        if not counts:
+            return open_boxes(evidence.row_counts.sizes or (0, 0), grid, evidence)
+        if evidence.outputs > 1:
+            return boxes_by_class(evidence, grid, counts, self.rest)
+        return boxes_after_first_tree(evidence, grid, counts[0], self.rest)
+
+    def weigh(
+        self, chosen: Rows, sure: int, rng: np.random.Generator
+    ) -> tuple[Table, dict[str, float]]:
+        """Weigh the reconstruction of rows that were not decoded against draws from the prior.
+
+        ``sure`` is the number of rows that are certain or outside the first round. If exact counts
+        show that the victims' rows are distributed differently from the prior, draws from the prior
+        get no weight.
+        """
+        evidence, basis, counts, share = self.evidence, self.basis, self.counts, self.share
+        strange = evidence.distortion.noise is None and own_rows_differ(
+            [self._classes(c.n0, c.n1) for c in counts],
+            [self._classes(*s.prior_counts) for s in basis.sums[: len(counts)]],
+        )
+        records, n_rows = chosen.paired, evidence.row_counts.n_rows
+        inside = sure + (len(self.local_rows) if evidence.observed.own_inside else 0)
+        rows = None if n_rows is None else round(share * max(n_rows - inside, 0))
+        if chosen.wide:
+            weight = EvidenceWeight(1.0 if basis.prior.from_sketches else PAIRS, 1.0)
+        else:
+            weight = EvidenceWeight.of(evidence, basis, round(len(records) / share))
+        blind = BlindEnsemble.of(basis, self.schema, share, rng, strange=strange)
+        submission, notes = vote_on_rows(records, chosen.samples, blind, weight, rng, rows)
+        return told_rows(submission, basis.prior), notes
+
+    def _classes(self, n0: NDArray[np.int64], n1: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return rows per class and leaf, int64, shape (2, J).
+
+        If small bins are suppressed, leaves are not reliable. The rows are then summed over the
+        leaves, shape (2, 1).
+        """
+        rows = np.stack([n0, n1])
+        hides = self.evidence.distortion.hides_small_bins
+        return rows.sum(axis=1, keepdims=True) if hides else rows
 
 
-def _initial_boxes(
-    evidence: Evidence, grid: Grid, counts: Sequence[Counts], rest: Rest | None
-) -> FeatureBoxes:
-    """Return the boxes of the rows after the first round, unconstrained if there are no counts."""
-    if not counts:
-        return open_boxes(evidence.sizes or (0, 0), grid, evidence)
-    if evidence.outputs > 1:
-        return boxes_by_class(evidence, grid, counts, rest)
-    return boxes_after_first_tree(evidence, grid, counts[0], rest)
+def _reads_bins(evidence: BoostingObservations, options: Options) -> bool:
+    if evidence.observed.level != "histograms" or options.random_leaf:
+        return False
+    return evidence.observed.own_in_bins or options.scope != "union"

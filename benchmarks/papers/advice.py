@@ -20,8 +20,7 @@ from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.store import Store
 from fedtrees.report.advice import Tried, Wish, highest, tried
 from fedtrees.report.results import load_rows
-from fedtrees.report.style import interval
-from fedtrees.report.wording import percent
+from fedtrees.report.wording import mean_and_interval, percent
 
 FRESH = range(100, 105)  # The search uses seeds from 0 on.
 HEADER = ("table", "wish", "advice", "figures in advice", "on five fresh seeds", "CPU s")
@@ -42,14 +41,14 @@ def figures(tried: Tried) -> str:
     descriptions = []
     for metric, name in (("exact_rows", "rows"), ("members_1pct", "members")):
         cells = [
-            c for t in tried.candidate.trials for c in t.cells if c.metric == metric and c.scores
+            c for t in tried.candidate.trials for c in t.results if c.metric == metric and c.scores
         ]
         worst = max(cells, key=lambda c: c.score, default=None)
         descriptions.append(
             f"{name} {percent(worst.score)} (≤ {percent(max(map(highest, cells)))})"
             if worst else f"{name} not measured"
         )  # fmt: skip
-    return "; ".join([*descriptions, f"AUC {interval(tried.utility)}"])
+    return "; ".join([*descriptions, f"AUC {mean_and_interval(tried.utility)}"])
 
 
 def format_wish(wish: Wish) -> str:

@@ -22,7 +22,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import BlindCell, plan
+from fedtrees.experiments.plan import Task, build_plan
 from fedtrees.experiments.suite import Suite
 from fedtrees.guessing.clusters import own_columns_of
 from fedtrees.metrics.labels import LabelScores
@@ -113,15 +113,13 @@ def guesses_in(case: Case, seed: int) -> dict[str, tuple[type[Metric[Any]], Clai
     return guesses
 
 
-def over_baseline(
-    cell: BlindCell, data_dir: str | None, line: Mapping[str, float]
-) -> dict[str, float]:
+def over_baseline(cell: Task, data_dir: str | None, line: Mapping[str, float]) -> dict[str, float]:
     """Return by how much each guess exceeds the blind baseline of one cell.
 
     Parameters
     ----------
-    cell : BlindCell
-        Cell of the bench.
+    cell : Task
+        A blind task of the bench.
     data_dir : str or None
         Folder of the data sets.
     line : mapping of str to float
@@ -153,7 +151,7 @@ def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
     """
     blind = rows[(rows["stage"] == "blind") & (rows["attack_params"] == "")]
     differences: dict[tuple[str, str, str, str], list[float]] = {}
-    for cell in plan(suite).blind:
+    for cell in build_plan(suite).blind:
         s = cell.setting
         place = (s.data.name, s.partition_text, cell.threat)
         selected = blind[

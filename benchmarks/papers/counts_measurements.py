@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.forms import CountBounds
-from fedtrees.attacks.evidence.readback.likely import likely_counts
-from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
-from fedtrees.attacks.evidence.readback.sources import members
+from fedtrees.attacks.counts.count_bounds import CountBounds
+from fedtrees.attacks.counts.count_estimate import likely_counts
+from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
+from fedtrees.attacks.counts.sum_bounds import members
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
@@ -22,7 +22,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.experiments.federation import Federation, federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
@@ -116,7 +116,7 @@ def train_setting(
         Folder of the data sets.
     """
     protocol_object = register.make("protocol", protocol)
-    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
     federation = federation_of(setting, data_dir)
     local_data = federation.local_data
     if line.random_rows:
@@ -267,9 +267,9 @@ def infer_leaf_counts(
         run, federation, local_data = train_setting(data, protocol, defenses, line, seed, data_dir)
         for adversary in ("server",) if parts else ("server", "client-0"):
             view = view_of(run, (adversary,), local_data)
-            evidence = evidence_of(view)
+            evidence = read_boosting(view)
             trees = None if evidence is None else first_trees(view, evidence)
-            if evidence is None or evidence.cuts is None or not trees:
+            if evidence is None or evidence.observed.cuts is None or not trees:
                 shares.append(InferredCounts(0.0, 0.0, 0))
                 continue
             tables = {
@@ -277,12 +277,12 @@ def infer_leaf_counts(
                 for name in local_data
                 if name != adversary
             }
-            shares.append(_mean_shares(trees[0], tables, evidence.cuts))
+            shares.append(_mean_shares(trees[0], tables, evidence.observed.cuts))
     return shares
 
 
 def _mean_shares(
-    tree: FirstTree, tables: dict[str, tuple[Table, Table]], cuts: Cuts
+    tree: FirstTreeCounts, tables: dict[str, tuple[Table, Table]], cuts: Cuts
 ) -> InferredCounts:
     """Return the mean shares over the sources of sums."""
     parts = []
@@ -299,7 +299,7 @@ def _mean_shares(
 
 
 def _against(
-    tree: FirstTree,
+    tree: FirstTreeCounts,
     counted: CountBounds,
     guess: NDArray[np.int64],
     real: NDArray[np.int64],
@@ -315,7 +315,7 @@ def _against(
     return float(certain.mean()), float(right.mean()), int(wrong.sum())
 
 
-def _true(tree: FirstTree, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
+def _true(tree: FirstTreeCounts, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
     """Count the rows of either class that reached each node, int64 (n_nodes, 2)."""
     counts = np.zeros((len(tree.tree), 2), dtype=np.int64)
     bins = bin_rows(rows.X, cuts).codes.astype(np.int64)

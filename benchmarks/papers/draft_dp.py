@@ -1,4 +1,4 @@
-"""Compare attacks on noisy forests with the errors of DRAFT-DP (Gorgé et al. 2025).
+"""Compare attacks on noisy forests with the errors of DRAFT-DP (Gorgé et al. 2026).
 
 ``python -m fedtrees.benchmarks.papers draft_dp --reference FOLDER`` prints all tables. The folder
 contains ``dp_forests.npz``, the forests of the paper rebuilt from their seeds, and
@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
+from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
@@ -42,8 +42,8 @@ from fedtrees.benchmarks.papers.study import FAST, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.schema import Table as Rows
 from fedtrees.guessing.conditional import nearest_guesses
-from fedtrees.metrics.rows import row_errors
-from fedtrees.report import static_figure, style
+from fedtrees.metrics.records import row_errors
+from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -155,7 +155,9 @@ def _by_other_rows(
     guesses = nearest_guesses(
         rest, schema, known_columns, truth.X[:, known_columns], exact, rng
     ).values()
-    return min(row_errors(guess, truth, all_rows, known_columns.tolist()).mean for guess in guesses)
+    return min(
+        row_errors(guess, truth, all_rows, known_columns.tolist())["row_error"] for guess in guesses
+    )
 
 
 def references(published: PublishedForests) -> Iterator[Table]:
@@ -181,7 +183,7 @@ def references(published: PublishedForests) -> Iterator[Table]:
             ):  # fmt: skip
                 guess = Rows(X, np.zeros(100, dtype=np.int64))
                 scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-                parts.setdefault(guess_name, []).append(scored.mean)
+                parts.setdefault(guess_name, []).append(scored["row_error"])
         lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
     yield Table("Without a forest", ("table", *parts), lines)
 
@@ -240,21 +242,21 @@ def draw(our_lines: list[list[str]], published_lines: list[list[str]]) -> Figure
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(static_figure.RC):
-        figure = Figure(figsize=(static_figure.PAGE, 2.2), layout="constrained")
+    with matplotlib.rc_context(static.RC):
+        figure = Figure(figsize=(static.PAGE, 2.2), layout="constrained")
         axes = figure.subplots(1, len(TABLES), sharey=True)
         for ax, name in zip(axes, TABLES, strict=True):
             points = [(float(line[4]), float(line[1])) for line in our_lines if line[0] == name]
             ax.plot(
                 *zip(*points, strict=True),
                 "o-",
-                color=style.COLOURS[0],
+                color=model.COLOURS[0],
                 label="draft-dp, CPU seconds",
             )
             for line in published_lines:
                 if line[0] == name:
                     at = [float(s) for s in THEIR_SECONDS]
-                    ax.plot(at, [float(e) for e in line[1:]], "s-", color=style.COLOURS[1],
+                    ax.plot(at, [float(e) for e in line[1:]], "s-", color=model.COLOURS[1],
                             label="published, wall seconds on 16 threads")  # fmt: skip
             ax.set_xscale("log")
             ax.set_title(f"{name}, epsilon 5, 100 rows", loc="left", fontsize=7)
@@ -388,7 +390,7 @@ def run(options: Namespace) -> Iterator[Table]:
 
 STUDIES = {
     "draft_dp": Study(
-        "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2025).",
+        "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2026).",
         run,
         {
             "--reference": {"type": Path, "required": True, "help": "forests and published errors"},

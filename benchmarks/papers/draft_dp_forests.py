@@ -1,4 +1,4 @@
-"""Forests and errors of DRAFT-DP (Gorgé et al. 2025), and reconstructions scored like theirs.
+"""Forests and errors of DRAFT-DP (Gorgé et al. 2026), and reconstructions scored like theirs.
 
 Two further reconstructions are compared with `draft-dp`: the first settings of its Markov chains,
 and the reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al.
@@ -23,7 +23,7 @@ from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.guessing.matching import assign
-from fedtrees.metrics.rows import row_errors
+from fedtrees.metrics.records import row_errors
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace
 from fedtrees.trees.forest.random_decision import draw_splits
@@ -179,7 +179,7 @@ def reconstruct(
     rows = question.forest.variables.decode(answer.value[:, :-1])
     guess = _resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
     scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), known_columns)
-    return Reconstruction(scores.mean, scores.right, scores.worst, spent)
+    return Reconstruction(scores["row_error"], scores["right_rows"], scores["worst_row"], spent)
 
 
 def _resize(guess: Table, n: int, seed: int) -> Table:

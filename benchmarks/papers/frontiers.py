@@ -10,9 +10,9 @@ from typing import Any
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.guarantee import PureDP
-from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.figures import static
+from fedtrees.report.findings import frontiers
+from fedtrees.report.results import ordered
 
 _DEFENSES = (
     "defense", "AUC", "change", "epsilon spent", "server reads", "`nvflare-hist` client reads",
@@ -111,7 +111,7 @@ def draw(rows: Any, path: Path) -> Path:
         for f in frontiers(thirty, "returned_right")
         if (f.panel.setting.protocol.partition("[")[0], f.panel.threat) in seers
     ]
-    return static_figure.save(static_figure.frontier(panels), path)
+    return static.save(static.frontier(panels), path)
 
 
 STUDIES = {"frontiers": suite_study("frontiers", tables, figures={"frontiers.svg": draw})}

@@ -13,9 +13,9 @@ import numpy as np
 
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.tables import Comparison, Table, percent, read_published
-from fedtrees.report import static_figure
-from fedtrees.report.budgets import ordered
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.figures import static
+from fedtrees.report.findings import frontiers
+from fedtrees.report.results import ordered
 from fedtrees.report.statistics import worst_case
 
 #: Tables and protocols of Table 2.
@@ -193,7 +193,7 @@ def draw(rows: Any, path: Path) -> Path:
     """Draw AUC over the strongest attack for Phishing and Obesity, and write the figure."""
     selected = rows[(rows["partition"] == HALVES) & rows["dataset"].isin(["phishing", "obesity-7"])]
     plain = selected[selected["protocol_params"].eq("") | (selected["stage"] == "reference")]
-    return static_figure.save(static_figure.frontier(frontiers(plain, "v_measure")), path)
+    return static.save(static.frontier(frontiers(plain, "v_measure")), path)
 
 
 STUDIES = {

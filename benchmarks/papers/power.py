@@ -15,9 +15,10 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
+from fedtrees.auditing.canaries import choose_audit_setting
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table
-from fedtrees.core.defense import Stage
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_one
 from fedtrees.defenses import cut_points, dp_sgd, label_noise
@@ -76,7 +77,7 @@ def _weaken_argument(at: int, less: Callable[[Any, float], Any]) -> Callable[[Dr
 def _last_row(rows: Draw, k: float) -> Draw:
     """Return a hook that divides the last row, the noise of a step, by k."""
 
-    def weaker(part: Any, stage: Stage, values: Any, ctx: Any) -> Any:
+    def weaker(part: Any, stage: ExampleStage, values: Any, ctx: Any) -> Any:
         changed = rows(part, stage, values, ctx)
         if stage.kind == "example-gradients":
             changed[-1] /= k
@@ -175,9 +176,9 @@ def audit_mechanism(protocol: str, defense: str, k: float, seed: int, fewer: int
         register.make("protocol", parse_one(protocol).parts[0]),
         make_defense(parse_one(defense)),
     )
-    n_trainings = (
-        protocol_object.worst_case(defense_object) or (protocol_object, protocol_object.canaries())
-    )[1].runs
+    _, canaries = choose_audit_setting(protocol_object, defense_object)
+    assert canaries is not None
+    n_trainings = canaries.runs
     begun = process_time()
     with weaken_noise(k):
         result = audit(

@@ -25,15 +25,15 @@ from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_list
 from fedtrees.experiments.suite import Suite
 from fedtrees.report import wording
-from fedtrees.report.cost import Price, Utility
-from fedtrees.report.findings import findings, trials_of
-from fedtrees.report.leakage import Cell, is_safe
-from fedtrees.report.recipe import RECOMMENDED, Candidate, Recommendation, Trial, recommend
+from fedtrees.report.cost import Utility, UtilityChange
+from fedtrees.report.findings import RunAnalysis, analyze_run
+from fedtrees.report.leakage import LeakageResult, is_safe
+from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
 from fedtrees.report.results import UNDEFENDED, load_rows
-from fedtrees.report.setting_findings import RunFindings
 from fedtrees.report.statistics import mean_of, t_estimate
-from fedtrees.report.verdict_text import verdict
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.trials import trials_of
+from fedtrees.report.verdict import verdict
+from fedtrees.report.wording import ProtocolRecipe
 
 STORED = "recipes.csv"
 #: Clients of every federation of the suite. With two the remaining scores differ.
@@ -64,7 +64,7 @@ _PLACE = ("recipe", "place", "untested", "bytes", "utility", "change")
 _LISTS = ("scores", "blinds", "populations", "advantages", "errors", "seeds")
 _CELL = ("metric", "state", "rows", *_LISTS, "attacks", "no_claim")
 
-Trials = Mapping[str, Sequence[Trial]]
+Trials = Mapping[str, Sequence[RecipeResult]]
 
 
 def write_trials(trials: Trials) -> str:
@@ -76,7 +76,7 @@ def write_trials(trials: Trials) -> str:
         for t in tried:
             changes = _texts(x for pair in t.price.by_seed.items() for x in pair)
             place = (recipe, t.place, t.untested, f"{t.bytes:.0f}", t.price.utility.metric, changes)
-            for c in t.cells:
+            for c in t.results:
                 lists = [_texts(getattr(c, name)) for name in _LISTS]
                 attacks, silent = " ".join(c.attacks), " ".join(name for name, _ in c.no_claim)
                 writer.writerow((*place, c.metric, c.state, f"{c.rows:g}", *lists, attacks, silent))
@@ -88,7 +88,7 @@ def _texts(values: Any) -> str:
     return " ".join(f"{value:.6g}" for value in values)
 
 
-def read(text: str) -> dict[str, list[Trial]]:
+def read(text: str) -> dict[str, list[RecipeResult]]:
     """Return the trials of such a CSV."""
     lines_of_recipe: dict[str, dict[str, list[dict[str, str]]]] = {}
     for line in csv.DictReader(io.StringIO(text)):
@@ -102,20 +102,20 @@ def read(text: str) -> dict[str, list[Trial]]:
 def _recipe(text: str) -> str:
     """Parse the name of a recipe."""
     protocol, _, defense = text.rpartition(" with ")
-    return Elsewhere(protocol, defense) if protocol else text
+    return ProtocolRecipe(protocol, defense) if protocol else text
 
 
-def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> Trial:
+def _trial(place: str, lines: Sequence[Mapping[str, str]]) -> RecipeResult:
     """Return the trial of the lines of one place."""
     first = lines[0]
     numbers = [float(v) for v in first["change"].split()]
     changes = {int(s): v for s, v in zip(numbers[::2], numbers[1::2], strict=True)}
-    price = Price(Utility(first["utility"]), t_estimate(changes.values()), changes)
+    price = UtilityChange(Utility(first["utility"]), t_estimate(changes.values()), changes)
     cells = tuple(map(_cell, lines))
-    return Trial(place, cells, price, first["untested"], float(first["bytes"]))
+    return RecipeResult(place, cells, price, first["untested"], float(first["bytes"]))
 
 
-def _cell(line: Mapping[str, str]) -> Cell:
+def _cell(line: Mapping[str, str]) -> LeakageResult:
     """Return the cell of one line. Its state is never safer than its scores allow."""
     lists: dict[str, Any] = {n: tuple(float(v) for v in line[n].split()) for n in _LISTS}
     lists["seeds"] = tuple(map(int, lists["seeds"]))
@@ -123,11 +123,13 @@ def _cell(line: Mapping[str, str]) -> Cell:
     attacks = tuple(line["attacks"].split())
     silent = tuple((name, "") for name in line["no_claim"].split())
     rows = float(line["rows"])
-    cell = Cell(line["metric"], state, **lists, attacks=attacks, rows=rows, no_claim=silent)
+    cell = LeakageResult(
+        line["metric"], state, **lists, attacks=attacks, rows=rows, no_claim=silent
+    )
     return replace(cell, state="unsettled") if state == "shut" and not is_safe(cell) else cell
 
 
-def stored() -> dict[str, list[Trial]]:
+def stored() -> dict[str, list[RecipeResult]]:
     """Return the trials that the documentation quotes."""
     return read((resources.files(__package__) / STORED).read_text(encoding="utf-8"))
 
@@ -211,7 +213,7 @@ def guarantee(recipe: str) -> str:
     later rounds of the cut points count fewer columns, and their number depends on the rows. Empty
     for a recipe without an epsilon.
     """
-    protocol, defense = wording.parted(_recipe(recipe))
+    protocol, defense = wording.split_recipe(_recipe(recipe))
     if not protocol:
         return ""
     training, *_ = train_federation(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
@@ -221,7 +223,7 @@ def guarantee(recipe: str) -> str:
     sentences = [
         epsilon_in_words(g)
         for g in (
-            protocol_object.claimed(training.defense),
+            protocol_object.claim_with(training.defense),
             protocol_object.spent(training.transcript),
         )
         if isinstance(g, PureDP | ApproximateDP)
@@ -244,7 +246,7 @@ def guarantee(recipe: str) -> str:
     return f"{text}\n"
 
 
-def reading(best: Candidate) -> str:
+def reading(best: Recipe) -> str:
     """Write how certain a recipe is."""
     if best.open:
         return open_results(best)
@@ -255,9 +257,9 @@ def reading(best: Candidate) -> str:
     return f"It may hold: {unsettled_results(best)}"
 
 
-def unsettled_results(best: Candidate) -> str:
+def unsettled_results(best: Recipe) -> str:
     """Write how many results of a recipe are not settled, and why, as a clause with a full stop."""
-    cells = [c for t in best.trials for c in t.cells]
+    cells = [c for t in best.trials for c in t.results]
     unsettled = [c for c in cells if c.state in ("unsettled", "unknown")]
     below = [c for c in unsettled if c.below_baseline]
     silent = [c for c in unsettled if c.no_claim and not c.below_baseline]
@@ -273,10 +275,10 @@ def unsettled_results(best: Candidate) -> str:
     return f"{len(unsettled)} of {len(cells)} results are not settled ({listed(reasons)})."
 
 
-def open_results(best: Candidate) -> str:
+def open_results(best: Recipe) -> str:
     """Write how many results of a recipe are open, and by which measures, the gravest first."""
     measures = dict.fromkeys(measure(cell.metric).name for _, cell in best.open)
-    number_of_results = sum(len(t.cells) for t in best.trials)
+    number_of_results = sum(len(t.results) for t in best.trials)
     return (
         f"{many(len(best.open), 'result')} of {number_of_results} "
         f"{'is' if len(best.open) == 1 else 'are'} open, which means that an attack is clearly "
@@ -284,20 +286,20 @@ def open_results(best: Candidate) -> str:
     )
 
 
-def command(best: Candidate) -> str:
+def command(best: Recipe) -> str:
     """Write the options of `fedtrees bench` that run a recipe."""
-    protocol, defense = wording.parted(best.name)
+    protocol, defense = wording.split_recipe(best.name)
     return f'-p "{protocol}" -d "{defense}"' if protocol else f'-d "{defense}"'
 
 
-def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN)) -> str:
+def summary(trials: Trials, best: Recipe, keys: Collection[str] = tuple(SHOWN)) -> str:
     """Write price and remaining scores of a recipe, one list entry each.
 
     Parameters
     ----------
-    trials : mapping of str to sequence of Trial
+    trials : mapping of str to sequence of RecipeResult
         Trials of all recipes.
-    best : Candidate
+    best : Recipe
         The recipe.
     keys : collection of str
         Measures whose largest remaining score is written.
@@ -309,7 +311,7 @@ def summary(trials: Trials, best: Candidate, keys: Collection[str] = tuple(SHOWN
     return "\n".join(f"- {line}" for line in lines)
 
 
-def price_text(trials: Trials, best: Candidate) -> str:
+def price_text(trials: Trials, best: Recipe) -> str:
     """Write the price on the table where it is highest, and on the remaining tables."""
     tables, *_ = places(trials)
     where, price = _table_of(best.dearest), best.price
@@ -323,18 +325,18 @@ def price_text(trials: Trials, best: Candidate) -> str:
     return f"{text} On the other tables: {listed(changes)}." if changes else text
 
 
-def _change(price: Price) -> str:
+def _change(price: UtilityChange) -> str:
     """Format a change in utility with its interval. Minus signs are hyphens."""
     return wording.change(price.change).replace("\N{MINUS SIGN}", "-")
 
 
-def _worst_of(tried: Sequence[Trial], metric: str) -> tuple[str, Cell] | None:
+def _worst_of(tried: Sequence[RecipeResult], metric: str) -> tuple[str, LeakageResult] | None:
     """Return place and cell with the largest advantage, None if nothing was scored."""
-    both = [(t.place, c) for t in tried for c in t.cells if c.metric == metric and c.scores]
+    both = [(t.place, c) for t in tried for c in t.results if c.metric == metric and c.scores]
     return max(both, key=lambda pair: pair[1].advantage.mean, default=None)
 
 
-def _at_worst(tried: Sequence[Trial], metric: str) -> str:
+def _at_worst(tried: Sequence[RecipeResult], metric: str) -> str:
     """Write the worst cell of a measure with both baselines, "" if nothing was scored.
 
     If another cell exceeds its blind baseline by more but stays below that of the population, it is
@@ -359,7 +361,7 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
     people = [
         (t.place, c, mean_of(c.blinds))
         for t in tried
-        for c in t.cells
+        for c in t.results
         if c.metric == metric and c.scores and c.has_population and c is not cell
     ]
     people = [p for p in people if p[1].score > p[2] < mean_of(p[1].populations)]
@@ -378,12 +380,12 @@ def _at_worst(tried: Sequence[Trial], metric: str) -> str:
     )
 
 
-def _amount(cell: Cell) -> str:
+def _amount(cell: LeakageResult) -> str:
     """Format the score of a cell with its total."""
     return wording.amount(cell, cell.score)
 
 
-def _baselines(cell: Cell) -> str:
+def _baselines(cell: LeakageResult) -> str:
     """Write the baselines of a cell as a sentence."""
     blind = wording.value(cell, mean_of(cell.blinds) if cell.has_population else cell.line)
     sentence = f"A guess without any message reaches {blind} (blind baseline)"
@@ -399,7 +401,7 @@ def _parts_of(place: str) -> tuple[str, str]:
     return table, adversary
 
 
-def _table_of(trial: Trial) -> str:
+def _table_of(trial: RecipeResult) -> str:
     """Return the table of a trial."""
     return trial.place.split(_BETWEEN)[0]
 
@@ -411,7 +413,7 @@ def prices(trials: Trials) -> str:
     """
     recommendation, left = recommend(trials), list[str]()
     lines: list[list[str]] = []
-    for c in recommendation.candidates:
+    for c in recommendation.recipes:
         if c.untested:
             left.append(f"`{c.name}`")
             continue
@@ -434,12 +436,12 @@ def prices(trials: Trials) -> str:
 def remaining(trials: Trials) -> str:
     """Return a table with a row per recipe and measure: the worst cell, with both baselines."""
     recommendation = recommend(trials)
-    names = [UNDEFENDED, *(c.name for c in recommendation.candidates if not c.untested)]
+    names = [UNDEFENDED, *(c.name for c in recommendation.recipes if not c.untested)]
     rows = [_row_of(str(i), trials[name], key) for i, name in enumerate(names) for key in SHOWN]
     return markdown(LEFT, [row for row in rows if row])
 
 
-def _row_of(number: str, tried: Sequence[Trial], metric: str) -> list[str]:
+def _row_of(number: str, tried: Sequence[RecipeResult], metric: str) -> list[str]:
     """Return the row of a recipe and a measure, empty if nothing was scored."""
     worst = _worst_of(tried, metric)
     if worst is None:
@@ -477,10 +479,10 @@ def write_generated(trials: Trials, root: Path) -> None:
         page.write_text(content, encoding="utf-8")
 
 
-def default_findings() -> RunFindings:
+def default_findings() -> RunAnalysis:
     """Return the findings of the stored default run."""
     with resources.as_file(resources.files("fedtrees.benchmarks") / DEFAULT_RUN) as folder:
-        return findings(load_rows(folder), folder)
+        return analyze_run(folder)
 
 
 def default_verdict() -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
 from fedtrees.benchmarks.papers.tables import Table, read_published
-from fedtrees.report import static_figure, style
+from fedtrees.report.figures import model, static
 
 
 @dataclass(frozen=True)
@@ -70,12 +70,12 @@ def draw(rows: Any, path: Path) -> Path:
 
     done = rows[(rows["stage"] == "attack") & (rows["defense"] == "decrypted-precision")]
     lines = (
-        ("within a millionth", "entries", "value", style.COLOURS[0], "-"),
-        ("close", "entries_close", "value", style.COLOURS[1], "-"),
-        ("close, blind", "entries_close", "blind", style.COLOURS[1], "--"),
+        ("within a millionth", "entries", "value", model.COLOURS[0], "-"),
+        ("close", "entries_close", "value", model.COLOURS[1], "-"),
+        ("close, blind", "entries_close", "blind", model.COLOURS[1], "--"),
     )
-    with matplotlib.rc_context(static_figure.RC):
-        figure = Figure(figsize=(static_figure.COLUMN, 2.2), layout="constrained")
+    with matplotlib.rc_context(static.RC):
+        figure = Figure(figsize=(static.COLUMN, 2.2), layout="constrained")
         ax = figure.subplots()
         for name, metric, column, colour, dash in lines:
             part = done[done["metric"] == metric]
@@ -99,7 +99,7 @@ def draw(rows: Any, path: Path) -> Path:
         ax.set_ylim(0, 104)
         ax.spines[["top", "right"]].set_visible(False)
         ax.legend(frameon=False, loc="center left")
-    return static_figure.save(figure, path)
+    return static.save(figure, path)
 
 
 STUDIES = {"regression": suite_study("regression", tables, figures={"precision.svg": draw})}

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.inversion import Inversion, invert
+from fedtrees.attacks.gradients.observed import BatchGradient, LocalSteps
 from fedtrees.attacks.gradients.published import invert_as_published
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table as TextTable
@@ -28,7 +28,7 @@ from fedtrees.benchmarks.papers.tables import read_published
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.guessing.blind import Draws
-from fedtrees.metrics.batches import agreement
+from fedtrees.guessing.matching import match_cells
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 
@@ -121,7 +121,7 @@ class Reference:
 
     def accuracy(self, guess: Table, truth: Table) -> float:
         """Return the accuracy in percent (Vero et al. 2023, Eq. 7)."""
-        return 100 * float(agreement(guess.X, truth.X, self.width)[0].mean())
+        return 100 * float(match_cells(guess.X, truth.X, self.width)[0].mean())
 
     def score_inversion(self, size: int, which: int, **how: Any) -> tuple[float, float]:
         """Return the accuracy of `tableak` on a batch in percent, and CPU seconds.
@@ -169,10 +169,15 @@ class Reference:
             moved = local.update(self.layers, weights, X, truth.y, orders)
             weights, gradient = local.as_gradient(weights, moved, size)
         seen = (gradient + noise * rng.standard_normal(len(gradient))).astype(np.float32)
-        return invert(
-            self.layers, weights, seen, self.encoding, self.encoding.bounds(self.schema), size,
-            rng, labels=truth.y if true else None, likely=None if local else self.public, **how,
-        )  # fmt: skip
+        labels, likely = truth.y if true else None, None if local else self.public
+        return invert(self.observed(weights, seen, size), rng, labels=labels, likely=likely, **how)
+
+    def observed(
+        self, weights: NDArray[np.float32], gradient: NDArray[np.float32], size: int
+    ) -> BatchGradient:
+        """Return a gradient of a batch at a network as the attacks observe it."""
+        bounds = self.encoding.bounds(self.schema)
+        return BatchGradient(self.layers, self.encoding, bounds, weights, gradient, size)
 
     def as_published(
         self, size: int, which: int, settings: tuple[bool, bool, int, int]
@@ -189,10 +194,10 @@ class Reference:
         """
         truth, gradient = self.batch(size, which)
         begin = process_time()
+        rng, observed = np.random.default_rng([0, size, which]), self.observed
         inversion = invert_as_published(
-            self.layers, self.weights, gradient, self.encoding, self.encoding.bounds(self.schema),
-            truth.y, np.random.default_rng([0, size, which]), settings,
-        )  # fmt: skip
+            observed(self.weights, gradient, size), truth.y, rng, settings
+        )
         return self.accuracy(inversion.table, truth), process_time() - begin
 
     def blind(self, size: int, which: int) -> float:

@@ -30,7 +30,7 @@ from fedtrees.benchmarks.papers.suite_tables import AttackResult, suite_tables
 from fedtrees.benchmarks.papers.tables import Comparison, Table, percent, read_published
 from fedtrees.core.specs import parse_list
 from fedtrees.experiments.suite import Grid, Suite
-from fedtrees.report import static_figure, style
+from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -267,12 +267,12 @@ def _reduce_grid(grid: Grid) -> Grid:
 
 #: Lines of the figure in percent: name, function of a cell, colour, line style, marker.
 _LINES: tuple[tuple[str, Callable[[Compared], float], str, str, str], ...] = (
-    ("published RA", lambda c: c.theirs("full"), style.COLOURS[1], "-", "o"),
-    ("their attack, rebuilt", lambda c: _mean(c.rebuilt["value"]), style.COLOURS[4], "-", "s"),
-    ("blind, scored as theirs", lambda c: _mean(c.rebuilt["blind"]), style.COLOURS[1], "--", ""),
-    ("published F-TP (random leaves)", lambda c: c.theirs("ftp"), style.MUTED, ":", "v"),
-    ("timberstrike, victims only", lambda c: _mean(c.default["value"]), style.COLOURS[0], "-", "D"),
-    ("blind, victims only", lambda c: _mean(c.default["blind"]), style.COLOURS[0], "--", ""),
+    ("published RA", lambda c: c.theirs("full"), model.COLOURS[1], "-", "o"),
+    ("their attack, rebuilt", lambda c: _mean(c.rebuilt["value"]), model.COLOURS[4], "-", "s"),
+    ("blind, scored as theirs", lambda c: _mean(c.rebuilt["blind"]), model.COLOURS[1], "--", ""),
+    ("published F-TP (random leaves)", lambda c: c.theirs("ftp"), model.MUTED, ":", "v"),
+    ("timberstrike, victims only", lambda c: _mean(c.default["value"]), model.COLOURS[0], "-", "D"),
+    ("blind, victims only", lambda c: _mean(c.default["blind"]), model.COLOURS[0], "--", ""),
 )
 
 
@@ -291,8 +291,8 @@ def draw(cells: Sequence[Compared]) -> Figure:
     panels = list(dict.fromkeys(map(_title, cells)))
     columns = min(5, len(panels))
     lines = -(-len(panels) // columns)
-    with matplotlib.rc_context(static_figure.RC):
-        figure = Figure(figsize=(static_figure.PAGE, 1.75 * lines + 0.5), layout="constrained")
+    with matplotlib.rc_context(static.RC):
+        figure = Figure(figsize=(static.PAGE, 1.75 * lines + 0.5), layout="constrained")
         axes = figure.subplots(lines, columns, sharey=True, sharex=True, squeeze=False).ravel()
         for ax, panel in zip(axes, panels, strict=False):
             _panel(ax, [c for c in cells if _title(c) == panel])
@@ -332,7 +332,7 @@ def published_tables(table: str, rows: pd.DataFrame) -> Iterator[Table | str]:
 
 def _save_figure(table: str, rows: pd.DataFrame, path: Path) -> Path:
     """Draw the figure of a published table and write it to a file."""
-    return static_figure.save(draw(list(compare_cells(table, rows))), path)
+    return static.save(draw(list(compare_cells(table, rows))), path)
 
 
 STUDIES = {

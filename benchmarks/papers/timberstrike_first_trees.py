@@ -20,9 +20,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.clients.blocks import Block, blocks_of
-from fedtrees.attacks.evidence.clients.chains import link
-from fedtrees.attacks.evidence.clients.victims import victims_of
+from fedtrees.attacks.clients.client_trees import Block, blocks_of
+from fedtrees.attacks.clients.linkage import link
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.benchmarks.papers.study import Options, Study, train_federation
 from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.core.registry import register
@@ -159,7 +159,7 @@ def count_late_leaves(data: str, depth: int, seed: int, data_dir: str | None) ->
     out = {}
     for turn, (name, adversaries) in TURNS.items():
         begin = time.process_time()
-        victims = victims_of(view_of(run, (adversaries,), federation.local_data))
+        victims = observe_clients(view_of(run, (adversaries,), federation.local_data))
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None

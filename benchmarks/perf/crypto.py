@@ -18,18 +18,18 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec, parse_one
-from fedtrees.crypto import paillier
-from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
-from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty
+from fedtrees.crypto.mask_keys import MaskPlan, usual_threshold
+from fedtrees.crypto.masks import MaskedSum, MaskingParty
 from fedtrees.crypto.obfuscators import (
     DJNObfuscators,
     Obfuscators,
     OwnerObfuscators,
     PlainObfuscators,
 )
+from fedtrees.crypto.packing import Slots
 from fedtrees.crypto.phe_backend import PheKeyPair, PheObfuscators, keys_to_phe
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import make_defense
@@ -37,8 +37,7 @@ from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.aggregation import OpenedSum
 from fedtrees.protocols.training import Training, train
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.slots import Slots
+from fedtrees.trees.boosted.grower import with_siblings
 
 _BINS = 32
 _BITS = 20  # binary places of gradients
@@ -109,14 +108,14 @@ def _rates(
     phe_rate = f"phe {1 / naive.encrypt:,.0f}/s"
     for what, (source, several, goal) in sources.items():
         part = values[:several]
-        rate = several / _seconds(lambda s=source, v=part: paillier.encrypt(v, s))
+        rate = several / _seconds(lambda s=source, v=part: s.encrypt(v))
         ratio = rate * naive.encrypt
         met = None if goal is None else rate >= goal[0] and ratio >= goal[1]
         target = "" if goal is None else f">= {goal[0]:,}/s" + f", {goal[1]}x" * bool(goal[1])
         yield Line(what, f"{rate:,.0f}/s, {ratio:.1f}x", phe_rate, target, met)
-    sealed = paillier.encrypt(values[: count // 10], owner)
+    sealed = owner.encrypt(values[: count // 10])
     raw = [int(c) for c in sealed]
-    our_seconds = _seconds(lambda: paillier.decrypt(sealed, keys)) / len(sealed)
+    our_seconds = _seconds(lambda: keys.decrypt(sealed)) / len(sealed)
     phe_seconds = _seconds(lambda: [private.raw_decrypt(c) for c in raw]) / len(sealed)
     yield Line(
         "decrypt",
@@ -243,8 +242,8 @@ class Sides:
     keys: KeyPair
     encrypting: Obfuscators
     blinding: Obfuscators
-    owner: Ledger = field(default_factory=Ledger)
-    other: Ledger = field(default_factory=Ledger)
+    owner: OperationCounter = field(default_factory=OperationCounter)
+    other: OperationCounter = field(default_factory=OperationCounter)
 
     def grow(self, tree: Tree) -> bool:
         """Grow a tree, and return whether every decrypted histogram equals the plain one."""
@@ -267,7 +266,7 @@ class Sides:
             # Only the child with fewer rows is encrypted. The other one is the difference to the
             # parent.
             smaller = self._opened(tree, rows, sent, parents)
-            opened, nodes = with_siblings(opened[splits], smaller, left), children
+            opened, nodes = with_siblings(smaller, left, opened[splits]), children
             plain = tree.sums(nodes, 2 * parents)
             correct &= bool(np.array_equal(opened, plain[:, : tree.n_other_columns]))
         return correct
@@ -324,7 +323,7 @@ def _tree(
 def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
     """Compare both backends on the histograms of one tree, with the same packing and messages."""
     phe_keys, public = PheKeyPair(keys_to_phe(keys)), keys.public
-    hiding = PheObfuscators(phe_keys.public, Ledger())
+    hiding = PheObfuscators(phe_keys.public, OperationCounter())
     both = {
         "gmpy2": Sides(keys, OwnerObfuscators(keys), PlainObfuscators(public)),
         "phe": Sides(phe_keys, hiding, hiding),
@@ -364,13 +363,13 @@ def _masks(size: Size) -> Iterator[Line]:
 
 def _exchange(server: MaskedSum, parties: dict[str, MaskingParty]) -> None:
     """Exchange the keys and shares of all parties."""
-    for party in parties.values():
-        server.take_keys(party.advertise())
+    for name, party in parties.items():
+        server.take_keys(name, party.advertise())
     roster = server.roster()
-    for party in parties.values():
-        server.take_deal(party.deal(roster))
+    for name, party in parties.items():
+        server.take_deal(name, party.deal(roster, [*parties]))
     for name, boxes in server.boxes().items():
-        parties[name].collect(boxes)
+        parties[name].collect(boxes, [sender for sender in parties if sender != name])
 
 
 def _sum(
@@ -381,11 +380,11 @@ def _sum(
 ) -> NDArray[np.int64]:
     """Return one masked sum."""
     for name, party in parties.items():
-        server.take_array(party.mask(index, arrays[name]))
+        server.take_array(name, index, party.mask(index, arrays[name]))
     survivors = server.survivors(index)
     for name in survivors:
-        server.take_shares(parties[name].unmask(index, survivors))
-    return server.opened(index)
+        server.take_shares(name, index, parties[name].unmask(index, survivors))
+    return server.open_sum(index).reshape(next(iter(arrays.values())).shape)
 
 
 _CLIENTS, _FEDERATION_BINS = 3, 32

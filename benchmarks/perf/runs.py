@@ -31,7 +31,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.training import Training, train
@@ -121,7 +121,7 @@ def attacks(size: Size = FULL, data_dir: str | None = None) -> Iterator[Line]:
     iid, any_protocol = Spec("iid"), register.make("protocol", Spec("fedtree-hist"))
     for name, target in size.cases(list(TARGETS.items())):
         try:
-            setting = Setting.of(DataRef(name), iid, CLIENTS, 0, any_protocol)
+            setting = FederationConfig.of(DataRef(name), iid, CLIENTS, 0, any_protocol)
             federation = federation_of(setting, data_dir)
         except DataError as err:
             yield Line(f"TimberStrike, {name}", "not run", str(err))

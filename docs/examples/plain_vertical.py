@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedtrees import Coordinator, Message, Party, Protocol, Reveal, handles, register
+from fedtrees import Coordinator, Message, Party, Protocol, ProtocolInfo, Reveal, handles, register
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Active(Columns, Coordinator):
 
     def ask(self, net, name, question):
         own = self.answer_it(question) if name == self.name else None
-        return own or net.ask(name, question, why="sums per bin, or who goes left")[0]
+        return own or net.request(name, question, why="sums per bin, or who goes left")[0]
 
     def grow(self, net, rows, gradients, depth):
         parts = [self.ask(net, n, Question(rows, gradients)).values for n in self.names]
@@ -102,10 +102,12 @@ class PlainVertical(Protocol):
     depth: int = 3
     bins: int = 32
     layout, holders, released = "vertical", ("active", "passive"), False
-    says = (Question, Answer)
+    info = ProtocolInfo(
+        message_types=(Question, Answer),
+    )
 
     def roles(self, parties):
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(1, parties)}}
 
-    def party(self, name, role, local_data, schema, defense):
+    def create_party(self, name, role, local_data, schema, defense):
         return (Active if role == "active" else Columns)(name, local_data, self)

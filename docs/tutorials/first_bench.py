@@ -11,13 +11,13 @@ from fedtrees.core.local_data import stacked
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.horizontal import LeafValues
 from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
 
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
-setting = Setting.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
+setting = FederationConfig.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
 federation = federation_of(setting, data_dir=None)
 print([len(held) for held in federation.local_data.values()], "rows per client")
 

@@ -78,7 +78,7 @@ def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> S
 def _adversaries(grid: Grid) -> tuple[str, ...]:
     """Return the threats of a grid, and all adversaries that its protocols name."""
     protocols: list[Any] = [register.make("protocol", p) for p in grid.protocols]
-    named_threats = [t for m in protocols for t in getattr(m, "curious", m.adversaries)]
+    named_threats = [t for m in protocols for t in m.info.adversaries]
     public = [PUBLIC] * any(m.released for m in protocols)
     return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
 
@@ -121,7 +121,11 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
             raise UsageError(f"{system} has no {composed} as it is; leave --defense out")
     if options.defense:
         return [*options.defense]
-    names = [n for n in register.names("defense") if system in register.get("defense", n).deployed]  # type: ignore[attr-defined]
+    names = [
+        n
+        for n in register.names("defense")
+        if system in register.get("defense", n).info.deployments
+    ]  # type: ignore[attr-defined]
     each = [spec for name in names for spec in with_budgets(Spec(name))]
     pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
     compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
@@ -269,13 +273,13 @@ class Search:
         Return the rows, and a note if the time did not suffice.
         """
         bench.open(resume)
-        todo = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+        todo = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
         print(f"cells: {todo:,} to compute, into {bench.folder}", file=sys.stderr)
         late = ""
         try:
             bench.run(self.log(todo), engine=Processes(bench.runner, until=until))
         except TimeLimit:
-            remaining = sum(len(job.cells) for phase in bench.remaining() for job in phase)
+            remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
             late = f"time ran out before {remaining:,} of {todo:,} cells; give more --minutes"
             print(late, file=sys.stderr)
         return load_rows(bench.folder), late

@@ -18,7 +18,7 @@ from fedtrees.report.leakage import MARGIN
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedtrees.report.run_analysis import Study
+    from fedtrees.report.findings import RunAnalysis
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,18 @@ class Run:
         object.__setattr__(self, "folder", Path(self.folder))
 
     @cached_property
-    def _study(self) -> Study:
+    def _analysis(self) -> RunAnalysis:
         """The rows of the run and the results that are derived from them."""
-        from fedtrees.report.run_analysis import study_of
+        from fedtrees.report.findings import analyze_run
 
-        return study_of(self.folder, None, self.margin)
+        return analyze_run(self.folder, None, self.margin)
 
     @property
     def frame(self) -> pd.DataFrame:
         """The rows as a DataFrame, one per cell and metric. Guarantees are texts."""
         from fedtrees.core.guarantee import join
 
-        rows = self._study.rows[[column.name for column in COLUMNS]].copy()
+        rows = self._analysis.rows[[column.name for column in COLUMNS]].copy()
         for column in (c.name for c in COLUMNS if c.kind == "guarantee"):
             rows[column] = [join(g) if g else "" for g in rows[column]]
         return rows
@@ -59,9 +59,9 @@ class Run:
     @property
     def verdict(self) -> str:
         """The verdict of the run, with one entry per decision of a reader."""
-        from fedtrees.report.verdict_text import verdict
+        from fedtrees.report.verdict import verdict
 
-        return str(verdict(self._study.findings))
+        return str(verdict(self._analysis))
 
     def _repr_html_(self) -> str:
         """Return the report in a separate frame, for notebooks."""
@@ -69,7 +69,7 @@ class Run:
 
         from fedtrees.report.page import render_report as render
 
-        page = escape(render(self._study), quote=True)
+        page = escape(render(self._analysis), quote=True)
         return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
 
     def figure(self, path: str | Path | None = None, **options: Any) -> Figure | Path:
@@ -88,7 +88,7 @@ class Run:
         figure : matplotlib.figure.Figure or Path
             The figure, or the written file.
         """
-        from fedtrees.report.plot import frontier_of, plot
+        from fedtrees.report.figures.plot import frontier_of, plot
 
         chosen, options = _chosen(options)
         if path is None:
@@ -122,7 +122,7 @@ class Run:
         """Write the HTML report into the run folder, and return its path."""
         from fedtrees.report.page import write_page
 
-        return write_page(self._study)
+        return write_page(self._analysis)
 
     def save(self, path: str | Path) -> Run:
         """Copy the run folder. The command line can read the copy, too.

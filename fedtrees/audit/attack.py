@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import Evidence, Moments
-from fedtrees.attacks.evidence import evidence_of as evidence_of_view
+from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.observations.reading import read_boosting as evidence_of_view
+from fedtrees.attacks.reconstruction.targets import Moments
 from fedtrees.attacks.timberstrike import Options, reconstruct, reconstruct_numbers
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.exposure import TreeExposure
@@ -274,7 +275,7 @@ def attack(
     else:
         rows = audit.rows.total or len(known_rows) + len(sought)
         threat += "" if audit.rows.total else ", and who knows how many rows there are"
-        clients = [(replace(evidence[0], n_rows=rows), audit.trees[0])]
+        clients = [(evidence[0].change(n_rows=rows), audit.trees[0])]
     if not clients:
         return AttackResult(Reason("audited-own-rows"))
     began = time.perf_counter()
@@ -366,8 +367,8 @@ def _row_scores(
 
 
 def _victims(
-    evidence: Sequence[Evidence], audit: Audit, known_rows: Table, part: bool
-) -> list[tuple[Evidence, TreeExposure]]:
+    evidence: Sequence[BoostingObservations], audit: Audit, known_rows: Table, part: bool
+) -> list[tuple[BoostingObservations, TreeExposure]]:
     """Return the clients to attack, each with its first tree, whose leaves count its rows.
 
     The choice uses only the adversary's rows and the file. A client whose leaves contain exactly
@@ -387,23 +388,25 @@ def _victims(
         n_pos = _per_leaf(one, known_rows.take(np.flatnonzero(known_rows.y == 1)))
         fits = first.exact & (n_pos <= first.n_pos) & (n - n_pos <= first.n - first.n_pos)
         if part and fits.all() and round(OWN_SHARE * int(first.n.sum())) == len(known_rows):
-            inside.append((replace(one, own_inside=True), first))
+            inside.append((one.change(includes_own="all"), first))
     return inside if len(inside) == 1 else candidates
 
 
-def _per_leaf(evidence: Evidence, table: Table) -> NDArray[np.int64]:
+def _per_leaf(evidence: BoostingObservations, table: Table) -> NDArray[np.int64]:
     """Return how many rows are in each leaf of the first tree, int64, shape (J,)."""
     tree = evidence.trees[0]
     leaf = Forest((tree,), np.zeros(1, dtype=np.float32)).apply(table.X)[:, 0]
     return np.asarray(np.bincount(leaf, minlength=len(tree))[tree.leaves])
 
 
-def _grown_on(evidence: Evidence, first: TreeExposure, known_rows: Table, sought: Table) -> bool:
+def _grown_on(
+    evidence: BoostingObservations, first: TreeExposure, known_rows: Table, sought: Table
+) -> bool:
     """Return whether the counts of the first tree are those of the given rows."""
-    rows = Table.concat([known_rows, sought]) if evidence.own_inside else sought
+    rows = Table.concat([known_rows, sought]) if evidence.observed.own_inside else sought
     counted = first.counted
     same = np.array_equal(_per_leaf(evidence, rows)[counted], first.n[counted])
-    return same and evidence.n_rows == len(rows)
+    return same and evidence.row_counts.n_rows == len(rows)
 
 
 def _given(own_data: Dataset | None, truth: Dataset | None) -> Dataset:
@@ -470,7 +473,7 @@ def _leaf_score(tree: Tree, guess: LeafCounts, known_rows: Table, sought: Table)
     return Score(fact, got, line, advantage(got, line))
 
 
-def evidence_of(audit: Audit) -> list[Evidence] | Reason:
+def evidence_of(audit: Audit) -> list[BoostingObservations] | Reason:
     """Return the input of TimberStrike for each client, or the reason why there is none."""
     model, settings = audit.model, audit.settings
     if not isinstance(model.forest, Forest):
@@ -504,22 +507,22 @@ def evidence_of(audit: Audit) -> list[Evidence] | Reason:
     common = evidence_of_view(view)
     if common is None:
         return Reason("audited-no-tree")
-    common = replace(common, n_rows=None, cuts=None)
+    common = common.change(n_rows=None, cuts=None)
     if audit.sources.kind == "bagging":
         return [_of_client(common, audit, c + 1) for c in range(audit.sources.clients)]
     firsts = sum(t.base_score is not None for t in audit.trees)
     if audit.sources.kind == "turns":  # only the first client's first tree starts from one score
         foreign = tuple(name != audit.sources.names[0] for name in audit.sources.names)
         n_rows = audit.trees[0].rows
-        return [replace(common, foreign=foreign, own_inside=False, n_rows=n_rows)]
+        return [common.change(foreign=foreign, includes_own="none", n_rows=n_rows)]
     # Further first trees were grown in parallel to the first one, not after it. Their leaf values
     # therefore do not depend on its predictions.
     if firsts > len(start):
-        return [replace(common, trees=common.trees[: len(start)])]
+        return [common.change(trees=common.trees[: len(start)])]
     return [common]
 
 
-def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
+def _of_client(common: BoostingObservations, audit: Audit, client: int) -> BoostingObservations:
     """Return the trees in the order in which they changed the margins of one client's rows.
 
     In each round, the client's trees come first, because it grew them before it received the trees
@@ -536,14 +539,13 @@ def _of_client(common: Evidence, audit: Audit, client: int) -> Evidence:
     assert first.base_score is not None  # as `starts` shows
     margin = LOGISTIC.base_margin(first.base_score)
     shift = np.atleast_1d(np.float32(common.base_margin)) - margin
-    return replace(
-        common,
+    return common.change(
         trees=tuple(common.trees[t] for t in order),
         base_margin=margin[0],
         n_rows=first.rows,
         foreign=tuple(not is_client[t] for t in order),
         restart=(block, shift),
-        own_inside=False,
+        includes_own="none",
     )
 
 

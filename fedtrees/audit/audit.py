@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedtrees.attacks.evidence import AGREES
+from fedtrees.attacks.clients.masked_hessians import AGREES
 from fedtrees.audit.exposure import Known, Rows, Summary, TreeExposure, summary
 from fedtrees.audit.first_trees import (
     LeafStatistics,

@@ -19,8 +19,8 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import FLOAT32
-from fedtrees.attacks.evidence.clients.hessians import leaves_below
+from fedtrees.attacks.clients.masked_hessians import FLOAT32
+from fedtrees.attacks.observations.boosting import leaves_below
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile, parameter
 from fedtrees.trees.boosted.forest import Tree

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import FLOAT32
+from fedtrees.attacks.clients.masked_hessians import FLOAT32
 from fedtrees.audit.exposure import UNKNOWN, Known, TreeExposure, least_rows, most_rows
 from fedtrees.audit.first_trees import (
     LEAST_SHARE,

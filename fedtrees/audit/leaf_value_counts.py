@@ -26,15 +26,15 @@ from itertools import islice, product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import (
+from fedtrees.attacks.clients.base_score import (
     PER_ROW,
     VALUE_ERROR,
     LeafValues,
-    positives_of_value,
     shares_of_values,
     subset_sums,
     union,
 )
+from fedtrees.attacks.counts.leaf_values import positives_of_value
 from fedtrees.audit.exposure import UNKNOWN, Known, Rows, TreeExposure
 from fedtrees.audit.first_trees import CHANCE as FIRST_CHANCE
 from fedtrees.audit.first_trees import FirstTree

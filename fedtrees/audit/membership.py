@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.membership.attack import together
+from fedtrees.attacks.membership.base import together
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     boosted_trainer,

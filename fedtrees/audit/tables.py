@@ -28,7 +28,7 @@ from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, many
 from fedtrees.core.results import measure
 from fedtrees.data.dataset import Dataset
-from fedtrees.report.style import number
+from fedtrees.report.wording import number
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 

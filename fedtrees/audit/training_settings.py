@@ -26,7 +26,13 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import AGREES, FLOAT32, Splits, hessians_from_gains, pieces
+from fedtrees.attacks.clients.masked_hessians import (
+    AGREES,
+    FLOAT32,
+    Splits,
+    hessians_from_gains,
+    pieces,
+)
 from fedtrees.audit.model import Statistics
 from fedtrees.trees.boosted.forest import Tree
 

@@ -326,7 +326,7 @@ def tiny(tables: TinyTables, protocol: Spec, defense: Composed, seed: int = 0) -
     small = {name: value for name, value in SMALL.items() if name in accepted}
     instance = register.make("protocol", Spec(protocol.name, {**small, **protocol.params}))
     if instance.layout != Protocol.layout:
-        names = tuple(instance.holder_names(instance.usual_parties))
+        names = tuple(instance.holder_names(instance.info.default_parties))
         tables = AlignedTables(tables.columns, (sum(tables.rows),), tables.agrees, names)
     parts = tuple(register.make("defense", part) for part in defense.parts)
     return Tiny(tables, instance, Composition(parts), seed)
@@ -398,7 +398,7 @@ def _reconstruction_line(
     }  # fmt: skip
     # A party with data can subtract its part from a sum, so that `pool_types` does not describe its
     # view.
-    summed = any("summed" in part.acts_through for part in tiny_run.defense.parts)
+    summed = bool(tiny_run.defense.summed_types)
     holders = tiny_run.protocol.holder_names(tiny_run.tables.holders)
     if summed and not {*view.principals} & {*holders}:
         line["alike"], line["told_apart"] = splits(view, pool_types(tiny_run.tables))

@@ -43,7 +43,7 @@ from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
 from fedtrees.data.csv_table import numeric
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.experiments.evaluate import BlindLine, Row, score_guess
+from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess
 from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
@@ -444,7 +444,7 @@ def _kinds(guess: Guess) -> set[type[Claim]]:
     return {type(claim) for claim in guess.claims}
 
 
-def _blind(guess: Guess, case: Case) -> BlindLine:
+def _blind(guess: Guess, case: Case) -> BlindBaseline:
     """Return the score of the same party without any message, for the metrics of the guess."""
     values: dict[str, float] = {}
     named: dict[str, str] = {}
@@ -457,7 +457,7 @@ def _blind(guess: Guess, case: Case) -> BlindLine:
             values |= {n: b.value for n, b in best.items() if b.value is not None}
             if (first := next(iter(metric.main), "")) in best:
                 named[metric.name] = best[first].guess
-    return BlindLine(values, {}, named)
+    return BlindBaseline(values, {}, named)
 
 
 def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:

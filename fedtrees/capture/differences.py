@@ -91,7 +91,7 @@ def from_protocol(
     """
     decoded = Decoded(Capture(file, run))
     protocol = named_protocol(named)
-    if protocol is not None and protocol.peers:
+    if protocol is not None and protocol.info.peer_to_peer:
         return _compare_messages(decoded, protocol, truth)
     replay = Replay.of(decoded, named)
     if replay is None:

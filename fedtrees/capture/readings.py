@@ -11,14 +11,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence.machines import (
+from fedtrees.attacks.observations.lightgbm import (
+    WHOLE,
     LightGBMTranscript,
     bins_of,
+    counts,
     extremes,
+    shares,
     values_of,
     values_told,
 )
-from fedtrees.attacks.evidence.shares import WHOLE, counts, shares
 from fedtrees.audit import Audit, Known, audit
 from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.model import ModelFile

@@ -307,11 +307,11 @@ class Replay:
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
 
-            def party(
+            def create_party(
                 self, name: str, role: str, local_data: LocalData | None, *given: object
             ) -> Party:
                 if name == SERVER or truth is not None:
-                    real: Party = super().party(name, role, local_data, *given)
+                    real: Party = super().create_party(name, role, local_data, *given)
                     return real
                 return RecordedClient(name, sent[name])
 

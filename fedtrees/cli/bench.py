@@ -72,7 +72,7 @@ def _dry_run(bench: Bench, as_json: bool) -> None:
     from fedtrees.core.errors import many
     from fedtrees.experiments.estimate import estimate, in_words
 
-    cells = list(bench.plan.cells())
+    cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
     cost = estimate(bench.plan, missing, bench.workers, bench.data_dir)
     if as_json:
@@ -90,14 +90,13 @@ def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
     """Yield the values of each axis of the grid, and the combinations that do not fit."""
     from fedtrees.core.registry import register
     from fedtrees.experiments.evaluate import parts_of
-    from fedtrees.experiments.plan import AttackCell
     from fedtrees.protocols.compatibility import fit
 
     axes: dict[str, dict[str, None]] = {}
     unfit: dict[str, None] = {}
     for group in bench.plan.groups:
         at, train = group.train.setting, group.train
-        cells = [c for c in group.attacks if isinstance(c, AttackCell)]
+        cells = [c for c in group.attacks if c.stage == "attack"]
         run = {
             "data": [f"{at.data.name} · {at.partition_text}"],
             "seeds": [str(at.seed)],
@@ -124,7 +123,7 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     """
     from fedtrees.core.errors import many
 
-    stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.cells)
+    stages = Counter(c.stage for phase in bench.remaining() for job in phase for c in job.tasks)
     total, trainings, attacks = stages.total(), stages["train"], stages["attack"]
     apply = "it applies" if attacks == 1 else "they apply"
     parts = {"training": (trainings, ""), "attack": (attacks, f" to try where {apply}"),
@@ -181,12 +180,12 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
     """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.page import write_page
-    from fedtrees.report.run_analysis import study_of
 
     try:
-        study = study_of(bench.folder, None, margin)
-        if not study.findings.settings:
+        study = analyze_run(bench.folder, None, margin)
+        if not study.settings:
             return
         report = write_page(study)
     except FedtreesError:  # no cell is finished yet
@@ -277,11 +276,11 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import failures, no_attack_ran, summary
     from fedtrees.report.page import write_page
-    from fedtrees.report.run_analysis import study_of
 
-    study = study_of(bench.folder, None, margin)
+    study = analyze_run(bench.folder, None, margin)
     report = write_page(study)
     bad = failures(study.rows)
     if as_json:

@@ -25,6 +25,7 @@ from fedtrees.cli.options import (
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.fact_cache import recall
 from fedtrees.experiments.options import load_plugins
 
 if TYPE_CHECKING:
@@ -88,14 +89,17 @@ def explain(
         for option in (o for o, value in used.items() if value):
             raise UsageError(f"{option} needs a protocol: fedtrees explain PROTOCOL {option} ...")
     if protocol is None:
-        facts, show = list_exposures(), _print_exposed
+        facts = recall(["exposures"], list_exposures)
+        missing = recall(["missing extras"], _missing_extras) if not format.is_json else {}
+        show = partial(_print_exposed, missing=missing)
     elif log:
         from fedtrees.federation.attack import explained
 
         facts, show = explained(protocol), _print_log
     else:
         _check_protocol(protocol)
-        facts = _explanation(protocol, defense or (), data, clients, threat or (), data_dir)
+        asked = (protocol, list(defense or ()), data, clients, list(threat or ()))
+        facts = recall(["explain", *asked], lambda: _explanation(*asked, data_dir))
         show = partial(_print, details=details)
     if format.is_json:
         typer.echo(json.dumps(facts, indent=1))
@@ -243,7 +247,7 @@ def _explanation(
     from fedtrees.experiments.environment import check_extras
     from fedtrees.experiments.evaluate import make_defense
     from fedtrees.experiments.federation import federation_of
-    from fedtrees.experiments.plan import Setting
+    from fedtrees.experiments.plan import FederationConfig
     from fedtrees.experiments.suite import DataRef
     from fedtrees.protocols.training import train
 
@@ -256,7 +260,9 @@ def _explanation(
     check_parties(register.make("protocol", grid[0]), clients)
     protocol: Protocol = register.make("protocol", briefly(grid[0]))
     defense = make_defense(composed[0])
-    setting = Setting.of(DataRef(data or protocol.example), Spec("iid"), clients, 0, protocol)
+    setting = FederationConfig.of(
+        DataRef(data or protocol.info.example_dataset), Spec("iid"), clients, 0, protocol
+    )
     federation = federation_of(setting, data_dir)
     local_data, schema = federation.local_data, federation.schema
     cheaters = _cheats(protocol, clients, threats)
@@ -349,7 +355,7 @@ def _threats(training: Training, requested: Sequence[str] = ()) -> dict[str, Thr
     texts = [piece for text in requested for piece in split_outside(text, ",")]
     if not texts:
         texts = sorted({*roles.values()})
-        for adversaries in training.protocol.adversaries:
+        for adversaries in training.protocol.info.adversaries:
             together = {name for name, role in roles.items() if role == adversaries}
             if len(together) > 1 and set(training.columns) - together:
                 texts.append(f"{adversaries}[count={len(together)}]")
@@ -384,19 +390,24 @@ def _who_attacks(
     return reasons
 
 
-def _print_exposed(facts: list[dict[str, Any]]) -> None:
-    """Print which attacks apply to every protocol."""
+def _missing_extras() -> dict[str, list[str]]:
+    """Return the missing optional packages of every protocol that cannot run without them."""
     from fedtrees.core.registry import register
 
+    missing = {n: register.get("protocol", n).missing() for n in register.names("protocol")}
+    return {name: packages for name, packages in missing.items() if packages}
+
+
+def _print_exposed(facts: list[dict[str, Any]], missing: Mapping[str, Sequence[str]]) -> None:
+    """Print which attacks apply to every protocol."""
     rows = [
         (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
         for row in facts
     ]
     out = console()
     out.print(text_table("which attacks apply", ("protocol", "threat", "attacks"), rows))
-    for name in register.names("protocol"):
-        if lacking := register.get("protocol", name).missing():
-            out.print(f"not run: {name} needs {', '.join(lacking)}", markup=False)
+    for name, packages in missing.items():
+        out.print(f"not run: {name} needs {', '.join(packages)}", markup=False)
     out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
 
 

@@ -192,7 +192,7 @@ def site(
     The settings remain at the site. If the command is repeated, --allow and --runs replace the
     earlier ones. Runs that took place remain counted.
     """
-    from fedtrees.experiments.options import reading_of
+    from fedtrees.experiments.table_spec import parse_reading
     from fedtrees.federation import agreement
     from fedtrees.federation.deployment import SETTINGS, allow_classes
     from fedtrees.federation.site import Settings
@@ -212,7 +212,7 @@ def site(
     if not Path(csv).is_file():
         raise UsageError(f"--csv {csv}: no such file")
     folder = Path(out).resolve()
-    file = reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet})
+    file = parse_reading(sep, decimal, missing, sheet)
     settings = Settings(
         csv=str(Path(csv).resolve()), out=str(folder), allow=tuple(allow or ()), id=id,
         sep=file.separator, runs=runs, decimal=file.decimal, missing=file.missing or (),

@@ -13,6 +13,7 @@ import typer
 from fedtrees.cli.options import DataDir, Format, Output, Plugins, Unprotected
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.specs import Composed, parse_grid
+from fedtrees.experiments.fact_cache import recall
 from fedtrees.experiments.options import load_plugins
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def list_(
     load_plugins(plugin, unprotected)
     if kind != "all" and kind not in _KINDS:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
-    entries = {k: _entries(k) for k in (_KINDS if kind == "all" else [kind])}
+    kinds = list(_KINDS) if kind == "all" else [kind]
+    entries = recall(["list", kinds], lambda: {k: _entries(k) for k in kinds})
     if format.is_json:
         typer.echo(json.dumps(entries, indent=1))
         return

@@ -105,10 +105,10 @@ def show(
 ) -> None:
     """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
     from fedtrees.cli.results import print_tables, print_verdict
+    from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
-    from fedtrees.report.run_analysis import study_of
 
-    study = study_of(Path(run), metric, margin)
+    study = analyze_run(Path(run), metric, margin)
     if format.is_json:
         typer.echo(json.dumps(summary(study), indent=1))
     else:
@@ -213,14 +213,14 @@ def audit(
     from fedtrees.audit.exposure import Known
     from fedtrees.audit.rows import Columns
     from fedtrees.cli import audit as command
-    from fedtrees.experiments.options import reading_of
+    from fedtrees.experiments.table_spec import parse_reading
 
     background = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
     columns = Columns(
         target=target,
         categorical=tuple(columns_of(categorical)),
         positive=positive or None,
-        reading=reading_of({"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}),
+        reading=parse_reading(sep, decimal, missing, sheet),
     )
     shown = command.Show(format.is_json, details)
     membership_files = command.MembershipFiles(data, reserve, min_child_weight)

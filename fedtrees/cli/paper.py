@@ -47,7 +47,7 @@ def plot(
     format: Output = Format.TABLE,
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""
-    from fedtrees.report.plot import plot as draw
+    from fedtrees.report.figures.plot import plot as draw
     from fedtrees.report.results import Selection
 
     if out is None and len(runs) > 1:

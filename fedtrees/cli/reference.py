@@ -12,7 +12,7 @@ import typer
 from fedtrees.core.party import Behaviour, Party
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, OTHERS, Measure
-from fedtrees.core.secure_sum import Closing
+from fedtrees.core.secure_sum import ClientAggregator
 
 BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -->"
 
@@ -97,7 +97,7 @@ def senders() -> str:
     """Return the fields of messages that receiving parties check, as a Markdown table.
 
     Rows come from the rules that handlers state (`fedtrees.core.party.handles`), and from those of
-    the parties of a secure sum (`fedtrees.core.secure_sum.Closing.rules`).
+    the parties of a secure sum (`fedtrees.core.secure_sum.ClientAggregator.rules`).
     """
     lines = ["| message | fields | checked by | rule |", "|---|---|---|---|"]
     fields_by_rule: dict[tuple[str, str, str], list[str]] = {}
@@ -118,10 +118,10 @@ def stated_rules() -> Iterator[tuple[str, str, str, str]]:
             if hasattr(member, "_handles"):
                 for field, rule in member._rules.items():
                     yield _checking(party), member._handles.__name__, field, rule
-    for closing in _below(Closing):
-        for message, rules in vars(closing).get("rules", {}).items():
+    for client_side in _below(ClientAggregator):
+        for message, rules in vars(client_side).get("rules", {}).items():
             for field, rule in rules.items():
-                yield _checking(closing), message.__name__, field, rule
+                yield _checking(client_side), message.__name__, field, rule
 
 
 def receiving_parties() -> list[type[Party]]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedtrees.cli.inspect import console
-from fedtrees.report.run_analysis import Study
+from fedtrees.report.findings import RunAnalysis
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def print_tables(study: Study, *, skipped: bool = False) -> None:
+def print_tables(study: RunAnalysis, *, skipped: bool = False) -> None:
     """Print one table per setting, then failures, and skipped cells if requested.
 
     Skipped cells are also printed if no attack ran at all.
     """
-    from fedtrees.report.verdict_table import table
+    from fedtrees.report.verdict import table
 
     out = console()
-    for setting_findings in study.findings.settings:
+    for setting_findings in study.settings:
         rich_table, legend = table(setting_findings, out.width, study.metric)
         out.print(str(setting_findings.setting), style="bold", markup=False)
         out.print(rich_table)
@@ -32,14 +32,14 @@ def print_tables(study: Study, *, skipped: bool = False) -> None:
             out.print(str(gap), markup=False)
 
 
-def print_verdict(study: Study, out: Console | None = None) -> None:
+def print_verdict(study: RunAnalysis, out: Console | None = None) -> None:
     """Print the verdict of a run with its labels in a separate column."""
     from rich.text import Text
 
-    from fedtrees.report.verdict_text import SCREEN_COLUMNS, verdict
+    from fedtrees.report.verdict import SCREEN_COLUMNS, verdict
 
     out = out or console()
-    result = verdict(study.findings)
+    result = verdict(study)
     out.print()
     out.print(result.setting, style="bold", markup=False)
     for line in result.lines:

@@ -16,7 +16,8 @@ from fedtrees.cli.inspect import console, text_table
 from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import joined_names
-from fedtrees.experiments.options import reading_of, tell
+from fedtrees.experiments.options import tell
+from fedtrees.experiments.table_spec import parse_reading
 
 if TYPE_CHECKING:
     from fedtrees.data.column_types import Column
@@ -43,8 +44,7 @@ def inspect(
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
-    options = {"sep": sep, "decimal": decimal, "missing": missing, "sheet": sheet}
-    table = read_table(file, reading_of(options))
+    table = read_table(file, parse_reading(sep, decimal, missing, sheet))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
     facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
     if format.is_json:

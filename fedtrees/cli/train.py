@@ -15,7 +15,8 @@ from fedtrees.cli.options import Format, Output, check_clients, check_parties, t
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
-from fedtrees.experiments.options import TABLE, by_client, load_plugins, table_of, tell
+from fedtrees.experiments.options import clients_of_table, load_plugins, reference_of, tell
+from fedtrees.experiments.table_spec import TABLE_OPTIONS, parse_table_options
 
 if TYPE_CHECKING:
     from fedtrees.data.partition import Partition
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.training import Training
 
 
-@takes(*TABLE, "data_dir", "plugin", "unprotected")
+@takes(*TABLE_OPTIONS, "data_dir", "plugin", "unprotected")
 def train(
     protocol: Annotated[
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
@@ -73,9 +74,9 @@ def train(
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
-    table = table_of({name: given[name] for name in TABLE}, data)
+    table = reference_of(parse_table_options(given, data))
     grid = {"partitions": partition, "clients": None if clients is None else [clients]}
-    completed_grid = by_client(table, grid, given["data_dir"])
+    completed_grid = clients_of_table(table, grid, given["data_dir"])
     clients = (completed_grid["clients"] or [3])[0]
     partition = (completed_grid["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
@@ -86,13 +87,12 @@ def train(
     check_parties(protocol_instance, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, protocol_instance)
-    ref = DataRef(data or "breast-cancer") if table is None else DataRef.parse(table)
-    dataset = load_dataset(ref, given["data_dir"])
+    dataset = load_dataset(table or DataRef(data or "breast-cancer"), given["data_dir"])
     federation = spread(
         dataset, spreading, protocol_instance.holder_names(clients), seed, protocol_instance.layout
     )
     tell(dataset.notes if table else ())
-    if out and protocol_instance.file[0] != ENCODED_FILE[0]:
+    if out and protocol_instance.info.model_file[0] != ENCODED_FILE[0]:
         check_features(
             dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
         )
@@ -154,7 +154,7 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
-    suffix, kind = protocol.file
+    suffix, kind = protocol.info.model_file
     if out and Path(out).suffix != suffix:
         raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
 

@@ -20,12 +20,9 @@ from fedtrees.core.files import write_whole
 from fedtrees.data.downloads import SOURCES, data_directory
 from fedtrees.experiments.executor import Lost, Processes, Results
 from fedtrees.experiments.plan import (
-    AdversaryCell,
-    AttackCell,
-    BlindCell,
-    Cell,
+    FederationConfig,
     Provenance,
-    Setting,
+    Task,
 )
 from fedtrees.experiments.runner import Job, Runner
 
@@ -66,7 +63,7 @@ class Done:
     cells: Mapping[str, bytes]
 
 
-def tables_of(runner: Runner, settings: Sequence[Setting]) -> dict[str, bytes]:
+def tables_of(runner: Runner, settings: Sequence[FederationConfig]) -> dict[str, bytes]:
     """Return the files that a plan reads, including plug-ins, by their path at the driver."""
     files = {path: Path(path).read_bytes() for path in runner.plugins}
     for ref in dict.fromkeys(s.data for s in settings):
@@ -82,11 +79,11 @@ def tables_of(runner: Runner, settings: Sequence[Setting]) -> dict[str, bytes]:
 
 def reads(job: Job, provenance: Provenance) -> Iterator[str]:
     """Yield the ids of the cells that a job reads or writes."""
-    yield from (cell.key(provenance) for cell in job.cells)
-    for cell in job.cells:
-        if isinstance(cell, AttackCell):
-            yield BlindCell(cell.setting, cell.threat).key(provenance)
-            yield AdversaryCell(cell.setting, cell.train, cell.threat).key(provenance)
+    yield from (task.key(provenance) for task in job.tasks)
+    for task in job.tasks:
+        if task.stage == "attack":
+            yield task.blind.key(provenance)
+            yield task.applicability.key(provenance)
 
 
 def bundle_of(job: Job, runner: Runner) -> Bundle:
@@ -115,7 +112,7 @@ def accept(done: Done, job: Job, runner: Runner) -> None:
     StoreError
         If the seal of a cell is not valid.
     """
-    job_cells = {cell.key(runner.provenance) for cell in job.cells}
+    job_cells = {task.key(runner.provenance) for task in job.tasks}
     for key, content in done.cells.items():
         if key in job_cells:
             write_whole(runner.store.cells / f"{key}.json", content, private=True)
@@ -164,7 +161,7 @@ def work(
         for key, content in bundle.cells.items():
             write_whole(cells / f"{key}.json", content, private=True)
         results = does(runner, job)
-        job_cells = {cell.key(runner.provenance) for cell in job.cells}
+        job_cells = {task.key(runner.provenance) for task in job.tasks}
         cell_files = {key: cells / f"{key}.json" for key in job_cells}
         return Done(results, {k: p.read_bytes() for k, p in cell_files.items() if p.is_file()})
 
@@ -210,15 +207,12 @@ def _here(bundle: Bundle, places: Mapping[str, Path], folder: Path) -> tuple[Run
         data_dir=str(data) if any(data.iterdir()) else None,
         plugins=tuple(str(places[path]) for path in old.plugins),
     )
-    return runner, replace(bundle.job, cells=tuple(_moved(c, moved) for c in bundle.job.cells))
+    return runner, replace(bundle.job, tasks=tuple(_moved(t, moved) for t in bundle.job.tasks))
 
 
-def _moved(cell: Cell, moved: Mapping[Any, Any]) -> Cell:
-    """Return a cell with the paths of this node."""
-    local_cell = replace(cell, setting=replace(cell.setting, data=moved[cell.setting.data]))
-    if isinstance(local_cell, (AttackCell, AdversaryCell)):
-        local_cell = replace(local_cell, train=_moved(local_cell.train, moved))  # type: ignore[arg-type]
-    return local_cell
+def _moved(task: Task, moved: Mapping[Any, Any]) -> Task:
+    """Return a task with the paths of this node."""
+    return replace(task, setting=replace(task.setting, data=moved[task.setting.data]))
 
 
 def _sweep() -> None:
@@ -270,7 +264,7 @@ class RayEngine:
         Value of ``--on``.
     runner : Runner
         Runner of the driver.
-    settings : sequence of Setting
+    settings : sequence of FederationConfig
         Settings whose tables the jobs read.
     workers : int
         Number of workers of a local cluster.
@@ -308,7 +302,7 @@ class RayEngine:
     def submit(self, job: Job) -> Any:
         """Start a job."""
         handle = self._submit(bundle_of(job, self._runner), self._tables)
-        limit = (1 + len(job.cells)) * self._runner.time_limit
+        limit = (1 + len(job.tasks)) * self._runner.time_limit
         self._jobs[handle] = job, time.monotonic() + _BEGIN + limit if limit else math.inf
         return handle
 

@@ -122,7 +122,8 @@ def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Findin
         yield Finding(f"{name}: two runs of one seed are one", same_transcript(run, again))
         sent = {type(d.message) for d in run.transcript if d.sender == cheater}
         other = sorted(
-            kind.__name__ for kind in sent - {*run.protocol.says, *_published_types(run)}
+            kind.__name__
+            for kind in sent - {*run.protocol.info.message_types, *_published_types(run)}
         )
         rule = f"{name}: it sends messages of the protocol alone"
         yield Finding(rule, not other, ", ".join(other))

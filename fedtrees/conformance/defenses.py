@@ -41,15 +41,15 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     """Check the claim, determinism, message types, that it acts, and that it fails closed.
 
     The defense is trained with every protocol that it fits. It fails closed if the run stops as
-    soon as one of its guards is removed.
+    soon as one of its `handled_types` is removed.
     """
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
-    acts = not defense.protects or bool(defense.at)
+    acts = not defense.protects or bool(defense.roles)
     open_ = (
         "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
     )
-    yield Finding("what it protects, it protects somewhere (`at`)", acts, open_)
+    yield Finding("what it protects, it protects somewhere (`roles`)", acts, open_)
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = make_small_protocol(name)
@@ -75,16 +75,16 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         acts = bool(first.transcript.acted) or not _crosses(defense, first)
         yield Finding(f"{name}: it acts on something", acts)
         yield from _states(defense, again, seen, name)
-        if "summed" in defense.acts_through and not summed:
+        if defense.summed_types and not summed:
             summed = [*_sums_alone(defense, protocol)]
             yield from summed
-        if defense.guards:
-            yield carries_nothing(f"{name}: ", first, local_data, defense.guards)
+        if defense.handled_types:
+            yield carries_nothing(f"{name}: ", first, local_data, defense.handled_types)
         yield leaves_nothing(f"{name}: ", leftovers)
         plain = _messages_without_defense(name, type(protocol))
         revealing = {type(m) for m in plain if m.reveals & defense.protects}
         yield from _fails_closed(defense, protocol, revealing)
-        yield from _guards_do_something(defense, protocol, first, plain)
+        yield from _handled_types_change(defense, protocol, first, plain)
         spent = defense.spent(first.transcript)
         yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
     yield Finding("it runs with at least one protocol", ran)
@@ -123,7 +123,7 @@ def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[
     for place, farther in find_expansions(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
-    limits = defense.least_leaf_rows > 0 and ("leaves", "rows") not in laws
+    limits = defense.requirements.min_leaf_rows > 0 and ("leaves", "rows") not in laws
     yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
 
 
@@ -134,11 +134,11 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     public in this check if possible, because summaries of columns are not sums.
     """
     # Such a defense computes cut points from its sums.
-    if "cuts" in defense.acts_through:
+    if "cut_plan" in defense.hooks:
         return
     composed = Composition((register.make("defense", Spec("public-cuts")), defense))
     tables = TinyTables(columns=1, rows=(1, 1))
-    random = bool(protocol.laws(tables.schema))
+    random = bool(protocol.noise_channels(tables.schema))
     # Random protocols would need distributions of views instead of single views.
     if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
         return
@@ -155,15 +155,18 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
 def _fails_closed(
     defense: Defense, protocol: Protocol, revealing: set[type[Message]]
 ) -> Iterator[Finding]:
-    """Remove each guard that has something to protect, and check that the run stops."""
-    for kind in defense.guards:
+    """Remove each handled type that has something to protect, and check that the run stops."""
+    for kind in defense.handled_types:
         if kind not in revealing:
             continue
-        rest = tuple(g for g in defense.guards if g is not kind)
-        attributes = {"guards": rest, "requires": defense.requires or defense.guards}
+        rest = tuple(g for g in defense.handled_types if g is not kind)
+        attributes = {
+            "handled_types": rest,
+            "applies_to": defense.applies_to or defense.handled_types,
+        }
         bare = type(f"Without{kind.__name__}", (type(defense),), attributes)
         broken = bare(**{f.name: getattr(defense, f.name) for f in fields(defense)})  # type: ignore[arg-type]
-        rule = f"{protocol.name}: without its guard on {kind.__name__} the run stops"
+        rule = f"{protocol.name}: without {kind.__name__} in its handled_types the run stops"
         try:
             sample_training(protocol, Composition((broken,)))
             yield Finding(rule, False)
@@ -172,19 +175,19 @@ def _fails_closed(
             yield Finding(rule, True)
 
 
-def _guards_do_something(
+def _handled_types_change(
     defense: Defense, protocol: Protocol, defended: Training, plain: Sequence[Message]
 ) -> Iterator[Finding]:
-    """Check that a guarded message that reveals protected information is changed."""
+    """Check that a handled message that reveals protected information is changed."""
 
     def sent(messages: Sequence[Message], kind: type[Message]) -> list[bytes]:
         return [encode(message) for message in messages if type(message) is kind]
 
     crossed = [d.message for d in defended.transcript]
-    for kind in defense.guards:
-        if kind in protocol.summed:  # only sums of these messages are opened in any case
+    for kind in defense.handled_types:
+        if kind in protocol.summed_types:  # only sums of these messages are opened in any case
             continue
         reveals = {r for message in plain if type(message) is kind for r in message.reveals}
         if reveals & defense.protects:
             changed = sent(crossed, kind) != sent(plain, kind)
-            yield Finding(f"{protocol.name}: its guard changes what {kind.__name__} says", changed)
+            yield Finding(f"{protocol.name}: it changes {kind.__name__}, which it handles", changed)

@@ -21,7 +21,7 @@ from fedtrees.conformance.samples import (
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
 from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense, Stage
+from fedtrees.core.defense import Defense, ExampleStage, Requirements
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
@@ -32,13 +32,13 @@ from fedtrees.experiments.leak_search import find_foreign_rows
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
-from fedtrees.protocols.views import view_of
+from fedtrees.protocols.views import stated_channels, view_of
 
-# Names in `Protocol.serves`: hooks that are called, and limits with values that change the small
-# run.
-_HOOKS = ("rows", "candidates", "shown")
+# Names in `ProtocolInfo.capabilities`: hooks that are called, and limits with values that change
+# the small run.
+_HOOKS = ("transform_examples", "allowed_splits", "visible_nodes")
 _LIMITS = {
-    "gradient_clip": 0.01, "least_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
+    "gradient_clip": 0.01, "min_leaf_rows": 25, "poisson_sampling": True, "declared_rows": 99,
     "row_bounds": (0.5, 0.1), "gradient_engine": "opacus",
 }  # fmt: skip
 #: Limits that need another one, and are checked against a run with this one only.
@@ -65,12 +65,15 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     undeclared = {
         type(d.message).__name__
         for d in first.transcript
-        if d.receivers != (PUBLIC,) and type(d.message) not in protocol.says
+        if d.receivers != (PUBLIC,) and type(d.message) not in protocol.info.message_types
     }
-    yield Finding("what crosses is declared (`says`)", not undeclared, ", ".join(undeclared))
+    yield Finding(
+        "what crosses is declared (`message_types`)", not undeclared, ", ".join(undeclared)
+    )
     seen = {type(message) for message in messages}
-    silent = [m.__name__ for m in protocol.says if m not in seen and m not in protocol.sometimes]
-    rule = "what is declared crosses, or `sometimes` says when (`says`)"
+    expected = {*protocol.info.message_types} - protocol.info.conditional_types.keys()
+    silent = [m.__name__ for m in protocol.info.message_types if m in expected - seen]
+    rule = "what is declared crosses, or `conditional_types` says when (`message_types`)"
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
     yield from _releases(protocol)
@@ -84,7 +87,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     # Noise can hide all of the 240 rows in the few trees that are trained here. In this case, the
     # variant without noise is checked. `_releases` checks that the protocol differs from it by
     # noise only.
-    exact = protocol.exact()
+    exact = protocol.without_noise()
     learned = first if exact is None else sample_training(exact)[0]
     hit = float(((learned.predict(table.X) > 0.5) == table.y).mean())
     yield Finding(
@@ -105,33 +108,33 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     """Check that a guarantee follows from stated noise, and that the protocol adds this noise.
 
     The noise is the difference between runs of the protocol and of its variant without noise
-    (`Protocol.exact`).
+    (`Protocol.without_noise`).
     """
     _, schema = sample_table()
-    laws, exact = protocol.laws(schema), protocol.exact()
+    laws, exact = protocol.noise_channels(schema), protocol.without_noise()
     if not laws:
-        rule = "what it claims comes of what it states (`laws`)"
+        rule = "what it claims comes of what it states (`noise_channels`)"
         yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
         return
     # Without a variant without noise, stated noise cannot be verified.
-    rule = "what it states can be held against itself without noise (`exact`)"
+    rule = "what it states can be held against itself without noise (`without_noise`)"
     yield Finding(rule, exact is not None and not _noisy(exact, schema))
     if exact is None:
         return
     many_releases = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
     noisy, exact = (replace(variant, **many_releases) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
-    laws, seen = noisy.stated_laws(schema, parties), Seen()
+    laws, seen = stated_channels(noisy, schema, parties), Seen()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
         for place, differences in pair_with_exact_run(
             laws, *(run.transcript for run in runs)
         ).items():
             seen.setdefault(place, []).extend(differences)
-    if noisy.summed:  # the transcript contains the sum over all parties only
+    if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for place, wrong in find_departures(laws, seen, 1 if noisy.summed else parties):
-        rule = f"what it does to {place} is what it states (`laws`)"
+    for place, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
+        rule = f"what it does to {place} is what it states (`noise_channels`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
@@ -144,13 +147,14 @@ def _total(change: Change, parties: int) -> Change:
 def _noisy(protocol: Protocol, schema: Schema) -> bool:
     """Return whether a protocol states noise on any field."""
     return any(
-        isinstance(law, Channel | Share | SumOfShares) for law in protocol.laws(schema).values()
+        isinstance(law, Channel | Share | SumOfShares)
+        for law in protocol.noise_channels(schema).values()
     )
 
 
 def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
     """Check that the protocol calls every hook and keeps every limit that it serves."""
-    for name in sorted(protocol.serves):
+    for name in sorted(protocol.info.capabilities):
         calls: list[str] = []
         probe = _probe(name, calls)
         try:
@@ -162,21 +166,21 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
         # The protocol refuses the hook under these parameters.
         except UsageError as err:
             served, why = True, str(err)
-        yield Finding(f"its parties keep to {name} (`serves`), or say why not", served, why)
+        yield Finding(f"its parties keep to {name} (`capabilities`), or say why not", served, why)
 
 
 def _probe(name: str, called: list[str]) -> Defense:
     """Build a defense that uses one hook and records its calls, or that uses one limit."""
 
     def hook(self: Defense, value: Any, *rest: Any) -> Any:
-        if not (isinstance(value, Stage) and value.kind == "labels"):  # labels need no hook
+        if not (isinstance(value, ExampleStage) and value.kind == "labels"):  # labels need no hook
             called.append(name)
-        return rest[0] if isinstance(value, Stage) else value
+        return rest[0] if isinstance(value, ExampleStage) else value
 
-    use = {name: hook if name in _HOOKS else _LIMITS[name]}
-    if name in _NEEDED_LIMITS:
-        use[_NEEDED_LIMITS[name]] = _LIMITS[_NEEDED_LIMITS[name]]
-    use["acts_through"] = frozenset({name} & {*_HOOKS})
+    limits = {n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS}
+    use: dict[str, Any] = {"requirements": Requirements(**limits)}
+    if name in _HOOKS:
+        use[name] = hook
     probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
     return probe
 

@@ -23,7 +23,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, emptied
+from fedtrees.core.messages import Message, without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
@@ -230,7 +230,7 @@ def blind_views() -> Iterator[tuple[str, View]]:
 def same_run(a: Training, b: Training) -> bool:
     """Return whether two trainings send the same messages, except for sealed contents."""
     return len(a.transcript.deliveries) == len(b.transcript.deliveries) and all(
-        x.sender == y.sender and are_equal(emptied(x.message), emptied(y.message))
+        x.sender == y.sender and are_equal(without_payload(x.message), without_payload(y.message))
         for x, y in zip(a.transcript, b.transcript, strict=True)
     )
 

@@ -100,8 +100,8 @@ class Share(Change):
     total : Channel
         Law of the sum of as many shares as the noise is calibrated for (`honest_shares`).
     least : int
-        Number of parties whose shares must arrive. A sum over fewer is not opened (`Wire.least`).
-        0: all parties that are asked.
+        Number of parties whose shares must arrive. A sum over fewer is not opened
+        (`fedtrees.core.secure_sum.AggregationExchange.least`). 0: all parties that are asked.
     colluders : int
         Number of parties whose shares the adversary may know without a loss of the claim.
     """

@@ -2,21 +2,30 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core import hooks
 from fedtrees.core.channel import Change, Share
-from fedtrees.core.defense import Context, CutPlan, Defense, Place, Stage
-from fedtrees.core.errors import UnguardedMessageError
+from fedtrees.core.defense import (
+    RENAMED_REQUIREMENTS,
+    Context,
+    CutPlan,
+    Defense,
+    ExampleStage,
+    Place,
+    Requirements,
+)
+from fedtrees.core.errors import UnguardedMessageError, missing_attribute
 from fedtrees.core.guarantee import ActedOnNothing, Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.noise_order import misplaced
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.transcript import Transcript
 
 
@@ -40,14 +49,14 @@ class Composition:
 
     def __post_init__(self) -> None:
         # A hessian of 1 exceeds the bound of the loss function.
-        for one in (p for p in self.parts if p.unit_hessian):
-            for other in (p for p in self.parts if p.bounds_hessian):
+        for one in (p for p in self.parts if p.requirements.unit_hessian):
+            for other in (p for p in self.parts if p.requirements.bounded_hessian):
                 raise Unfit(Reason("hessians-of-one", subject=one.name, other=other.name))
         # At most one part may decide each of these.
         once = {
-            "cuts-settled-twice": [p.name for p in self.parts if p.cuts() is not None],
-            "sums-sealed-twice": [p.name for p in self.parts if "aggregation" in p.acts_through],
-            "labels-answered-twice": [p.name for p in self.parts if p.acts_on == {"labels"}],
+            "cuts-settled-twice": [p.name for p in self.parts if p.cut_plan() is not None],
+            "sums-sealed-twice": [p.name for p in self.parts if "secure_aggregation" in p.hooks],
+            "labels-answered-twice": [p.name for p in self.parts if p.example_stages == {"labels"}],
         }
         for code, names in once.items():
             if len(names) > 1:
@@ -56,26 +65,25 @@ class Composition:
         if reason:
             raise Unfit(reason)
 
-    @property
-    def gradient_clip(self) -> float | None:
-        """The smallest gradient clip of the parts, None if no part clips."""
-        clips = [p.gradient_clip for p in self.parts if p.gradient_clip is not None]
-        return min(clips) if clips else None
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name, RENAMED_REQUIREMENTS)
+
+    @cached_property
+    def requirements(self) -> Requirements:
+        """Requirements that satisfy those of all parts."""
+        return Requirements.merge(part.requirements for part in self.parts)
 
     @property
-    def proven(self) -> bool:
-        """Whether no part forgoes the proof that encrypted summands are clipped."""
-        return all(p.proven for p in self.parts)
+    def hooks(self) -> frozenset[str]:
+        """Names of the hooks that any part overrides."""
+        return frozenset().union(*(part.hooks for part in self.parts))
 
     @property
-    def least_leaf_rows(self) -> int:
-        """The largest minimum of rows per leaf of the parts, 0 if no part sets one."""
-        return max((p.least_leaf_rows for p in self.parts), default=0)
-
-    @property
-    def summed(self) -> tuple[type[Message], ...]:
+    def summed_types(self) -> tuple[type[Message], ...]:
         """Reply types of which only the sum can be opened."""
-        return tuple(t for p in self.parts for t in p.summed())
+        return tuple(t for p in self.parts for t in p.summed_types)
 
     def changes(
         self, place: Place, schema: Schema, parameters: Mapping[str, Any], role: str = ""
@@ -93,7 +101,7 @@ class Composition:
         role : str
             Role of the sender. Only parts that act at this role are included. Empty: all parts.
         """
-        acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.at)
+        acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.roles)
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
 
@@ -106,57 +114,14 @@ class Composition:
             if isinstance(change, Share) and not isinstance(kind, str)
         }
 
-    @property
-    def unit_hessian(self) -> bool:
-        """Whether any part sets every hessian to 1."""
-        return any(p.unit_hessian for p in self.parts)
-
-    @property
     def cut_plan(self) -> CutPlan | None:
-        """The plan of the part that chooses cut points, None if there is no such part."""
-        return next((plan for p in self.parts if (plan := p.cuts()) is not None), None)
-
-    @property
-    def restricts_splits(self) -> bool:
-        """Whether any part restricts which splits may be chosen."""
-        return any("candidates" in p.acts_through for p in self.parts)
-
-    @property
-    def hides_nodes(self) -> bool:
-        """Whether any part restricts of which nodes other parties learn the rows."""
-        return any("shown" in p.acts_through for p in self.parts)
-
-    @property
-    def poisson_sampling(self) -> bool:
-        """Whether the claim of any part assumes Poisson sampling of batches."""
-        return any(p.poisson_sampling for p in self.parts)
-
-    @property
-    def gradient_engine(self) -> str:
-        """Library of per-sample gradients and Poisson batches. Empty if no part names one."""
-        return next((p.gradient_engine for p in self.parts if p.gradient_engine), "")
-
-    @property
-    def declared_rows(self) -> int:
-        """Declared number of rows of each client, 0 if no part declares it."""
-        return max((p.declared_rows for p in self.parts), default=0)
-
-    @property
-    def row_bounds(self) -> tuple[float, float] | None:
-        """The smallest bounds on rows and on scores, None if no part sets bounds."""
-        bounds = [p.row_bounds for p in self.parts if p.row_bounds is not None]
-        return (min(f[0] for f in bounds), min(f[1] for f in bounds)) if bounds else None
+        """Return the plan of the part that chooses cut points, None if there is no such part."""
+        return next((plan for p in self.parts if (plan := p.cut_plan()) is not None), None)
 
     @property
     def changes_examples(self) -> bool:
         """Whether any part changes the gradients of single rows of a network."""
-        kind = "example-gradients"
-        return any("rows" in p.acts_through and kind in p.acts_on for p in self.parts)
-
-    @property
-    def counts_classes(self) -> bool:
-        """Whether any part reads the class counts of candidate splits."""
-        return any(p.counts_classes for p in self.parts)
+        return any(_changes_examples(part, "example-gradients") for part in self.parts)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Check parties and parameters with every part.
@@ -180,28 +145,30 @@ class Composition:
             for i, p in enumerate(self.parts)
         ]
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Apply every part to values of single rows of a party.
 
         Parameters
         ----------
-        stage : Stage
+        stage : ExampleStage
             Time and kind of the values.
         values : array
-            As described in `Stage`.
+            As described in `ExampleStage`.
         ctx : Context
             Context of the acting party.
         """
         for i, part in enumerate(self.parts):
             n_events = len(ctx.ledger)
-            changed = part.rows(stage, values, _for(part, ctx))
+            changed = part.transform_examples(stage, values, _for(part, ctx))
             paid = len(ctx.ledger) > n_events  # noise may be zero, so that nothing changes
             if i not in ctx.acted and (paid or not equal(changed, values)):
                 ctx.acted.add(i)
             values = changed
         return values
 
-    def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def allowed_splits(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Apply every part to the mask of candidate splits. No part can allow a forbidden split.
 
         Parameters
@@ -213,9 +180,9 @@ class Composition:
         ctx : Context
             Context of the acting party.
         """
-        return self._masked("candidates", mask, tree, ctx)
+        return self._masked("allowed_splits", mask, tree, ctx)
 
-    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def visible_nodes(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Apply every part to the mask of shown nodes. No part can show a hidden node.
 
         Parameters
@@ -227,7 +194,7 @@ class Composition:
         ctx : Context
             Context of the acting party.
         """
-        return self._masked("shown", mask, tree, ctx)
+        return self._masked("visible_nodes", mask, tree, ctx)
 
     def _masked(
         self, hook: str, mask: NDArray[np.bool_], tree: int, ctx: Context
@@ -241,35 +208,40 @@ class Composition:
             mask = changed
         return mask
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Apply every part that acts at the sender's role to a message.
 
         Raises
         ------
         UnguardedMessageError
             If the message reveals a kind of information that a part protects, and the part neither
-            guards nor exempts its type. Types are compared exactly: a subclass of a guarded type,
+            handles nor permits its type. Types are compared exactly: a subclass of a handled type,
             for example with one more field, is refused as well.
         ProtocolError
-            As in `fedtrees.core.hooks.outgoing`.
+            As in `fedtrees.core.hooks.transform_message`.
         """
         for i, part in enumerate(self.parts):
-            if ctx.role not in part.at:
+            if ctx.role not in part.roles:
                 continue
             exposed = message.reveals & part.protects
-            if type(message) in part.guards:
-                sent = hooks.outgoing(part, message, _for(part, ctx))
+            if type(message) in part.handled_types:
+                sent = hooks.transform_message(part, message, _for(part, ctx))
                 if i not in ctx.acted and (exposed - sent.reveals or not equal(sent, message)):
                     ctx.acted.add(i)
                 message = sent
-            # A subclass of a guarded type may contain more, so that it is refused.
-            elif type(message) not in part.exempts and isinstance(message, part.guards):
-                raise UnguardedMessageError(_subclass_error(part, message, "guards"))
-            elif exposed and type(message) not in part.exempts:
+            # A subclass of a handled type may contain more, so that it is refused.
+            elif type(message) not in part.permitted_types and isinstance(
+                message, part.handled_types
+            ):
+                raise UnguardedMessageError(
+                    _subclass_error(part, message, "handles", part.handled_types)
+                )
+            elif exposed and type(message) not in part.permitted_types:
                 raise UnguardedMessageError(
                     f"{part.name!r} claims to protect {', '.join(sorted(exposed))}, but "
                     f"{ctx.party!r} is about to send {type(message).__name__}, which it neither "
-                    "guards nor exempts; add the type to guards, or to exempts with a reason"
+                    "handles nor permits; add the type to handled_types, or to permitted_types "
+                    "with a reason"
                 )
         return message
 
@@ -279,7 +251,7 @@ class Composition:
         Parameters
         ----------
         message : Message
-            The message before `outgoing`.
+            The message before `transform_message`.
         receivers : sequence of str
             Names of the parties that would receive it.
         ctx : Context
@@ -294,17 +266,24 @@ class Composition:
 
     def seals(self, message: Message, ctx: Context) -> bool:
         """Return whether a part permits opening such replies only as a sum."""
-        acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed()]
+        acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed_types]
         for part in self.parts:
-            if not acting and isinstance(message, part.summed()):
-                raise UnguardedMessageError(_subclass_error(part, message, "sums"))
+            if not acting and isinstance(message, part.summed_types):
+                raise UnguardedMessageError(
+                    _subclass_error(part, message, "sums", part.summed_types)
+                )
         ctx.acted.update(acting)
         return bool(acting)
 
-    def aggregation(self) -> Aggregation | None:
+    def secure_aggregation(self) -> SecureAggregation | None:
         """Create the secure sum of one run, None if no part supplies cryptography."""
         return next(
-            (aggregation for p in self.parts if (aggregation := p.aggregation()) is not None), None
+            (
+                aggregation
+                for p in self.parts
+                if (aggregation := p.secure_aggregation()) is not None
+            ),
+            None,
         )
 
     @property
@@ -313,56 +292,61 @@ class Composition:
 
         A part can change sums by adding noise, rounding or suppressing.
         """
-        plan = self.cut_plan
+        plan = self.cut_plan()
         noisy_cuts = plan is not None and plan.epsilon is not None
         return not noisy_cuts and not any(map(_alters_sums, self.parts))
 
-    def finish(self, model: Any, ctx: Context) -> Any:
+    def repair_model(self, model: Any, ctx: Context) -> Any:
         """Apply every part to the model."""
         for i, part in enumerate(self.parts):
-            repaired = part.finish(model, _for(part, ctx))
+            repaired = part.repair_model(model, _for(part, ctx))
             if i not in ctx.acted and not equal(repaired, model):
                 ctx.acted.add(i)
             model = repaired
         return model
 
-    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+    def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Apply every part to the scores of an inference query."""
         for i, part in enumerate(self.parts):
-            changed = part.answer(scores, _for(part, ctx))
+            changed = part.transform_answer(scores, _for(part, ctx))
             if i not in ctx.acted and not equal(changed, scores):
                 ctx.acted.add(i)
             scores = changed
         return scores
 
-    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+    def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Apply every part to the kind of answers and the row budget of an inference endpoint."""
         for part in self.parts:
-            answers, budget = part.endpoint(answers, budget)
+            answers, budget = part.limit_endpoint(answers, budget)
         return answers, budget
 
 
 def _for(part: Defense, ctx: Context) -> Context:
     """Return the context of a part. It gives access to rows only if the part declares this."""
-    # `Context.held` raises an error that names the reader.
-    return ctx if part.reads_rows else replace(ctx, reader=part.name)
+    # `Context.local_data` raises an error that names the reader.
+    return ctx if part.requirements.reads_local_data else replace(ctx, reader=part.name)
 
 
 def _alters_sums(part: Defense) -> bool:
     """Return whether a part may change summed values: gradients of rows, or sent sums."""
-    sends = "outgoing" in part.acts_through
-    summed = any(f.metadata.get("summed") for kind in part.guards for f in fields(kind))
-    rows = "rows" in part.acts_through and "gradients" in part.acts_on
-    return (sends and summed) or rows
+    sends = "transform_message" in part.hooks
+    summed = any(f.metadata.get("summed") for kind in part.handled_types for f in fields(kind))
+    return (sends and summed) or _changes_examples(part, "gradients")
 
 
-def _subclass_error(part: Defense, message: Message, does: str) -> str:
-    """Return the error message for a subclass of a type that a part handles."""
-    by_kind = part.guards if does == "guards" else part.summed()
-    base = next(kind for kind in type(message).__mro__ if kind in by_kind)
+def _changes_examples(part: Defense, kind: str) -> bool:
+    """Return whether a part changes values of single rows of a kind of `ExampleStage`."""
+    return "transform_examples" in part.hooks and kind in part.example_stages
+
+
+def _subclass_error(
+    part: Defense, message: Message, does: str, types: tuple[type[Message], ...]
+) -> str:
+    """Return the error message for a subclass of one of the types that a part handles."""
+    base = next(kind for kind in type(message).__mro__ if kind in types)
     return (
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
-        "and may say more; name the type itself there, or exempt it with a reason"
+        "and may say more; name the type itself there, or permit it with a reason"
     )
 
 

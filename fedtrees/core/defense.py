@@ -5,29 +5,30 @@ protect, and the defense neither handles nor exempts the message type, the run s
 `fedtrees.core.composition` combines several defenses. A defense publishes the conditional
 distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
 
-The module also defines `CutPlan`, the plan of a defense that replaces the protocol's choice of cut
-points, and `Deployed`, the settings of an existing system that implements a protocol or a defense.
+The module also defines `Requirements`, the limits that a defense imposes on a protocol, `CutPlan`,
+the plan of a defense that replaces the protocol's choice of cut points, and `Deployed`, the
+settings of an existing system that implements a protocol or a defense.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change
-from fedtrees.core.errors import LocalDataError, UsageError
+from fedtrees.core.errors import LocalDataError, missing_attribute, refuse_old_names
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
 
@@ -109,7 +110,7 @@ XGBOOST = {
 
 
 @dataclass(frozen=True, eq=False)
-class Level:
+class OpenNodes:
     """Nodes of a tree that are to be split, as the party with the labels sees them.
 
     Attributes
@@ -128,7 +129,7 @@ class Level:
         True for the columns of other parties.
     left : int64 array, shape (k, candidates, K), or None
         Number of rows of each class on the left side of each candidate, without rows that have a
-        missing value in its column. None unless a part of the defense sets `counts_classes`.
+        missing value in its column. None unless a part of the defense requires `class_counts`.
     """
 
     tree: int
@@ -139,6 +140,10 @@ class Level:
     offsets: NDArray[np.int32]
     others: NDArray[np.bool_]
     left: NDArray[np.int64] | None = None
+
+
+#: Former names of the members of `Context`, for one release.
+_RENAMED_CONTEXT = {"held": "local_data", "level": "open_nodes", "spend": "record_release"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,13 +161,15 @@ class Context:
     streams : Streams
         Random streams of the acting party.
     ledger : list of BudgetEvent
-        Noisy releases of the party so far, see `spend`.
+        Noisy releases of the party so far, see `record_release`.
     acted : set of int
         Positions of the parts of a composition that have changed something.
-    level : Level or None
-        The nodes that `candidates` and `shown` restrict, in protocols with a vertical partition.
+    open_nodes : OpenNodes or None
+        The nodes that `allowed_splits` and `visible_nodes` restrict, in protocols with a vertical
+        partition.
     reader : str or None
-        Name of the current part if it does not declare `reads_rows`. `held` then raises an error.
+        Name of the current part if it does not require `reads_local_data`. `local_data` then raises
+        an error.
     columns : intp array, shape (c,), or None
         Columns of the party, as positions in the schema. None if it has no rows.
     roles : mapping of str to str
@@ -176,21 +183,26 @@ class Context:
     streams: Streams
     ledger: list[BudgetEvent]
     acted: set[int] = field(default_factory=set)
-    level: Level | None = None
+    open_nodes: OpenNodes | None = None
     reader: str | None = None
     columns: NDArray[np.intp] | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
-    _held: LocalData | None = None
+    _local_data: LocalData | None = None
     _draws: Counter[str] = field(default_factory=Counter)
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name, _RENAMED_CONTEXT)
+
     @property
-    def held(self) -> LocalData | None:
+    def local_data(self) -> LocalData | None:
         """Local data of the acting party. Only hooks that this party runs may read it.
 
         Raises
         ------
         LocalDataError
-            If another party or no party acts, or if the part does not declare `reads_rows`.
+            If another party or no party acts, or if the part does not require `reads_local_data`.
         """
         party = acting_party()
         if party is None or party.name != self.party:
@@ -198,9 +210,9 @@ class Context:
         if self.reader is not None:
             raise LocalDataError(
                 f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
-                "reads_rows = True"
+                "requirements = Requirements(reads_local_data=True)"
             )
-        return self._held
+        return self._local_data
 
     def count(self, role: str) -> int:
         """Return the number of parties of a role, according to the agreement."""
@@ -211,7 +223,7 @@ class Context:
         self._draws[purpose] += 1
         return self.streams.noise.rng(purpose, self._draws[purpose])
 
-    def spend(
+    def record_release(
         self, mechanism: str, *, scale: float, what: str, l1: float = 0.0, l2: float = 0.0,
         count: int = 1, rate: float = 1.0, trusted: str = "", shares: int = 0, calibrated: int = 0,
     ) -> None:  # fmt: skip
@@ -243,16 +255,16 @@ class Context:
         self.ledger.append(event)
 
 
-#: A site is where a defense changes values: a message type, a kind of `Stage`, or one of the words
-#: ``answers``, ``model`` (at the end of the training), ``candidates``, ``shown`` and ``leaves``. A
-#: `Place` is a site together with the name of the changed field.
+#: A site is where a defense changes values: a message type, a kind of `ExampleStage`, or one of the
+#: words ``answers``, ``model`` (at the end of the training), ``candidates``, ``shown`` and
+#: ``leaves``. A `Place` is a site together with the name of the changed field.
 Place = tuple[type[Message] | str, str]
 Site = type[Message] | str
 
 
 @dataclass(frozen=True)
-class Stage:
-    """Time at which `Defense.rows` is called, and the kind of its values.
+class ExampleStage:
+    """Time at which `Defense.transform_examples` is called, and the kind of its values.
 
     Attributes
     ----------
@@ -277,58 +289,29 @@ class Stage:
     steps: int = 1
 
 
-#: Hooks that a defense may override. Most defenses need one of two: `Defense.outgoing` changes a
-#: message before a party sends it, and `Defense.rows` changes labels or gradients of single rows.
-HOOKS = (
-    "rows", "outgoing", "candidates", "shown", "audience", "summed", "aggregation", "cuts",
-    "finish", "answer", "endpoint",
-)  # fmt: skip
+def _requirement(default: Any, merge: Callable[[Sequence[Any]], Any]) -> Any:
+    """Return a field of `Requirements` with the function that merges its non-default values."""
+    return field(default=default, metadata={"merge": merge})
 
 
-class Defense:
-    """Base class of all defenses. Every hook is optional, and its default changes nothing.
+def _smallest_bounds(bounds: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the smallest first and the smallest second bound."""
+    return min(b[0] for b in bounds), min(b[1] for b in bounds)
 
-    A defense fails closed: when a party with a role in `at` sends a message that reveals something
-    in `protects`, the type of the message must be in `guards` or `exempts`. Otherwise the run
-    stops.
+
+@dataclass(frozen=True)
+class Requirements:
+    """Limits and data that a defense requires from the parties of a protocol.
+
+    The first six fields are limits. A defense that sets one of them only fits a protocol whose
+    `ProtocolInfo.capabilities` contain its name.
 
     Attributes
     ----------
-    name : str
-        Registered name, set by ``@register.defense``.
-    acts_through : frozenset of str
-        Names of the `HOOKS` that the class overrides. The defense only fits protocols that support
-        each of them. A class that overrides different hooks raises `UsageError` when it is defined.
-    at : frozenset of str
-        Roles whose outgoing messages pass `outgoing`.
-    protects : frozenset of Reveal
-        Kinds of information that the privacy claim covers.
-    guards : tuple of Message types
-        Message types that `outgoing` handles.
-    exempts : mapping of Message type to str
-        Message types that are sent although they reveal a protected kind of information, each with
-        the reason why this is acceptable.
-    requires : tuple of Message types
-        The defense only fits protocols that send one of these types. Empty: one of `guards`.
-    guarantee : Guarantee
-        The claim, if it does not depend on parameters.
-    acts_on : frozenset of str
-        Kinds of `Stage` that `rows` changes. Labels exist in every protocol.
     gradient_clip : float or None
         Before summing, clients clip the gradient of each row to [-R, R] and its hessian to [0, 2R].
-    proven : bool
-        Whether the party that sums values it cannot read receives a proof that they are clipped.
-    least_leaf_rows : int
+    min_leaf_rows : int
         Smallest number of rows on each side of a split, for clients that grow trees on local data.
-    unit_hessian : bool
-        Whether `rows` sets every hessian to 1.
-    bounds_hessian : bool
-        Whether the claim assumes that hessians are within the bound of the loss function.
-    poisson_sampling : bool
-        Whether the claim assumes that every row enters a batch independently (Poisson sampling).
-    gradient_engine : str
-        Name of the library by which a client computes per-sample gradients of a network and draws
-        Poisson batches, for example ``opacus``. Empty for the default of the protocol.
     declared_rows : int
         Declared number of rows of each client, from which rates and steps follow. 0: the true
         number.
@@ -336,63 +319,195 @@ class Defense:
         For regressions: each party scales the rows of its columns down to the first bound, a
         Euclidean norm, and clips its contribution to a score to the second bound on both sides of
         0.
-    counts_classes : bool
-        Whether `candidates` reads `Level.left`. Class counts are then summed in addition to
-        gradients.
-    reads_rows : bool
-        Whether a hook reads the local data of its party (`Context.held`). The claims of other parts
-        do not cover values that the hook computes from this data. In a composition with a claim of
-        epsilon, a part that reads rows must therefore claim an epsilon itself.
-    opens_to : frozenset of str
-        Roles that read the sums that this defense seals, in addition to the party that requested
-        them.
-    nonexpansive : tuple of Message types and kinds of `Stage`
-        Sites at which the part does not increase the distance of two tables that differ in one row,
-        in any norm, nor the contribution of any row. Only there may it act before noise is added.
-    tries : mapping of str to tuple of float
+    poisson_sampling : bool
+        Whether the claim assumes that every row enters a batch independently (Poisson sampling).
+    gradient_engine : str
+        Name of the library by which a client computes per-sample gradients of a network and draws
+        Poisson batches, for example ``opacus``. Empty for the default of the protocol.
+    unit_hessian : bool
+        Whether `Defense.transform_examples` sets every hessian to 1.
+    bounded_hessian : bool
+        Whether the claim assumes that hessians are within the bound of the loss function.
+    class_counts : bool
+        Whether `Defense.allowed_splits` reads `OpenNodes.left`. Class counts are then summed in
+        addition to gradients.
+    reads_local_data : bool
+        Whether a hook reads the local data of its party (`Context.local_data`). The claims of other
+        parts do not cover values that the hook computes from this data. In a composition with a
+        claim of epsilon, such a part must therefore claim an epsilon itself.
+    range_proofs : bool
+        Whether the party that sums values it cannot read receives a proof that they are clipped.
+    """
+
+    gradient_clip: float | None = _requirement(None, min)
+    min_leaf_rows: int = _requirement(0, max)
+    declared_rows: int = _requirement(0, max)
+    row_bounds: tuple[float, float] | None = _requirement(None, _smallest_bounds)
+    poisson_sampling: bool = _requirement(False, any)
+    gradient_engine: str = _requirement("", lambda names: names[0])
+    unit_hessian: bool = _requirement(False, any)
+    bounded_hessian: bool = _requirement(False, any)
+    class_counts: bool = _requirement(False, any)
+    reads_local_data: bool = _requirement(False, any)
+    range_proofs: bool = _requirement(True, all)
+
+    @property
+    def limits(self) -> frozenset[str]:
+        """Names of the limits that differ from their defaults."""
+        return frozenset(n for n in LIMITS if getattr(self, n) != getattr(NO_REQUIREMENTS, n))
+
+    @classmethod
+    def merge(cls, parts: Iterable[Requirements]) -> Requirements:
+        """Return requirements that satisfy all parts: the strictest value of each field."""
+        all_parts, merged = list(parts), {}
+        for f in fields(cls):
+            values = [v for part in all_parts if (v := getattr(part, f.name)) != f.default]
+            if values:
+                merged[f.name] = f.metadata["merge"](values)
+        return cls(**merged)
+
+
+NO_REQUIREMENTS = Requirements()
+#: Fields of `Requirements` that only some protocols support.
+LIMITS = (
+    "gradient_clip", "min_leaf_rows", "declared_rows", "row_bounds", "poisson_sampling",
+    "gradient_engine",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DefenseInfo:
+    """Facts about a defense that training does not use.
+
+    Attributes
+    ----------
+    bench_grid : mapping of str to tuple of float
         Default budgets that a bench runs, by name of the parameter.
-    deployed : mapping of str to Deployed
+    deployments : mapping of str to Deployed
         Systems that contain the defense, or whose users can add it, with the settings of the
         system.
-    needs : tuple of str
-        Modules of an optional dependency that the defense imports.
+    """
+
+    bench_grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    deployments: Mapping[str, Deployed] = field(default_factory=dict)
+
+
+#: Hooks that a defense may override. Most defenses need one of two: `Defense.transform_message`
+#: changes a message before a party sends it, and `Defense.transform_examples` changes labels or
+#: gradients of single rows.
+HOOKS = (
+    "transform_examples", "transform_message", "allowed_splits", "visible_nodes", "audience",
+    "secure_aggregation", "cut_plan", "repair_model", "transform_answer", "limit_endpoint",
+)  # fmt: skip
+
+#: Former names of requirements, as attributes of a defense or a composition, for one release.
+RENAMED_REQUIREMENTS = {
+    old: f"requirements.{new} (a field of Requirements)"
+    for old, new in {
+        **{name: name for name in LIMITS if name != "min_leaf_rows"},
+        "proven": "range_proofs", "least_leaf_rows": "min_leaf_rows",
+        "unit_hessian": "unit_hessian", "bounds_hessian": "bounded_hessian",
+        "counts_classes": "class_counts", "reads_rows": "reads_local_data",
+    }.items()
+}  # fmt: skip
+
+#: Former names of the members of a defense, for one release.
+RENAMED = {
+    "rows": "transform_examples", "outgoing": "transform_message", "candidates": "allowed_splits",
+    "shown": "visible_nodes", "summed": "summed_types", "aggregation": "secure_aggregation",
+    "cuts": "cut_plan", "finish": "repair_model", "answer": "transform_answer",
+    "endpoint": "limit_endpoint", "undone_by": "broken_by", "log_chance": "log_likelihood",
+    "at": "roles", "guards": "handled_types", "exempts": "permitted_types",
+    "requires": "applies_to", "acts_on": "example_stages", "opens_to": "additional_readers",
+    "acts_through": "hooks, which is derived from the methods that the class overrides",
+    "tries": "info.bench_grid (a field of DefenseInfo)",
+    "deployed": "info.deployments (a field of DefenseInfo)",
+    "needs": "extra_packages",
+    **RENAMED_REQUIREMENTS,
+}  # fmt: skip
+
+
+class Defense:
+    """Base class of all defenses. Every hook is optional, and its default changes nothing.
+
+    A defense fails closed: when a party with a role in `roles` sends a message that reveals
+    something in `protects`, the type of the message must be in `handled_types` or
+    `permitted_types`. Otherwise the run stops.
+
+    The class has more than 15 public members, because each of the ten `HOOKS` is one. Most
+    defenses declare six attributes, `claim`, `channels` and one hook.
+
+    Attributes
+    ----------
+    name : str
+        Registered name, set by ``@register.defense``.
+    hooks : frozenset of str
+        Names of the `HOOKS` that the class overrides, set when the class is defined. The defense
+        only fits protocols that call each of them.
+    roles : frozenset of str
+        Roles whose messages pass `transform_message`.
+    protects : frozenset of Reveal
+        Kinds of information that the privacy claim covers.
+    handled_types : tuple of Message types
+        Message types that `transform_message` handles.
+    permitted_types : mapping of Message type to str
+        Message types that are sent although they reveal a protected kind of information, each with
+        the reason why this is acceptable.
+    applies_to : tuple of Message types
+        The defense only fits protocols that send one of these types. Empty: one of `handled_types`.
+    summed_types : tuple of Message types
+        Reply types of which only the sum over parties can be opened.
+    additional_readers : frozenset of str
+        Roles that read these sums in addition to the party that requested them.
+    example_stages : frozenset of str
+        Kinds of `ExampleStage` that `transform_examples` changes. Labels exist in every protocol.
+    nonexpansive : tuple of Message types and kinds of `ExampleStage`
+        Sites at which the part does not increase the distance of two tables that differ in one row,
+        in any norm, nor the contribution of any row. Only there may it act before noise is added.
+    guarantee : Guarantee
+        The claim, if it does not depend on parameters.
+    requirements : Requirements
+        Limits and data that the defense requires from the parties. A property if they depend on
+        parameters.
+    info : DefenseInfo
+        Facts that training does not use.
     """
 
     name: ClassVar[str] = "defense"
-    acts_through: ClassVar[frozenset[str]] = frozenset()
-    at: ClassVar[frozenset[str]] = frozenset()
+    hooks: ClassVar[frozenset[str]] = frozenset()
+    roles: ClassVar[frozenset[str]] = frozenset()
     protects: ClassVar[frozenset[Reveal]] = frozenset()
-    guards: ClassVar[tuple[type[Message], ...]] = ()
-    exempts: ClassVar[Mapping[type[Message], str]] = {}
-    requires: ClassVar[tuple[type[Message], ...]] = ()
-    guarantee: ClassVar[Guarantee] = NoGuarantee()
-    acts_on: ClassVar[frozenset[str]] = frozenset({"labels", "gradients", "example-gradients"})
-    gradient_clip: float | None = None
-    proven: bool = True
-    least_leaf_rows: int = 0
-    unit_hessian: ClassVar[bool] = False
-    bounds_hessian: ClassVar[bool] = False
-    poisson_sampling: ClassVar[bool] = False
-    gradient_engine: str = ""
-    declared_rows: int = 0
-    row_bounds: tuple[float, float] | None = None
-    counts_classes: ClassVar[bool] = False
-    reads_rows: ClassVar[bool] = False
-    opens_to: ClassVar[frozenset[str]] = frozenset()
+    handled_types: ClassVar[tuple[type[Message], ...]] = ()
+    permitted_types: ClassVar[Mapping[type[Message], str]] = {}
+    applies_to: ClassVar[tuple[type[Message], ...]] = ()
+    summed_types: ClassVar[tuple[type[Message], ...]] = ()
+    additional_readers: ClassVar[frozenset[str]] = frozenset()
+    example_stages: ClassVar[frozenset[str]] = frozenset(
+        {"labels", "gradients", "example-gradients"}
+    )
     nonexpansive: ClassVar[tuple[Site, ...]] = ()
-    tries: ClassVar[Mapping[str, tuple[float, ...]]] = {}
-    deployed: ClassVar[Mapping[str, Deployed]] = {}
-    needs: ClassVar[tuple[str, ...]] = ()
+    guarantee: ClassVar[Guarantee] = NoGuarantee()
+    info: ClassVar[DefenseInfo] = DefenseInfo()
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        hooks = {hook for hook in HOOKS if getattr(cls, hook) is not getattr(Defense, hook)}
-        if hooks != cls.acts_through:
-            declared = ", ".join(sorted(cls.acts_through)) or "nothing"
-            raise UsageError(
-                f"defense {cls.__name__} says that it acts through {declared}, and overrides "
-                f"{', '.join(sorted(hooks)) or 'none'}; write acts_through = {frozenset(hooks)}"
-            )
+        refuse_old_names(cls, "defense", RENAMED)
+        cls.hooks = frozenset(h for h in HOOKS if getattr(cls, h) is not getattr(Defense, h))
+
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing_attribute(self, name, RENAMED)
+
+    @property
+    def requirements(self) -> Requirements:
+        """Limits and data that the defense requires from the parties. By default none."""
+        return NO_REQUIREMENTS
+
+    @property
+    def extra_packages(self) -> tuple[str, ...]:
+        """Modules of an optional dependency that the defense imports. By default none."""
+        return ()
 
     def claim(self) -> Guarantee:
         """Return the claimed guarantee as published, by default `guarantee`."""
@@ -413,8 +528,8 @@ class Defense:
         Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a
         message. For example, a `Histogram` contains fixed-point integers, but the scale of its
         noise is stated for gradients as real numbers. A defense should draw and round with the same
-        `Channel` objects that it returns here. The fields of a `Stage` are ``y``, ``g``, ``h`` or
-        ``rows``. The field of ``answers`` is ``scores``.
+        `Channel` objects that it returns here. The fields of an `ExampleStage` are ``y``, ``g``,
+        ``h`` or ``rows``. The field of ``answers`` is ``scores``.
         """
         return {}
 
@@ -422,16 +537,18 @@ class Defense:
         """Compute the guarantee that a run really provided, by default the claim."""
         return self.claim()
 
-    def rows(self, stage: Stage, values: NDArray[Any], ctx: Context) -> NDArray[Any]:
+    def transform_examples(
+        self, stage: ExampleStage, values: NDArray[Any], ctx: Context
+    ) -> NDArray[Any]:
         """Change values of single rows of a party: labels, or gradients before they are summed.
 
         Parameters
         ----------
-        stage : Stage
+        stage : ExampleStage
             Time and kind of the values.
         values : array
-            Shape and dtype as described in `Stage`. Rows are the first axis of labels and the
-            second axis of gradients.
+            Shape and dtype as described in `ExampleStage`. Rows are the first axis of labels and
+            the second axis of gradients.
         ctx : Context
             Context of the acting party.
 
@@ -442,11 +559,11 @@ class Defense:
         """
         return values
 
-    def outgoing(self, message: Message, ctx: Context) -> Message:
+    def transform_message(self, message: Message, ctx: Context) -> Message:
         """Return the message that a party sends in place of `message`."""
         return message
 
-    def log_chance(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
+    def log_likelihood(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
         """Return the log probability, in nats, that a client with the columns X sends this message.
 
         The audit uses it for values that are drawn from rows and that no channel describes. 0 means
@@ -463,7 +580,7 @@ class Defense:
         """
         return 0.0
 
-    def candidates(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def allowed_splits(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Restrict which splits may be chosen.
 
         Parameters
@@ -481,7 +598,7 @@ class Defense:
         """
         return mask
 
-    def shown(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
+    def visible_nodes(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Restrict of which nodes other parties learn the rows.
 
         Nodes are shown in pairs of siblings. No descendant of a hidden node is shown. If the root
@@ -508,7 +625,7 @@ class Defense:
         Parameters
         ----------
         message : Message
-            The message before `outgoing`.
+            The message before `transform_message`.
         receivers : sequence of str
             Names of the parties that would receive it.
         ctx : Context
@@ -520,31 +637,27 @@ class Defense:
         """
         return receivers
 
-    def summed(self) -> tuple[type[Message], ...]:
-        """Return the reply types of which only the sum over parties can be opened."""
-        return ()
-
-    def aggregation(self) -> Aggregation | None:
+    def secure_aggregation(self) -> SecureAggregation | None:
         """Create the secure sum of one run, None to use the ideal functionality."""
         return None
 
-    def undone_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
+    def broken_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
         """Return why these colluding principals can open the sealed values, None if they cannot."""
         return None
 
-    def cuts(self) -> CutPlan | None:
+    def cut_plan(self) -> CutPlan | None:
         """Return a plan that replaces the protocol's choice of cut points, None for no change."""
         return None
 
-    def finish(self, model: Any, ctx: Context) -> Any:
+    def repair_model(self, model: Any, ctx: Context) -> Any:
         """Change the model after the training. The change is recorded."""
         return model
 
-    def answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
+    def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Change the scores that an inference query receives."""
         return scores
 
-    def endpoint(self, answers: str, budget: int) -> tuple[str, int]:
+    def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Restrict the answers of an inference endpoint and the number of rows that it answers.
 
         The two values are those of `fedtrees.core.endpoint.Oracle`.

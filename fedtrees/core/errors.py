@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 
@@ -118,6 +119,42 @@ class StoreError(FedtreesError):
     """A run folder cannot be read or written (exit code 7)."""
 
     exit_code = 7
+
+
+class RenamedError(UsageError, AttributeError):
+    """A plug-in uses the former name of an attribute."""
+
+
+def refuse_old_names(cls: type, kind: str, renamed: Mapping[str, str]) -> None:
+    """Raise `RenamedError` if a class defines an attribute or method by its former name.
+
+    Fields of a dataclass are parameters of the plug-in, whose names are free.
+
+    Parameters
+    ----------
+    cls : type
+        The class of a plug-in.
+    kind : str
+        Kind of the plug-in, for the error message.
+    renamed : mapping of str to str
+        New name by former name.
+    """
+    annotations = get_annotations(cls)
+    for name in renamed.keys() & cls.__dict__.keys():
+        if name not in annotations or "ClassVar" in str(annotations[name]):
+            raise RenamedError(
+                f"{kind} {cls.__name__} defines {name!r}, which is now {renamed[name]}; rename it"
+            )
+
+
+def missing_attribute(owner: object, name: str, renamed: Mapping[str, str]) -> AttributeError:
+    """Return the error of an attribute that does not exist, with its new name if it has one."""
+    text = f"{type(owner).__name__!r} object has no attribute {name!r}"
+    return (
+        RenamedError(f"{text}; it is now {renamed[name]}")
+        if name in renamed
+        else (AttributeError(text))
+    )
 
 
 def check_positive(name: str, value: Any) -> None:

@@ -16,7 +16,7 @@ from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.messages import Message, names_of
 
 
-def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
+def transform_message(part: Defense, message: Message, ctx: Context) -> Message:
     """Return the message that a defense sends in place of a message.
 
     Parameters
@@ -35,7 +35,7 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
         a field of integers.
     """
     try:
-        sent = part.outgoing(message, ctx)
+        sent = part.transform_message(message, ctx)
     except FedtreesError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as err:
@@ -47,7 +47,8 @@ def outgoing(part: Defense, message: Message, ctx: Context) -> Message:
         ) from err
     if not isinstance(sent, Message):
         raise ProtocolError(
-            f"{part.name!r}: outgoing returned a {type(sent).__name__}; return the message to send"
+            f"{part.name!r}: transform_message returned a {type(sent).__name__}; return the "
+            "message to send"
         )
     if type(sent) is type(message):
         # Fractions would be truncated or refused at another party, far from the cause.
@@ -83,11 +84,14 @@ def _unit(message: Message, field: str) -> str:
 
 
 def _locate_error(part: Defense, trace: TracebackType | None = None) -> str:
-    """Return file and line of an error in a defense, or of its `outgoing` if there is no error."""
+    """Return file and line of an error in a defense.
+
+    Without an error, they are those of its `transform_message`.
+    """
     module = sys.modules.get(type(part).__module__)
     file = getattr(module, "__file__", None) or "?"
     for frame in reversed(traceback.extract_tb(trace)):
         if frame.filename == file:
             return f"{file}, line {frame.lineno}: {frame.line}"
-    code = getattr(inspect.unwrap(type(part).outgoing), "__code__", None)
+    code = getattr(inspect.unwrap(type(part).transform_message), "__code__", None)
     return f"{file}, line {code.co_firstlineno}" if code else file

@@ -7,16 +7,16 @@ A host owns the randomness, the keys and the defense context of its party. The n
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, Sealing, check_fields, sealed
+from fedtrees.core.messages import AnyMessage, Message, Sealing, check_fields, seal_sums
 from fedtrees.core.party import Party, acting
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation, Closing, Known
+from fedtrees.core.secure_sum import ClientAggregator, SecureAggregation, SumContext
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent
 
@@ -54,11 +54,11 @@ class Agreement:
         """Return the names of the parties of a role, in order."""
         return tuple(name for name, other in self.roles.items() if other == role)
 
-    def sums(self, role: str) -> Known:
+    def sums(self, role: str) -> SumContext:
         """Return the public facts about secure sums of the replies of a role."""
         parties, classes = self.members(role), len(self.schema.classes)
         exact = self.defense.sums_exactly
-        return Known(parties, exact, classes, self.parameters, self.noise_shares(role))
+        return SumContext(parties, exact, classes, self.parameters, self.noise_shares(role))
 
     def noise_shares(self, role: str) -> dict[type[Message], int]:
         """Return the reply types that contain a share of noise, with the required number of shares.
@@ -78,10 +78,11 @@ class Reply:
     Attributes
     ----------
     message : Message or None
-        The reply after the defenses. If `waits` is True, its summed fields are sealed and empty.
-    waits : bool
-        Whether the reply is summed securely. The host then stores the complete reply until `seal`
-        is called.
+        The reply after the defenses. If `awaits_sum` is True, its summed fields are sealed and
+        empty.
+    awaits_sum : bool
+        Whether the reply is summed securely. The host then stores the complete reply until
+        `protect` is called.
     events : tuple of BudgetEvent
         Noisy releases of the party since its previous reply.
     acted : frozenset of int
@@ -89,7 +90,7 @@ class Reply:
     """
 
     message: Message | None = None
-    waits: bool = False
+    awaits_sum: bool = False
     events: tuple[BudgetEvent, ...] = ()
     acted: frozenset[int] = frozenset()
 
@@ -105,7 +106,7 @@ class Host:
         Name of the party.
     streams : Streams
         Parent of the party's random streams.
-    aggregation : Aggregation
+    aggregation : SecureAggregation
         Implementation of secure sums. All hosts of one process share one object. On separate
         machines, each host has a separate one.
     local_data : LocalData, optional
@@ -129,7 +130,7 @@ class Host:
         name: str,
         streams: Streams,
         *,
-        aggregation: Aggregation,
+        aggregation: SecureAggregation,
         local_data: LocalData | None = None,
         sealing: Sealing | None = None,
     ) -> None:
@@ -139,14 +140,14 @@ class Host:
         self._is_random = False  # whether the stored reply contains randomness, see `inside`
         self._streams = streams.child(name)
         self._sealing, self._aggregation = sealing, aggregation
-        self._closing: Closing | None = None
-        self._sums = bool(agreement.summed or agreement.defense.summed)
+        self._aggregator: ClientAggregator | None = None
+        self._sums = bool(agreement.summed or agreement.defense.summed_types)
         # With sample weights, the number of rows does not bound the sums of the party.
         self._rows = (
             None if local_data is None or local_data.weight is not None else len(local_data)
         )
         # The rows are stored only for defenses that read them.
-        reads = any(part.reads_rows for part in agreement.defense.parts)
+        reads = agreement.defense.requirements.reads_local_data
         self.context = Context(
             party=name,
             role=self.role,
@@ -156,7 +157,7 @@ class Host:
             ledger=[],
             columns=None if local_data is None else local_data.columns,
             roles=agreement.roles,
-            _held=local_data if reads else None,
+            _local_data=local_data if reads else None,
         )
 
     def join(self, party: Party) -> None:
@@ -165,8 +166,10 @@ class Host:
         with acting(party):
             party.streams, party.agreement = self._streams, self.agreement
             # The context is bound here, so that the party passes only its rows and messages.
-            party.row_hook = partial(self.agreement.defense.rows, ctx=self.context)
-            party.before_sealing = partial(self.agreement.defense.outgoing, ctx=self.context)
+            party.row_hook = partial(self.agreement.defense.transform_examples, ctx=self.context)
+            party.before_sealing = partial(
+                self.agreement.defense.transform_message, ctx=self.context
+            )
             party.sealing = None if self._sealing is None else self._sealing.part(self.role)
 
     @property
@@ -190,78 +193,79 @@ class Host:
 
     def ledgers(self) -> tuple[Any, Any]:
         """Return the operation counts of the secure sums and of the encrypted computation."""
-        return _operation_counts(self.closing), _operation_counts(self.sealing)
+        return _operation_counts(self.aggregator), _operation_counts(self.sealing)
 
     @property
-    def closing(self) -> Closing:
+    def aggregator(self) -> ClientAggregator:
         """Client side of the secure sums of this party, created at first use."""
-        if self._closing is None:
+        if self._aggregator is None:
             agreed_sums = self.agreement.sums(self.role)
-            self._closing = self._aggregation.closing(self.name, self._rows, agreed_sums)
-        return self._closing
+            self._aggregator = self._aggregation.client_side(self.name, self._rows, agreed_sums)
+        return self._aggregator
 
-    def leaving(self, message: Message) -> Message:
+    def apply_defenses(self, message: AnyMessage) -> AnyMessage:
         """Apply the party's defenses to a message that it sends."""
         with acting(self.party):
-            return self.agreement.defense.outgoing(message, self.context)
+            # A defense changes values, and never the type of a message.
+            return cast(AnyMessage, self.agreement.defense.transform_message(message, self.context))
 
     def take_opened_messages(self) -> list[tuple[Message, str]]:
         """Return the messages that the party decrypted since the last call, with their reasons."""
-        messages, self.closing.kept[:] = [*self.closing.kept], []
+        messages, self.aggregator.opened_messages[:] = [*self.aggregator.opened_messages], []
         return messages
 
-    def tell(self, message: Message, why: str = "") -> Reply:
+    def handle_message(self, message: Message, why: str = "") -> Reply:
         """Deliver a message that has no reply."""
-        self._hear(message)
+        self._record_received(message)
         self.party.answer(message)
         return self._reply()
 
-    def ask(self, message: Message, why: str = "") -> Reply:
+    def handle_request(self, message: Message, why: str = "") -> Reply:
         """Deliver a request and return the reply.
 
-        A reply that is summed securely is stored until `seal` is called. The returned message then
-        has empty summed fields.
+        A reply that is summed securely is stored until `protect` is called. The returned message
+        then has empty summed fields.
 
         Raises
         ------
         ProtocolError
             If the party does not reply.
         """
-        if self.closing.takes(message):
-            return self._reply(self.closing.answer(message))
-        self._hear(message)
+        if self.aggregator.accepts(message):
+            return self._reply(self.aggregator.handle(message))
+        self._record_received(message)
         reply = self.party.answer(message)
         if reply is None:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
-        reply, agreed = self.leaving(reply), self.agreement
+        reply, agreed = self.apply_defenses(reply), self.agreement
         # A reply is summed securely if a defense or the protocol demands it.
         by_defense = agreed.defense.seals(reply, self.context)
         if not by_defense and type(reply) not in agreed.summed:
             return self._reply(reply)
         check_fields(reply)
         self._waiting, self._is_random = reply, by_defense or type(reply) in agreed.shared
-        return self._reply(sealed(reply), waits=True)
+        return self._reply(seal_sums(reply), awaits_sum=True)
 
-    def _hear(self, message: Message) -> None:
+    def _record_received(self, message: Message) -> None:
         """Add a received message to the digest of the party's secure sums.
 
         Nothing happens if the run has no such sums.
         """
         if self._sums:
-            self.closing.hear(message)
+            self.aggregator.record_received(message)
 
-    def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
-        """Send the stored reply in protected form, with the arguments of the opening side."""
-        message = self.closing.seal(self._waiting, how)
-        # The opening side may also request other messages, for example keys. Only a protected reply
+    def protect(self, how: Mapping[str, Any], why: str = "") -> Reply:
+        """Send the stored reply in protected form, with the arguments of the server side."""
+        message = self.aggregator.protect(self._waiting, how)
+        # The server side may also request other messages, for example keys. Only a protected reply
         # has plain content.
         crosses = message is not None and type(message) is type(self._waiting)
         self.inside = self._waiting if crosses and self._is_random else None
         return self._reply(message)
 
-    def _reply(self, message: Message | None = None, *, waits: bool = False) -> Reply:
+    def _reply(self, message: Message | None = None, *, awaits_sum: bool = False) -> Reply:
         """Return a reply with the budget events since the previous reply."""
-        return replace(self.spent(), message=message, waits=waits)
+        return replace(self.spent(), message=message, awaits_sum=awaits_sum)
 
     def spent(self) -> Reply:
         """Return a reply without a message: only budget events, and the defenses that acted."""
@@ -273,4 +277,4 @@ class Host:
 def _operation_counts(party_part: Any) -> Any:
     """Return the operation counts of an object, None if it has no ledger."""
     ledger = getattr(party_part, "ledger", None)
-    return None if ledger is None else ledger.told()
+    return None if ledger is None else ledger.counts()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ForwardRef, Generic, TypeVar, get_args
 
 import numpy as np
 
@@ -114,10 +114,13 @@ class Trait(StrEnum):
     NETWORK = "weights of a network, or a client's update of them"
 
 
+AnyMessage = TypeVar("AnyMessage", bound="Message")
+AnyReply = TypeVar("AnyReply", bound="Message")
+
 _TYPES: dict[str, type[Message]] = {}
 
 
-def sealed(message: Message, *keyholders: str) -> Message:
+def seal_sums(message: Message, *keyholders: str) -> Message:
     """Return the message with its summable fields sealed by the ideal functionality.
 
     Parameters
@@ -133,7 +136,7 @@ def sealed(message: Message, *keyholders: str) -> Message:
     )
 
 
-def closed(message: Message) -> bool:
+def has_sealed_field(message: Message) -> bool:
     """Return whether any field of a message is sealed."""
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
@@ -177,7 +180,7 @@ def check_fields(message: Message) -> None:
         )
 
 
-def emptied(message: Message) -> Message:
+def without_payload(message: Message) -> Message:
     """Return a message without the payload of its sealed fields.
 
     A message without such a payload is returned itself. Keys and ciphertexts differ between runs
@@ -232,6 +235,8 @@ class Message:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if cls.__module__ == __name__:  # `Request` is no message type of its own
+            return
         registered = _TYPES.get(cls.__name__)
         if registered is not None and registered.__module__ != cls.__module__:
             raise ProtocolError(
@@ -286,6 +291,28 @@ class Message:
         return type(self).__name__
 
 
+@dataclass(frozen=True, eq=False)
+class Request(Message, Generic[AnyReply]):
+    """Base class of messages that ask for a reply of one type.
+
+    For example, ``class HistogramRequest(Request["Histogram"])`` asks for histograms.
+    `Network.request` then returns a list of `Histogram`, and refuses other replies. By default, a
+    request reveals nothing.
+    """
+
+    discloses = frozenset()
+
+
+def reply_type(request: type[Message]) -> type[Message]:
+    """Return the type of the replies to a request, `Message` if the request declares none."""
+    for base in getattr(request, "__orig_bases__", ()):
+        for reply in get_args(base):
+            # The class of the reply may be defined below that of the request.
+            kind = message_type(reply.__forward_arg__) if isinstance(reply, ForwardRef) else reply
+            return kind if isinstance(kind, type) else Message
+    return Message
+
+
 def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return a contiguous copy of an array that cannot be made writeable again.
 
@@ -333,14 +360,14 @@ def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message]
     return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
 
 
-def having(*traits: Trait) -> Any:
-    """Declare a defense's `guards` or `requires`: message types that have one of these traits."""
+def types_with(*traits: Trait) -> Any:
+    """Declare types of a defense, for example `handled_types`: those with one of these traits."""
     load_families()
     return _Having(dict.fromkeys(traits, ""), with_reasons=False)
 
 
-def exempting(reasons: Mapping[Trait, str]) -> Any:
-    """Declare a defense's `exempts`: the message types with these traits, each with its reason."""
+def permit_types_with(reasons: Mapping[Trait, str]) -> Any:
+    """Declare `permitted_types` of a defense: the types with these traits, with their reasons."""
     load_families()
     return _Having(reasons, with_reasons=True)
 

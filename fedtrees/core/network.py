@@ -1,51 +1,68 @@
-"""Networks carry messages between parties and record each of them in the transcript.
+"""The network carries messages between parties and records each of them in the transcript.
 
-A coordinator sends requests with `Network.ask` and broadcasts with `Network.tell`. Before a message
-leaves a party, its host applies the defenses. `LocalNetwork` runs all parties in one process. A
-federation (`fedtrees.federation`) reaches the remaining parties over a line to another machine.
+A coordinator sends requests with `Network.request` and broadcasts with `Network.send`. Before a
+message leaves a party, its host applies the defenses. All parties can run in one process, and a
+federation (`fedtrees.federation`) connects parties on other machines by a `RemoteHost`.
 
 A request for histograms, for example, takes these steps:
 
-1. `LocalNetwork.ask` applies the defenses of the server to the request, records the request, and
-   calls `Host.ask` of every client.
+1. `Network.request` applies the defenses of the server to the request, records the request, and
+   calls `Host.handle_request` of every client.
 2. The host passes the request to its party (`Party.answer`), which calls the handler of the message
-   type. The host applies the client's defenses to the reply (`Composition.outgoing`).
-3. Without a secure sum, the transcript records each reply, and the server adds the replies. With a
-   secure sum, the host stores the reply. `Opening.opened` requests it in protected form
-   (`Host.seal`) and computes the sum. The transcript records the replies with sealed fields, and
-   the sum.
+   type. The host applies the client's defenses to the reply (`Composition.transform_message`).
+3. Without a secure sum, the transcript records each reply, and `Network.request_sum` adds the
+   replies. With a secure sum, the host stores the reply. `ServerAggregator.open_sum` requests it in
+   protected form (`Host.protect`) and computes the sum. The transcript records the replies with
+   sealed fields, and the sum.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+from warnings import warn
 from weakref import proxy
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, CutPlan, Level
+from fedtrees.core.defense import Context, CutPlan, OpenNodes
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.host import Agreement, Host, Reply
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import AnyMessage, AnyReply, Message, Request, Sealing, reply_type
 from fedtrees.core.party import Party, acting, acting_party
-from fedtrees.core.remote import Far
-from fedtrees.core.secure_sum import Aggregation, IdealSum, Wire
+from fedtrees.core.remote import RemoteHost
+from fedtrees.core.secure_sum import (
+    AggregationExchange,
+    IdealAggregation,
+    SecureAggregation,
+    add_messages,
+)
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
 
 T = TypeVar("T")
 
 
-class Network(ABC):
-    """Interface through which a coordinator communicates with the parties.
+class Network:
+    """Connection of the parties of a run, through which a coordinator communicates with them.
 
-    `ask` sends a request to several parties and returns their replies, or the secure sum of the
-    replies. `tell` sends a message without a reply. A protocol must not depend on the
-    implementation.
+    `request` sends a request to several parties and returns their replies, `request_sum` returns
+    the sum of the replies, and `send` sends a message without a reply. A protocol must not depend
+    on where the parties run: the network calls the host of a party in this process directly, and
+    that of a party on another machine through a `RemoteHost`.
+
+    Parameters
+    ----------
+    agreement : Agreement
+        Public facts that all parties know.
+    streams : Streams
+        Randomness of the simulated network, for example of lost messages.
+    rows : int or None
+        Declared number of training rows of all parties. None if rows have weights.
+    transcript : Transcript, optional
+        Transcript that records the messages of the training. By default a new one.
 
     Attributes
     ----------
@@ -58,114 +75,6 @@ class Network(ABC):
     declared: Mapping[str, int] = MappingProxyType({})
     weighted: bool = False
 
-    @abstractmethod
-    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Send a request to a role or a party and return the replies in party order.
-
-        If an ideal functionality or a cryptographic protocol hides the single replies, the list
-        contains only their sum.
-
-        Parameters
-        ----------
-        to : str
-            Name of a role or of a party.
-        message : Message
-            The request.
-        why : str
-            Reason for this disclosure, recorded in the transcript.
-
-        Returns
-        -------
-        replies : list of Message
-        """
-
-    @abstractmethod
-    def tell(self, to: str, message: Message, *, why: str) -> Message:
-        """Send a message that has no reply.
-
-        Parameters
-        ----------
-        to : str
-            Name of a role or of a party.
-        message : Message
-            The message before the sender's defenses.
-        why : str
-            Reason for this disclosure, recorded in the transcript.
-
-        Returns
-        -------
-        message : Message
-            The message after the sender's defenses.
-        """
-
-    @abstractmethod
-    def note(self, message: Message, *, why: str) -> None:
-        """Record a message that the acting party decrypted. Nothing is sent."""
-
-    @abstractmethod
-    def members(self, role: str) -> list[str]:
-        """Return the names of the parties of a role, in party order."""
-
-    @abstractmethod
-    def publish(self, message: Message, *, why: str) -> Message:
-        """Release the model to the role ``public``, and return it after the sender's defenses."""
-
-    @abstractmethod
-    def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
-
-    @abstractmethod
-    def allowed_splits(
-        self, tree: int, nodes: int, bins: int, level: Level | None = None
-    ) -> NDArray[np.bool_] | None:
-        """Return which splits the defenses allow.
-
-        Parameters
-        ----------
-        tree : int
-            Number of the tree.
-        nodes, bins : int
-            Number of nodes that are to be split, and of candidate splits of each node.
-        level : Level, optional
-            Statistics of the nodes, for a defense that reads them.
-
-        Returns
-        -------
-        mask : bool array, shape (nodes, bins), or None
-            None if no defense restricts splits.
-        """
-
-    @abstractmethod
-    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
-        """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,)."""
-
-    @abstractmethod
-    def reads_levels(self) -> tuple[bool, bool]:
-        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
-
-    @abstractmethod
-    def cut_plan(self) -> CutPlan | None:
-        """Return how the defenses choose cut points, None if no defense changes the protocol."""
-
-
-class LocalNetwork(Network):
-    """Network of the parties of one process.
-
-    Every party has a line, through which the network calls its host. For a party on another
-    machine, the line sends the calls to that machine.
-
-    Parameters
-    ----------
-    agreement : Agreement
-        Public facts that all parties know.
-    streams : Streams
-        Randomness of the simulated network, for example of lost messages.
-    rows : int or None
-        Declared number of training rows of all parties. None if rows have weights.
-    transcript : Transcript, optional
-        Transcript that records the messages of the training. By default a new one.
-    """
-
     def __init__(
         self,
         agreement: Agreement,
@@ -176,11 +85,13 @@ class LocalNetwork(Network):
         self.agreement, self.defense = agreement, agreement.defense
         self._streams, self._rows = streams, rows
         self._hosts: dict[str, Host] = {}
-        self._lines: dict[str, Host | Far] = {}
+        self._all_hosts: dict[str, Host | RemoteHost] = {}
         self.transcript, self.inference = transcript or Transcript(), Transcript()
         self._ledger = self.transcript  # ledger of training and of predictions
-        self.aggregation: Aggregation = self.defense.aggregation() or IdealSum()
-        self._opening = self.aggregation.opening()
+        self.aggregation: SecureAggregation = (
+            self.defense.secure_aggregation() or IdealAggregation()
+        )
+        self._aggregator = self.aggregation.server_side()
 
     def join(self, host: Host) -> None:
         """Connect the host of a party. Replies are returned in the order of joining.
@@ -190,30 +101,30 @@ class LocalNetwork(Network):
         ProtocolError
             If the name is taken.
         """
-        self.reach(host.name, self.line(host))
+        self.connect(host.name, host)
         self._hosts[host.name] = host
         with acting(host.party):
             # A weak reference, so that a party gives no access to another one.
             host.party.net = proxy(self)
 
-    def reach(self, name: str, line: Host | Far) -> None:
-        """Connect a party by its host or by a line to its machine.
+    def connect(self, name: str, host: Host | RemoteHost) -> None:
+        """Connect a party by its host, which may be on another machine.
 
         Raises
         ------
         ProtocolError
             If the name is taken.
         """
-        if name in self._lines:
+        if name in self._all_hosts:
             raise ProtocolError(f"party names must be unique; {name!r} joined twice")
-        self._lines[name] = line
+        self._all_hosts[name] = host
         self.transcript.roles[name] = self.agreement.roles[name]
-        self.settle([name])
+        self.collect_spending([name])
 
     @property
     def names(self) -> list[str]:
         """Names of all parties, in the order of joining."""
-        return list(self._lines)
+        return list(self._all_hosts)
 
     @property
     def parties(self) -> list[Party]:
@@ -228,21 +139,20 @@ class LocalNetwork(Network):
         """Return the defense context of a party."""
         return self._hosts[name].context
 
-    def line(self, host: Host) -> Host | Far:
-        """Return the object through which the network calls a host.
+    @overload
+    def request(self, to: str, message: Request[AnyReply], *, why: str) -> list[AnyReply]: ...
 
-        In one process, this is the host itself.
-        """
-        return host
+    @overload
+    def request(self, to: str, message: Message, *, why: str) -> list[Message]: ...
 
-    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
+    def request(self, to: str, message: Any, *, why: str) -> list[Any]:
         """Send a request and return the replies in party order, or one message with their sum.
 
         Parameters
         ----------
         to : str
             Name of a role or of a party.
-        message : Message
+        message : Request
             The request before the sender's defenses.
         why : str
             Reason for this disclosure, recorded in the transcript.
@@ -255,26 +165,35 @@ class LocalNetwork(Network):
         Raises
         ------
         ProtocolError
-            If a party does not reply, or if some replies are summed securely and some are not.
+            If a party does not reply, or with another type of message than the request declares,
+            or if some replies are summed securely and some are not.
         """
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        line_replies = self._each(receivers, lambda line: line.ask(message, why))
+        host_replies = self._each(receivers, lambda host: host.handle_request(message, why))
         replies = {
-            name: self._check_reply(name, reply, message) for name, reply in line_replies.items()
+            name: _check_reply(name, reply.message, message) for name, reply in host_replies.items()
         }
         # Without a secure sum, the transcript records each reply in plain form.
-        if not any(reply.waits for reply in line_replies.values()):
+        if not any(reply.awaits_sum for reply in host_replies.values()):
             for name, reply in replies.items():
                 self.transcript.record(name, (sender,), reply, why)
             return list(replies.values())
-        if not all(reply.waits for reply in line_replies.values()):
+        if not all(reply.awaits_sum for reply in host_replies.values()):
             raise ProtocolError(f"of replies to {type(message).__name__} only some are summed")
-        total = self._opening.opened(replies, self._wire(sender, replies), why)
+        total = self._aggregator.open_sum(replies, self._exchange(sender, replies), why)
         self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
         return [total]
 
-    def tell(self, to: str, message: Message, *, why: str) -> Message:
+    def request_sum(self, to: str, message: Request[AnyReply], *, why: str) -> AnyReply:
+        """Send a request and return the sum of the replies (`add_messages`).
+
+        The parameters are those of `request`. The server sees only the sum if a defense or the
+        protocol sums the replies securely.
+        """
+        return add_messages(self.request(to, message, why=why))
+
+    def send(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
         """Send a message that has no reply, and return it after the sender's defenses.
 
         Parameters
@@ -286,23 +205,33 @@ class LocalNetwork(Network):
         why : str
             Reason for this disclosure, recorded in the transcript.
         """
-        _, message, receivers = self._send(to, message, why)
-        self._each(receivers, lambda line: line.tell(message, why))
-        return message
+        _, sent, receivers = self._send(to, message, why)
+        self._each(receivers, lambda host: host.handle_message(sent, why))
+        return sent
+
+    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
+        """Old name of `request`, for one release."""
+        warn("Network.ask is now Network.request", DeprecationWarning, stacklevel=2)
+        return self.request(to, message, why=why)
+
+    def tell(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
+        """Old name of `send`, for one release."""
+        warn("Network.tell is now Network.send", DeprecationWarning, stacklevel=2)
+        return self.send(to, message, why=why)
 
     def costs(self, sealing: Sealing | None) -> dict[str, float]:
         """Return the costs of all parties' cryptography: operation counts and CPU seconds."""
-        ledgers = self.every(self.names, lambda line: line.ledgers())
+        ledgers = self.call_hosts(self.names, lambda host: host.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
-        if self._opening.ledger is not None:
-            sums[self.transcript.coordinator] = self._opening.ledger.told()
+        if self._aggregator.ledger is not None:
+            sums[self.transcript.coordinator] = self._aggregator.ledger.counts()
         sealing_ledgers = [ledger for _, ledger in ledgers.values() if ledger]
         return {
             **self.aggregation.costs(sums),
             **(sealing.costs(sealing_ledgers) if sealing else {}),
         }
 
-    def note(self, message: Message, *, why: str) -> None:
+    def record_opened(self, message: Message, *, why: str) -> None:
         """Record a message that the acting party decrypted. Nothing is sent."""
         name = self._sender().name
         self.transcript.record(name, (name,), message, why)
@@ -310,14 +239,14 @@ class LocalNetwork(Network):
     def publish(self, message: Message, *, why: str) -> Message:
         """Release the model to the role ``public``, and return it after the sender's defenses."""
         name = self._sender().name
-        message = self._leaving(name, message)
+        message = self._apply_defenses(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
         self.transcript.record(name, (PUBLIC,), message, why)
         return message
 
-    def spend(self, mechanism: str, **release: Any) -> None:
-        """Enter noisy releases of the protocol itself into the ledger (`Context.spend`)."""
-        self.context(self._sender().name).spend(mechanism, **release)
+    def record_release(self, mechanism: str, **release: Any) -> None:
+        """Enter releases of the protocol itself into the ledger (`Context.record_release`)."""
+        self.context(self._sender().name).record_release(mechanism, **release)
 
     def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
         """Predict rows of which each party has some of the columns.
@@ -363,10 +292,10 @@ class LocalNetwork(Network):
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role, in the order of joining."""
-        return [name for name in self._lines if self.agreement.roles[name] == role]
+        return [name for name in self._all_hosts if self.agreement.roles[name] == role]
 
     def allowed_splits(
-        self, tree: int, nodes: int, bins: int, level: Level | None = None
+        self, tree: int, nodes: int, bins: int, level: OpenNodes | None = None
     ) -> NDArray[np.bool_] | None:
         """Return which splits the defenses allow, None if no defense restricts them.
 
@@ -376,71 +305,73 @@ class LocalNetwork(Network):
             Number of the tree.
         nodes, bins : int
             Number of nodes that are to be split, and of candidate splits of each node.
-        level : Level, optional
+        level : OpenNodes, optional
             Statistics of the nodes, for a defense that reads them.
         """
         party = acting_party()
-        if party is None or not self.defense.restricts_splits:
+        if party is None or "allowed_splits" not in self.defense.hooks:
             return None
         mask = np.ones((nodes, bins), dtype=bool)
-        return self.defense.candidates(mask, tree, replace(self.context(party.name), level=level))
+        return self.defense.allowed_splits(
+            mask, tree, replace(self.context(party.name), open_nodes=level)
+        )
 
-    def shown_nodes(self, level: Level) -> NDArray[np.bool_]:
+    def shown_nodes(self, level: OpenNodes) -> NDArray[np.bool_]:
         """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,).
 
         A party that knows the rows of a node and of one of its children can compute those of the
         second child. Therefore, both children are shown or both are hidden.
         """
-        context = replace(self.context(self._sender().name), level=level)
-        mask = self.defense.shown(np.ones(len(level.nodes), dtype=bool), level.tree, context)
+        context = replace(self.context(self._sender().name), open_nodes=level)
+        mask = self.defense.visible_nodes(
+            np.ones(len(level.nodes), dtype=bool), level.tree, context
+        )
         if len(mask) > 1:
             # Nodes are in pairs of siblings, except the root.
             mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
         return mask
 
     def reads_levels(self) -> tuple[bool, bool]:
-        """Return whether a defense reads a `Level`, and whether it also reads its class counts."""
-        reads = self.defense.restricts_splits or self.defense.hides_nodes
-        return reads, self.defense.counts_classes
+        """Return whether a defense reads `OpenNodes`, and whether it reads their class counts."""
+        reads = bool(self.defense.hooks & {"allowed_splits", "visible_nodes"})
+        return reads, self.defense.requirements.class_counts
 
     def cut_plan(self) -> CutPlan | None:
         """Return how the defenses choose cut points, None if no defense changes the protocol."""
         # A part that chooses cut points counts as acting.
-        settling = [i for i, p in enumerate(self.defense.parts) if p.cuts() is not None]
+        settling = [i for i, p in enumerate(self.defense.parts) if p.cut_plan() is not None]
         self.transcript.acted.update(settling)
-        return self.defense.cut_plan
+        return self.defense.cut_plan()
 
-    def _enter(self, reply: Reply) -> Reply:
-        """Record the budget events of a reply, and which defenses acted."""
-        self._ledger.events += reply.events
-        self._ledger.acted |= reply.acted
-        return reply
+    def call_hosts(
+        self, names: Iterable[str], call: Callable[[Host | RemoteHost], T]
+    ) -> dict[str, T]:
+        """Call a function with the host of each party and return the results by party, in order."""
+        return {name: call(self._all_hosts[name]) for name in names}
 
-    def every(self, names: Iterable[str], say: Callable[[Host | Far], T]) -> dict[str, T]:
-        """Call a function with the line of each party and return the results by party, in order."""
-        return {name: say(self._lines[name]) for name in names}
+    def _each(
+        self, names: Iterable[str], call: Callable[[Host | RemoteHost], Reply]
+    ) -> dict[str, Reply]:
+        """Call a function with the host of each party, and record the parties' budget events."""
+        replies = self.call_hosts(names, call)
+        for reply in replies.values():
+            self._ledger.events += reply.events
+            self._ledger.acted |= reply.acted
+        return replies
 
-    def _each(self, names: Iterable[str], say: Callable[[Host | Far], Reply]) -> dict[str, Reply]:
-        """Call a function with the line of each party, and record the parties' budget events."""
-        return {name: self._enter(reply) for name, reply in self.every(names, say).items()}
-
-    def settle(self, names: Iterable[str]) -> None:
+    def collect_spending(self, names: Iterable[str]) -> None:
         """Record the budget events of parties since their last reply."""
-        self._each(names, lambda line: line.spent())
+        self._each(names, lambda host: host.spent())
 
-    def _check_reply(self, name: str, reply: Reply, message: Message) -> Message:
-        """Return the message of a reply, or raise `ProtocolError` if there is none."""
-        if reply.message is None:
-            raise ProtocolError(f"{name!r} gave no reply to {type(message).__name__}")
-        return reply.message
-
-    def _leaving(self, name: str, message: Message) -> Message:
+    def _apply_defenses(self, name: str, message: AnyMessage) -> AnyMessage:
         """Return a message of the acting party after its defenses."""
-        message = self._hosts[name].leaving(message)
-        self.settle([name])
+        message = self._hosts[name].apply_defenses(message)
+        self.collect_spending([name])
         return message
 
-    def _send(self, to: str, message: Message, why: str) -> tuple[str, Message, Sequence[str]]:
+    def _send(
+        self, to: str, message: AnyMessage, why: str
+    ) -> tuple[str, AnyMessage, Sequence[str]]:
         """Apply the defenses to a message of the acting party and record it.
 
         Return the sender, the message as it was sent, and the receivers.
@@ -452,32 +383,32 @@ class LocalNetwork(Network):
         # The first sender is the coordinator. A party does not send to itself.
         other_receivers = [receiver for receiver in self._resolve(to) if receiver != name]
         receivers = self.defense.audience(message, other_receivers, self.context(name))
-        message = self._leaving(name, message)
+        message = self._apply_defenses(name, message)
         self.transcript.record(name, tuple(receivers), message, why)
         # The server side also digests what it sent, to compare it with the clients' digests.
-        self._opening.hear(receivers, message)
+        self._aggregator.record_sent(receivers, message)
         return name, message, receivers
 
-    def _wire(self, server: str, pending_replies: Mapping[str, Message]) -> Wire:
-        """Return the access to the network that the opening side of one secure sum needs."""
+    def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> AggregationExchange:
+        """Return the access to the network that the server side of one secure sum needs."""
         agreed = self.agreement
         shares = agreed.noise_shares(agreed.roles[next(iter(pending_replies))])
         kinds = {type(reply) for reply in pending_replies.values()}
         # A sum over fewer replies would contain less noise than the privacy claim assumes.
         least = max((shares[kind] for kind in kinds & {*shares}), default=0)
 
-        def ask(
+        def request(
             to: Sequence[str], message: Message, why: str, back: str = "", gone: Sequence[str] = ()
         ) -> dict[str, Message]:
             self.transcript.rounds += 1
             self.transcript.record(server, tuple(to), message, why)
             reachable = [n for n in to if n not in gone]
             return record_replies(
-                self._each(reachable, lambda line: line.ask(message, why)), back or why
+                self._each(reachable, lambda host: host.handle_request(message, why)), back or why
             )
 
-        def seal(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
-            return record_replies(self._each(names, lambda line: line.seal(how, why)), why)
+        def protect(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
+            return record_replies(self._each(names, lambda host: host.protect(how, why)), why)
 
         def record_replies(replies: Mapping[str, Reply], why: str) -> dict[str, Message]:
             for name, reply in replies.items():
@@ -497,7 +428,9 @@ class LocalNetwork(Network):
         agreed_sums = agreed.sums(agreed.roles[next(iter(pending_replies))])
         # Losses of messages are simulated with separate randomness.
         on_the_way = self._streams.child("network")
-        return Wire(server, self._rows, agreed_sums, ask, seal, on_the_way, least)
+        return AggregationExchange(
+            server, self._rows, agreed_sums, request, protect, on_the_way, least
+        )
 
     def _sender(self) -> Party:
         """Return the acting party, or raise `ProtocolError` if it is not in this network."""
@@ -508,10 +441,23 @@ class LocalNetwork(Network):
 
     def _resolve(self, to: str) -> list[str]:
         """Return the names of the parties of a role, or the name of a single party."""
-        if to in self._lines:
+        if to in self._all_hosts:
             return [to]
         members = self.members(to)
         if not members:
-            names = {*self._lines, *(self.agreement.roles[name] for name in self._lines)}
+            names = {*self._all_hosts, *(self.agreement.roles[name] for name in self._all_hosts)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return members
+
+
+def _check_reply(name: str, reply: Message | None, request: Message) -> Message:
+    """Return a reply, or raise `ProtocolError` if it is missing or has another declared type."""
+    if reply is None:
+        raise ProtocolError(f"{name!r} gave no reply to {type(request).__name__}")
+    expected = reply_type(type(request))
+    if not isinstance(reply, expected):
+        raise ProtocolError(
+            f"{name!r} replied to {type(request).__name__} with {type(reply).__name__}; the "
+            f"request declares {expected.__name__}"
+        )
+    return reply

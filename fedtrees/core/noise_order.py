@@ -18,18 +18,18 @@ from fedtrees.core.reasons import Reason
 #: A change of labels also changes everything that is computed from labels.
 _OF_ROWS = ("labels", "gradients", "example-gradients")
 #: The order of restrictions is irrelevant, because their masks are intersected.
-_RESTRICTIONS = ("candidates", "shown")
+_RESTRICTIONS = ("allowed_splits", "visible_nodes")
 
 
 def sites(part: Defense) -> frozenset[Site]:
     """Return the sites at which a part changes private values.
 
-    Sites are message types, kinds of `Stage`, and masks of splits and nodes.
+    Sites are message types, kinds of `ExampleStage`, and masks of splits and nodes.
     """
-    changed: set[Site] = {*part.guards} if "outgoing" in part.acts_through else set()
-    if "rows" in part.acts_through:
-        changed |= part.acts_on
-    return frozenset(changed | {*part.acts_through} & {*_RESTRICTIONS})
+    changed: set[Site] = {*part.handled_types} if "transform_message" in part.hooks else set()
+    if "transform_examples" in part.hooks:
+        changed |= part.example_stages
+    return frozenset(changed | (part.hooks & {*_RESTRICTIONS}))
 
 
 def bounded(part: Defense) -> bool:
@@ -47,7 +47,7 @@ def misplaced(parts: Sequence[Defense]) -> Reason | None:
         for a, part in enumerate(parts):
             if a == b:
                 continue
-            if part.reads_rows and not bounded(part):
+            if part.requirements.reads_local_data and not bounded(part):
                 return Reason("reads-rows", subject=part.name, claiming=claiming.name)
             at = _before(part, sites(claiming))
             if at is None and a < b:
@@ -85,21 +85,21 @@ def misplaced_in(
         exact where the noise is added.
     """
     for part in parts:
-        if part.reads_rows and not bounded(part):
+        if part.requirements.reads_local_data and not bounded(part):
             return Reason("reads-rows", subject=part.name, claiming=protocol)
         # A role that reads these sums would see them before the noise is added.
-        opened = {*noised} & {*part.summed()} - {*shared}
-        if part.opens_to and opened:
+        opened = {*noised} & {*part.summed_types} - {*shared}
+        if part.additional_readers and opened:
             arguments = {
                 "type": _name(min(opened, key=_name)),
-                "who": ", ".join(sorted(part.opens_to)),
+                "who": ", ".join(sorted(part.additional_readers)),
             }
             return Reason("opens-sums", subject=part.name, protocol=protocol, **arguments)
         at = _before(part, noised)
         sent = _open(part) & {*noised}
-        if "aggregation" in part.acts_through:
+        if "secure_aggregation" in part.hooks:
             sent |= opened - {*part.nonexpansive}
-        if at is None and sent and part.at & {*roles}:
+        if at is None and sent and part.roles & {*roles}:
             at = min(sent, key=_name)
         if at is not None:
             named = {"subject": part.name, "protocol": protocol}
@@ -128,7 +128,7 @@ def _feeds(stage: str, site: Site) -> bool:
 def _same_place(part: Defense, claiming: Defense) -> Site | None:
     """Return a site at which both parts act and which only the claiming part may change."""
     both = (_open(part) & sites(claiming)) - {*_RESTRICTIONS}
-    met = {site for site in both if isinstance(site, str) or part.at & claiming.at}
+    met = {site for site in both if isinstance(site, str) or part.roles & claiming.roles}
     return min(met, key=_name, default=None)
 
 

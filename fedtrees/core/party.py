@@ -118,8 +118,8 @@ class Party(metaclass=_Walled):
     streams : Streams
         Secret randomness of this party, set by its host.
     row_hook : callable
-        Applies the defenses to the labels and gradients of the party's rows (`Defense.rows` without
-        its context), set by its host.
+        Applies the defenses to the labels and gradients of the party's rows
+        (`Defense.transform_examples` without its context), set by its host.
     before_sealing : callable
         Applies the defenses to a message, for a party that encrypts its messages itself.
     queries : LocalData
@@ -247,7 +247,7 @@ class Behaviour:
     noticed: ClassVar[str] = ""
 
 
-def turn(party: Party, name: str) -> None:
+def install_behaviour(party: Party, name: str) -> None:
     """Turn an honest party into a dishonest one, by the name of a behaviour.
 
     Raises

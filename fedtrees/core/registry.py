@@ -12,7 +12,7 @@ import importlib.util
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import entry_points
@@ -119,6 +119,16 @@ class Registry:
         values = [e.value for e in _entries(kind) if e.name == name]
         return bool(values) and all(value.startswith(_OURS) for value in values)
 
+    @property
+    def is_built_in(self) -> bool:
+        """Whether every name of a protocol, a defense, ... belongs to this package only.
+
+        Facts about the registered names then depend on the source of fedtrees alone.
+        """
+        return not self.elsewhere and all(
+            self.is_ours(kind, name) for kind in KINDS for name in self.names(kind)
+        )
+
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or function with this name.
 
@@ -157,7 +167,7 @@ class Registry:
             If a parameter is unknown or missing, or if its value is refused.
         """
         maker = self.get(kind, spec.name)
-        parameters = inspect.signature(maker).parameters
+        parameters = _parameters(maker)
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
@@ -233,6 +243,12 @@ def importing(what: str, trusted: bool = False) -> Iterator[None]:
             f"{what} was not imported within {seconds:g} seconds; look for a loop, a sleep or a "
             "request to a network at the top level of its file, or give a larger --time-limit"
         ) from None
+
+
+@cache
+def _parameters(maker: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a class or function."""
+    return inspect.signature(maker).parameters
 
 
 @cache  # what is installed does not change under a process, and reading it takes 5 ms

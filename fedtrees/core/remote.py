@@ -48,7 +48,7 @@ def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
     return header, blob[end:]
 
 
-class Served:
+class HostServer:
     """Server end of a line: it executes the calls of the network on a host.
 
     If a call fails, only the type of the exception is sent, because its text may contain values of
@@ -96,28 +96,29 @@ class Served:
         if operation == "spent":
             reply = self._host.spent()
         elif operation == "seal":
-            reply = self._host.seal(header["how"])
+            reply = self._host.protect(header["how"])
         elif operation in ("ask", "tell"):
             message = decode(body)
             if self._log is not None:
                 self._log(message, why, False)
-            reply = self._host.ask(message) if operation == "ask" else self._host.tell(message)
+            handle = self._host.handle_request if operation == "ask" else self._host.handle_message
+            reply = handle(message)
         else:
             raise ProtocolError(f"a host does not {operation!r}")
         if self._log is not None:
             for opened, reason in self._host.take_opened_messages():
                 self._log(opened, reason, None)
-            if reply.message is not None and not reply.waits:
+            if reply.message is not None and not reply.awaits_sum:
                 self._log(reply.message, why, True)
         reply_header = {
-            "waits": reply.waits,
+            "waits": reply.awaits_sum,
             "events": [vars(event) for event in reply.events],
             "acted": sorted(reply.acted),
         }
         return framed(reply_header, reply.message)
 
 
-class Far:
+class RemoteHost:
     """Client end of a line, with the same methods as a `Host`.
 
     Parameters
@@ -131,16 +132,16 @@ class Far:
     def __init__(self, name: str, send: Callable[[bytes], bytes]) -> None:
         self.name, self._send = name, send
 
-    def ask(self, message: Message, why: str = "") -> Reply:
-        """Call `Host.ask`."""
+    def handle_request(self, message: Message, why: str = "") -> Reply:
+        """Call `Host.handle_request`."""
         return self._reply({"does": "ask", "why": why}, message)
 
-    def tell(self, message: Message, why: str = "") -> Reply:
-        """Call `Host.tell`."""
+    def handle_message(self, message: Message, why: str = "") -> Reply:
+        """Call `Host.handle_message`."""
         return self._reply({"does": "tell", "why": why}, message)
 
-    def seal(self, how: Mapping[str, Any], why: str = "") -> Reply:
-        """Call `Host.seal`."""
+    def protect(self, how: Mapping[str, Any], why: str = "") -> Reply:
+        """Call `Host.protect`."""
         return self._reply({"does": "seal", "how": how, "why": why})
 
     def spent(self) -> Reply:

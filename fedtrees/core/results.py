@@ -26,7 +26,7 @@ Kind = Literal["text", "whole", "number", "guarantee"]
 # Larger integers cannot be represented exactly by a float.
 MOST_WHOLE = 2**53 - 1
 #: Names of the baselines that each label-holding party trains on its local data: its rows
-#: (horizontal) or its columns (vertical), see `Protocol.alone`.
+#: (horizontal) or its columns (vertical), see `ProtocolInfo.local_reference`.
 LOCAL_ONLY, ACTIVE_ONLY = ALONE = ("local-only", "active-only")
 
 

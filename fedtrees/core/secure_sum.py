@@ -1,19 +1,21 @@
 """Secure aggregation: the server learns the sum of the clients' replies and nothing else.
 
 Training on histograms needs only sums over all clients. This module defines the interface of a
-secure sum: `Closing` is the client side, `Opening` the server side, and `Aggregation` creates both.
-It implements the ideal functionality `IdealSum`, a trusted third party that adds the replies. The
-defenses ``masking`` and ``paillier`` implement the same interface with cryptography.
+secure sum: `ClientAggregator` is the client side, `ServerAggregator` the server side, and
+`SecureAggregation` creates both. It implements the ideal functionality `IdealAggregation`, a
+trusted third party that adds the replies. `fedtrees.crypto.masking` and
+`fedtrees.crypto.paillier_sum` implement the same interface with cryptography.
 
 A secure sum takes four steps:
 
 1. The server sends a request. Each client computes its reply. Its host (`fedtrees.core.host`)
    applies the defenses, stores the reply, and shows the network only the fields that are not
    summed.
-2. The network (`fedtrees.core.network`) passes these incomplete replies to `Opening.opened`.
-3. The opening side requests the protected replies. Each host creates its protected reply with
-   `Closing.seal`, for example by adding pairwise masks.
-4. The opening side computes the sum and returns it as one message of the type of the replies.
+2. The network (`fedtrees.core.network`) passes these incomplete replies to
+   `ServerAggregator.open_sum`.
+3. The server side requests the protected replies. Each host creates its protected reply with
+   `ClientAggregator.protect`, for example by adding pairwise masks.
+4. The server side computes the sum and returns it as one message of the type of the replies.
 
 The module also contains the arithmetic of all sums: `add_messages`, and the conversion between
 floats and integers that makes sums exact.
@@ -33,7 +35,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, EquivocationError, ProtocolError
-from fedtrees.core.messages import Message, Sealed, sealed
+from fedtrees.core.messages import AnyMessage, Message, Sealed, seal_sums
 from fedtrees.core.streams import Streams
 
 # A float is represented by twelve signed digits of 32 bits, in units of 2^-192. Every digit is
@@ -47,7 +49,7 @@ _LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # every finite float
 
 
 @dataclass(frozen=True)
-class Known:
+class SumContext:
     """Public facts about the secure sums of a run."""
 
     parties: tuple[str, ...]  # names of the parties whose replies are added
@@ -60,22 +62,22 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Wire:
-    """Access of the opening side to the network during one secure sum."""
+class AggregationExchange:
+    """Access of the server side to the network during one secure sum."""
 
     server: str  # name of the party that sent the request and opens the sum
     # Declared number of training rows of all parties. None if the rows have sample weights, because
     # their number then does not bound a sum.
     rows: int | None
-    known: Known
-    # ``ask(to, message, why, back="", gone=())`` sends a message of the aggregation protocol, for
-    # example a public key, to all parties in ``to`` and returns the replies by party. ``back`` is
-    # the recorded reason of the replies if it differs from ``why``. Parties in ``gone`` are
+    context: SumContext
+    # ``request(to, message, why, back="", gone=())`` sends a message of the aggregation protocol,
+    # for example a public key, to all parties in ``to`` and returns the replies by party. ``back``
+    # is the recorded reason of the replies if it differs from ``why``. Parties in ``gone`` are
     # simulated as disconnected and do not reply.
-    ask: Callable[..., dict[str, Message]]
-    # ``seal(names, how, why)`` requests the protected replies of the parties. ``how`` contains the
-    # arguments of their `Closing.seal`.
-    seal: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Message]]
+    request: Callable[..., dict[str, Any]]
+    # ``protect(names, how, why)`` requests the protected replies of the parties. ``how`` contains
+    # the arguments of their `ClientAggregator.protect`.
+    protect: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Any]]
     # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
     # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
@@ -83,14 +85,14 @@ class Wire:
     least: int = 0
 
 
-class Closing(ABC):
+class ClientAggregator(ABC):
     """Client side of secure sums. It protects the replies of one client and stores its keys.
 
     Attributes
     ----------
     ledger : object or None
-        Counts of cryptographic operations (`fedtrees.sealing.ledger`), None if there are none.
-    kept : list of (Message, str)
+        Counts of cryptographic operations (`fedtrees.crypto.costs`), None if there are none.
+    opened_messages : list of (Message, str)
         Messages that this client decrypted, each with the reason. The host moves them to the
         transcript.
     """
@@ -102,19 +104,19 @@ class Closing(ABC):
     rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {}
 
     def __init__(self) -> None:
-        self.kept: list[tuple[Message, str]] = []
-        self._told = blake2b()
+        self.opened_messages: list[tuple[Message, str]] = []
+        self._history = blake2b()
 
-    def hear(self, message: Message) -> None:
+    def record_received(self, message: Message) -> None:
         """Add a received message to the digest of everything that the client received.
 
         A sum is opened only if all clients have the same digest. Otherwise a malicious server could
         send different requests to different clients and infer the reply of one client from the sum.
         """
-        self._told.update(digest_of(message))
+        self._history.update(digest_of(message))
 
     @abstractmethod
-    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
         """Return the message that this client sends in place of its reply.
 
         Parameters
@@ -122,20 +124,20 @@ class Closing(ABC):
         reply : Message or None
             The stored reply. None if there is none yet.
         how : mapping of str to object
-            Arguments of the opening side (`Wire.seal`).
+            Arguments of the server side (`AggregationExchange.protect`).
 
         Returns
         -------
         message : Message or None
-            The protected reply, or another message that the opening side requested. None if the
+            The protected reply, or another message that the server side requested. None if the
             client sends nothing.
         """
 
-    def takes(self, message: Message) -> bool:
+    def accepts(self, message: Message) -> bool:
         """Return whether a message belongs to the aggregation protocol and not to the training."""
         return False
 
-    def answer(self, message: Message) -> Message | None:
+    def handle(self, message: Message) -> Message | None:
         """Handle a message of the aggregation protocol and return the reply, if there is one.
 
         Raises
@@ -146,41 +148,43 @@ class Closing(ABC):
         raise ProtocolError(f"{type(self).__name__} takes no {type(message).__name__}")
 
 
-class Opening(ABC):
+class ServerAggregator(ABC):
     """Server side of secure sums. It collects the protected replies and opens their sum."""
 
     ledger: Any = None
 
-    def hear(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - few implementations need it
+    def record_sent(self, names: Iterable[str], message: Message) -> None:  # noqa: B027 - few implementations need it
         """Record a message that was sent to these parties."""
 
     @abstractmethod
-    def opened(self, pending_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def open_sum(
+        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+    ) -> Message:
         """Collect the protected replies and return their sum.
 
-        Implementations must not open a sum of fewer than ``wire.least`` replies.
+        Implementations must not open a sum of fewer than ``exchange.least`` replies.
 
         Parameters
         ----------
         pending_replies : mapping of str to Message
             One incomplete reply per party, all of the same type. Their summed fields are sealed and
             empty.
-        wire : Wire
+        exchange : AggregationExchange
             Access to the network.
         why : str
             Recorded reason of the protected replies.
         """
 
 
-class Aggregation(ABC):
-    """Secure sums of one run. `Defense.aggregation` creates them.
+class SecureAggregation(ABC):
+    """Secure sums of one run. `Defense.secure_aggregation` creates them.
 
     An implementation must not store the secrets of a party. The ideal functionality is the
     exception: it represents a trusted third party, and all parties of a run share one instance.
     """
 
     @abstractmethod
-    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
+    def client_side(self, name: str, rows: int | None, context: SumContext) -> ClientAggregator:
         """Create the client side of one party.
 
         Parameters
@@ -189,12 +193,12 @@ class Aggregation(ABC):
             Name of the party.
         rows : int or None
             Number of its rows, None if they have sample weights.
-        facts : Known
+        context : SumContext
             Public facts about the sums of this run.
         """
 
     @abstractmethod
-    def opening(self) -> Opening:
+    def server_side(self) -> ServerAggregator:
         """Create the server side."""
 
     def costs(self, ledgers: Mapping[str, Any]) -> Mapping[str, float]:
@@ -202,11 +206,7 @@ class Aggregation(ABC):
         return {}
 
 
-#: For each party, the digest of all messages that it received, and its plain reply.
-Inside = dict[str, tuple[bytes, Message]]
-
-
-class IdealSum(Aggregation):
+class IdealAggregation(SecureAggregation, ServerAggregator):
     """The ideal functionality of a secure sum: a trusted third party that adds the replies.
 
     The server receives only the sum. Attacks that succeed against the ideal functionality succeed
@@ -214,68 +214,26 @@ class IdealSum(Aggregation):
     """
 
     def __init__(self) -> None:
-        self.inside: Inside = {}
+        # The digest of all messages that a party received, and its plain reply, by party.
+        self.replies: dict[str, tuple[bytes, Message]] = {}
         self._last: tuple[Message | None, bytes] = None, b""
+
+    def client_side(self, name: str, rows: int | None, context: SumContext) -> ClientAggregator:
+        return _IdealClient(name, self)
+
+    def server_side(self) -> ServerAggregator:
+        return self
 
     def digest(self, message: Message) -> bytes:
         """Return the digest of a message, computed once for all receivers of a broadcast."""
         if self._last[0] is not message:
-            # A broadcast is digested once, and not once per receiver.
             self._last = message, digest_of(message)
         return self._last[1]
 
-    def closing(self, name: str, rows: int | None, facts: Known) -> Closing:
-        """Create the client side that passes the replies of one party to the trusted third party.
-
-        Parameters
-        ----------
-        name : str
-            Name of the party.
-        rows, facts
-            Not used.
-        """
-        return IdealClosing(name, self)
-
-    def opening(self) -> Opening:
-        """Create the server side that receives the sums from the third party."""
-        return IdealOpening(self.inside)
-
-
-class IdealClosing(Closing):
-    """Client side of the ideal functionality."""
-
-    def __init__(self, name: str, sums: IdealSum) -> None:
-        super().__init__()
-        self._name, self._sums = name, sums
-
-    def hear(self, message: Message) -> None:
-        """Add a received message to the digest of everything that the client received."""
-        self._told.update(self._sums.digest(message))
-
-    def seal(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
-        """Pass the reply to the third party, and return it with empty summed fields."""
-        assert reply is not None
-        self._sums.inside[self._name] = self._told.digest(), reply
-        return sealed(reply)
-
-
-class IdealOpening(Opening):
-    """Server side of the ideal functionality."""
-
-    def __init__(self, inside: Inside) -> None:
-        self._inside = inside
-
-    def opened(self, pending_replies: Mapping[str, Message], wire: Wire, why: str) -> Message:
+    def open_sum(
+        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+    ) -> Message:
         """Collect the replies and return their sum.
-
-        Parameters
-        ----------
-        pending_replies : mapping of str to Message
-            One incomplete reply per party.
-        wire : Wire
-            Access to the network.
-        why : str
-            Recorded reason of the protected replies.
 
         Raises
         ------
@@ -286,12 +244,14 @@ class IdealOpening(Opening):
             If the parties received different messages from the server.
         """
         # With a single reply, the sum would be this reply.
-        if len(pending_replies) < 2 <= len(wire.known.parties):
+        if len(pending_replies) < 2 <= len(exchange.context.parties):
             raise ProtocolError(
                 f"a sum of {', '.join(pending_replies)} alone is no sum; ask all "
-                f"{len(wire.known.parties)} parties that have a part in it"
+                f"{len(exchange.context.parties)} parties that have a part in it"
             )
-        parts = {name: self._inside.pop(name) for name in wire.seal(pending_replies, {}, why)}
+        parts = {
+            name: self.replies.pop(name) for name in exchange.protect(pending_replies, {}, why)
+        }
         # A digest covers all earlier messages, so that the digests also differ in all later sums.
         if len({history for history, _ in parts.values()}) > 1:
             raise EquivocationError(
@@ -301,12 +261,29 @@ class IdealOpening(Opening):
         return add_messages(reply for _, reply in parts.values())
 
 
+class _IdealClient(ClientAggregator):
+    """Client side of the ideal functionality: it passes the replies of one party to it."""
+
+    def __init__(self, name: str, third_party: IdealAggregation) -> None:
+        super().__init__()
+        self._name, self._third_party = name, third_party
+
+    def record_received(self, message: Message) -> None:
+        self._history.update(self._third_party.digest(message))
+
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Pass the reply to the third party, and return it with empty summed fields."""
+        assert reply is not None
+        self._third_party.replies[self._name] = self._history.digest(), reply
+        return seal_sums(reply)
+
+
 def digest_of(message: Message) -> bytes:
     """Return the 64-byte BLAKE2b digest of the encoding of a message."""
     return blake2b(encode(message)).digest()
 
 
-def agreed(messages: Iterable[Message]) -> Message:
+def check_same_fields(messages: Iterable[AnyMessage]) -> AnyMessage:
     """Check that messages differ only in their summed fields, and return the first one.
 
     For example, two histograms can be added only if they describe the same nodes of the same tree.
@@ -328,12 +305,12 @@ def agreed(messages: Iterable[Message]) -> Message:
     return first
 
 
-def summands(message: Message) -> dict[str, Any]:
+def summed_fields(message: Message) -> dict[str, Any]:
     """Return the fields of a message that are added, by name: arrays, or `Sealed` arrays."""
     return {f.name: getattr(message, f.name) for f in fields(message) if f.metadata.get("summed")}
 
 
-def whole(array: NDArray[Any]) -> NDArray[np.int64]:
+def to_integers(array: NDArray[Any]) -> NDArray[np.int64]:
     """Represent an array by integers whose sums over parties are exact.
 
     Integers are returned unchanged. A float becomes twelve signed digits of 32 bits, the most
@@ -376,7 +353,7 @@ def whole(array: NDArray[Any]) -> NDArray[np.int64]:
     return digits.reshape(-1)
 
 
-def from_whole(
+def from_integers(
     sums: NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Convert sums of integers back to an array, the inverse of `whole`.
@@ -408,12 +385,12 @@ def from_whole(
     return np.array(totals, dtype=dtype).reshape(shape)
 
 
-def size_of_whole(array: NDArray[Any] | Sealed) -> int:
+def count_integers(array: NDArray[Any] | Sealed) -> int:
     """Return the number of integers that represent an array, which may be `Sealed`."""
     return math.prod(array.shape) * (_DIGITS if np.dtype(array.dtype).kind == "f" else 1)
 
 
-def summed(first: Message, numbers: NDArray[np.int64]) -> Message:
+def replace_sums(first: AnyMessage, numbers: NDArray[np.int64]) -> AnyMessage:
     """Return a message whose summed fields are replaced by sums over all parties.
 
     Parameters
@@ -424,9 +401,9 @@ def summed(first: Message, numbers: NDArray[np.int64]) -> Message:
         Sums of the integers that represent the fields, concatenated in the order of the fields.
     """
     totals, begin = {}, 0
-    for field, like in summands(first).items():
-        end = begin + size_of_whole(like)
-        totals[field] = from_whole(numbers[begin:end], like.shape, np.dtype(like.dtype))
+    for field, like in summed_fields(first).items():
+        end = begin + count_integers(like)
+        totals[field] = from_integers(numbers[begin:end], like.shape, np.dtype(like.dtype))
         begin = end
     return replace(first, **totals)
 
@@ -444,10 +421,12 @@ def add_arrays(arrays: list[NDArray[Any]]) -> NDArray[Any]:
         for array in arrays[1:]:  # np.sum would first copy all arrays into one
             total = np.add(total, array)
         return total
-    return from_whole(sum(map(whole, arrays[1:]), whole(first)), first.shape, first.dtype)
+    return from_integers(
+        sum(map(to_integers, arrays[1:]), to_integers(first)), first.shape, first.dtype
+    )
 
 
-def add_messages(messages: Iterable[Message]) -> Message:
+def add_messages(messages: Iterable[AnyMessage]) -> AnyMessage:
     """Add messages of the same type.
 
     Fields declared with `summable` are added. All remaining fields must be equal.
@@ -458,6 +437,6 @@ def add_messages(messages: Iterable[Message]) -> Message:
         If a field that is not summed differs.
     """
     replies = list(messages)
-    first = agreed(replies)
-    parts = [summands(m) for m in replies]
+    first = check_same_fields(replies)
+    parts = [summed_fields(m) for m in replies]
     return replace(first, **{name: add_arrays([p[name] for p in parts]) for name in parts[0]})

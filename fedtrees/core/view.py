@@ -15,7 +15,7 @@ from fedtrees.core.channel import Change, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.endpoint import Oracle
 from fedtrees.core.local_data import KnownEntries, LocalData, stacked
-from fedtrees.core.messages import Message, closed
+from fedtrees.core.messages import Message, has_sealed_field
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 
@@ -135,7 +135,7 @@ class View:
         Each comes with its `Seen` record.
         """
         for item in self.seen:
-            if isinstance(item.message, kind) and not closed(item.message):
+            if isinstance(item.message, kind) and not has_sealed_field(item.message):
                 yield item, item.message
 
     def changes(self, site: type[Message] | str, field: str, role: str = "") -> list[Change]:

@@ -1,5 +1,6 @@
-"""Paillier encryption with ciphertext packing, and secure aggregation by pairwise masks.
+"""Computation on encrypted and masked values: secure sums, encrypted row sums and vectors.
 
-This package implements the interfaces of `fedtrees.sealing`. It imports `fedtrees.core` and
-`fedtrees.sealing`.
+Each of them exists as cryptography and as an ideal functionality with the same messages and byte
+counts. Only `fedtrees.crypto.keys`, `fedtrees.crypto.obfuscators` and `fedtrees.crypto.phe_backend`
+import the libraries for large integers, gmpy2 and phe. They are loaded when a run encrypts.
 """

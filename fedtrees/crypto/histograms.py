@@ -14,19 +14,22 @@ would also learn this from the decrypted sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from gmpy2 import mpz
 from numpy.typing import NDArray
 
-from fedtrees.crypto import marked, paillier
-from fedtrees.crypto.keys import KeyPair, PublicKey
-from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.slots import Slots
+from fedtrees.crypto.ciphertexts import check_mark, describe_layout, read_marked, write_marked
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError
+
+if TYPE_CHECKING:
+    from gmpy2 import mpz
+
+    from fedtrees.crypto.keys import KeyPair, PublicKey
+    from fedtrees.crypto.obfuscators import Obfuscators
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,6 @@ class EncryptedRows:
         rows: NDArray[np.int64],
         slots: Slots,
         obfuscators: Obfuscators,
-        ledger: Ledger | None = None,
     ) -> EncryptedRows:
         """Encrypt the statistics of rows.
 
@@ -67,8 +69,6 @@ class EncryptedRows:
             Layout of the statistics in plaintexts.
         obfuscators : Obfuscators
             One is used for each row.
-        ledger : Ledger, optional
-            Counts the operations.
 
         Raises
         ------
@@ -80,15 +80,15 @@ class EncryptedRows:
                 f"{rows.shape[1]} slots of {slots.width} bits do not fit one plaintext of "
                 f"{obfuscators.public!r}; use a longer key, or fewer binary places"
             )
-        sealed = paillier.encrypt(slots.join(rows), obfuscators, ledger)
+        sealed = obfuscators.encrypt(slots.join(rows))
         return cls(obfuscators.public, slots, rows.shape[1], tuple(sealed))
 
     @property
     def payload(self) -> bytes:
         """The ciphertexts in their transmitted encoding, with a mark of the layout."""
         shape = len(self.ciphertexts), self.statistics
-        read_as = marked.reading("rows", self.slots, shape)
-        return marked.to_bytes(self.ciphertexts, self.public, read_as)
+        read_as = describe_layout("rows", self.slots, shape)
+        return write_marked(self.ciphertexts, self.public, read_as)
 
     @classmethod
     def from_payload(
@@ -111,7 +111,7 @@ class EncryptedRows:
         WrongKeyError
             If the mark is different: another key, shape or layout.
         """
-        sealed = marked.from_bytes(payload, shape[0], public, marked.reading("rows", slots, shape))
+        sealed = read_marked(payload, shape[0], public, describe_layout("rows", slots, shape))
         return cls(public, slots, shape[1], tuple(sealed))
 
     def sums(
@@ -119,7 +119,7 @@ class EncryptedRows:
         bins: NDArray[np.integer],
         nodes: NDArray[np.integer],
         shape: tuple[int, int],
-        ledger: Ledger | None = None,
+        ledger: OperationCounter | None = None,
     ) -> EncryptedHistogram:
         """Add the rows over the bins of every feature, in one pass.
 
@@ -131,7 +131,7 @@ class EncryptedRows:
             Node of each row. -1 for rows that are not added.
         shape : (int, int)
             Numbers of nodes and of bins.
-        ledger : Ledger, optional
+        ledger : OperationCounter, optional
             Counts the operations.
 
         Raises
@@ -164,10 +164,9 @@ class EncryptedRows:
         cells = nodes[chosen, None].astype(np.int64) * features * n_bins + first_bin + bins[chosen]
         cells[bins[chosen] < 0] = -1
         occupied_cells = cells[cells >= 0]
-        products = [mpz(1)] * (
-            n_nodes * features * n_bins
-        )  # 1 is a ciphertext of 0, without an obfuscator
-        ledger = ledger or Ledger()
+        # 1 is a ciphertext of 0, without an obfuscator.
+        products: list[mpz] = [1] * (n_nodes * features * n_bins)
+        ledger = ledger or OperationCounter()
         # The first ciphertext of a cell is multiplied by 1, which is not counted.
         with ledger.timed("added", len(occupied_cells) - len(np.unique(occupied_cells))):
             for row, places in zip(chosen.tolist(), cells.tolist(), strict=True):
@@ -203,7 +202,7 @@ class EncryptedHistogram:
     sent: NDArray[np.bool_]
     cells: tuple[mpz, ...] = field(repr=False)
 
-    def packed(self, obfuscators: Obfuscators, ledger: Ledger | None = None) -> PackedHistogram:
+    def packed(self, obfuscators: Obfuscators) -> PackedHistogram:
         """Pack as many bins into each ciphertext as fit, by Horner's rule.
 
         ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``. This takes one
@@ -212,12 +211,12 @@ class EncryptedHistogram:
         Each ciphertext gets a fresh obfuscator. The key holder knows the obfuscators of the rows,
         and could otherwise recognise which rows were added.
         """
-        per, ledger = bins_per_plaintext(self.slots, self.shape[3], self.public), ledger or Ledger()
+        per = bins_per_plaintext(self.slots, self.shape[3], self.public)
         shift = 1 << (self.slots.width * self.shape[3])
         cells = [self.cells[i] for i in np.flatnonzero(self.sent)]
         groups = [cells[i : i + per] for i in range(0, len(cells), per)]
         packed_cells = []
-        with ledger.timed("multiplied", len(cells) - len(groups)):
+        with obfuscators.ledger.timed("multiplied", len(cells) - len(groups)):
             for group in groups:
                 total = group[-1]
                 # From the last bin of the group to the first. A product of 1 needs no power.
@@ -226,7 +225,7 @@ class EncryptedHistogram:
                         total = self.public.multiply(total, shift)
                     (total,) = self.public.add([total], [cell])
                 packed_cells.append(total)
-        sealed = paillier.rerandomise(packed_cells, obfuscators, ledger)
+        sealed = obfuscators.rerandomise(packed_cells)
         return PackedHistogram(self.public, self.slots, self.shape, self.sent, tuple(sealed))
 
 
@@ -243,14 +242,14 @@ class PackedHistogram:
     sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
-    def opened(self, keys: KeyPair, ledger: Ledger | None = None) -> NDArray[np.int64]:
+    def opened(self, keys: KeyPair, ledger: OperationCounter | None = None) -> NDArray[np.int64]:
         """Decrypt the histogram, int64, shape `shape`.
 
         It raises `PlaintextOverflowError` if a plaintext does not fit the slots.
         """
         statistics = self.shape[3]
         per = bins_per_plaintext(self.slots, statistics, self.public) * statistics
-        plain = paillier.decrypt(self.ciphertexts, keys, ledger)
+        plain = keys.decrypt(self.ciphertexts, ledger)
         sums = self.slots.split(plain, per).reshape(-1, statistics)
         histogram = np.zeros(self.shape, dtype=np.int64)
         # The last plaintext can contain unused slots.
@@ -260,9 +259,9 @@ class PackedHistogram:
     @property
     def payload(self) -> bytes:
         """The transmitted encoding: a mark of the layout, a bit per bin, and the ciphertexts."""
-        read_as = marked.reading("histogram", self.slots, self.shape)
+        read_as = describe_layout("histogram", self.slots, self.shape)
         flags = np.packbits(self.sent).tobytes()
-        return marked.to_bytes(self.ciphertexts, self.public, read_as, flags)
+        return write_marked(self.ciphertexts, self.public, read_as, flags)
 
     @classmethod
     def from_payload(
@@ -283,8 +282,8 @@ class PackedHistogram:
         WrongKeyError
             If the mark is different: another key, shape or layout.
         """
-        read_as = marked.reading("histogram", slots, shape)
-        payload = marked.unmarked(payload, public, read_as)
+        read_as = describe_layout("histogram", slots, shape)
+        payload = check_mark(payload, public, read_as)
         bins = math.prod(shape[:3])
         start = -(-bins // 8)
         bits = np.unpackbits(np.frombuffer(payload[:start], dtype=np.uint8))
@@ -293,7 +292,7 @@ class PackedHistogram:
             raise MalformedError(f"{len(payload)} bytes of a histogram; {bins} bits come first")
         sent = bits[:bins].astype(bool).reshape(shape[:3])
         count = -(-int(sent.sum()) // bins_per_plaintext(slots, shape[3], public))
-        sealed = paillier.from_bytes(payload[start:], count, public)
+        sealed = public.read_ciphertexts(payload[start:], count)
         return cls(public, slots, shape, sent, tuple(sealed))
 
 
@@ -315,30 +314,3 @@ def _to_send(
     rank = np.argsort(order, axis=2, kind="stable")
     sent: NDArray[np.bool_] = rank < np.minimum(counts, shape[2])[:, None, None]
     return sent
-
-
-def with_siblings(
-    parents: NDArray[np.int64], smaller: NDArray[np.int64], left: Sequence[bool]
-) -> NDArray[np.int64]:
-    """Compute the sums of both children of every parent by subtraction.
-
-    Parameters
-    ----------
-    parents : int64 array, shape (n_nodes, ...)
-        Sums of the parents.
-    smaller : int64 array, shape (n_nodes, ...)
-        Sums of one child of each parent.
-    left : sequence of bool
-        Whether this child is the left one.
-
-    Returns
-    -------
-    children : int64 array, shape (2 * n_nodes, ...)
-        Left and right child of each parent in turn.
-    """
-    siblings = parents - smaller
-    is_left = np.asarray(left, dtype=bool).reshape(-1, *[1] * (parents.ndim - 1))
-    pairs = np.stack(
-        [np.where(is_left, smaller, siblings), np.where(is_left, siblings, smaller)], axis=1
-    )
-    return pairs.reshape(-1, *parents.shape[1:])

@@ -15,10 +15,16 @@ from functools import cached_property
 
 from gmpy2 import invert, is_prime, mpz, next_prime, powmod
 
-from fedtrees.crypto.agreement import SYSTEM, Randomness
-from fedtrees.sealing import sizes
-from fedtrees.sealing.errors import MalformedError
-from fedtrees.sealing.secret import Secret, Unprintable
+from fedtrees.crypto import costs
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.primitives import (
+    SYSTEM,
+    MalformedError,
+    PlaintextOverflowError,
+    Randomness,
+    Secret,
+    SecretHolder,
+)
 
 WEAK_BELOW = 2048
 
@@ -73,7 +79,7 @@ class PublicKey:
         n = self.n.to_bytes(self.bits // 8, "big")
         if not obfuscators or self.djn is None:
             return n
-        return n + self.djn.to_bytes(sizes.ciphertext_bytes(self.bits), "big")
+        return n + self.djn.to_bytes(costs.ciphertext_bytes(self.bits), "big")
 
     @classmethod
     def from_payload(cls, payload: bytes, bits: int) -> PublicKey:
@@ -82,7 +88,7 @@ class PublicKey:
         It raises `MalformedError` if the encoding has another length, or its numbers are out of
         range.
         """
-        middle, size = bits // 8, sizes.ciphertext_bytes(bits)
+        middle, size = bits // 8, costs.ciphertext_bytes(bits)
         if len(payload) not in (middle, middle + size):
             raise MalformedError(
                 f"a public key of {bits} bits has {middle} or {middle + size} bytes; "
@@ -118,15 +124,57 @@ class PublicKey:
         # A plaintext is shifted by m if the ciphertext is multiplied by 1 + n m modulo n^2.
         return [c * (1 + n * (m % n)) % square for c, m in zip(ciphertexts, values, strict=True)]
 
+    def add_counted(
+        self, first: Sequence[mpz], second: Sequence[mpz], ledger: OperationCounter
+    ) -> list[mpz]:
+        """Check that the lengths agree, add plaintexts in pairs, and count the additions."""
+        if len(first) != len(second):
+            raise MalformedError(f"{len(first)} ciphertexts cannot be added to {len(second)}")
+        with ledger.timed("added", len(first)):
+            return self.add(first, second)
+
     def multiply(self, ciphertext: mpz, factor: int) -> mpz:
         """Multiply a plaintext by a plain integer: raise its ciphertext to this power."""
         return powmod(ciphertext, factor, self.square)
+
+    @property
+    def largest_plaintext(self) -> int:
+        """Largest absolute value of a plaintext, ``n // 3 - 1`` as in phe.
+
+        Numbers between n/3 and 2n/3 are not encrypted, so that such a plaintext shows an overflow.
+        Every number of up to ``bits - 3`` bits is smaller, because ``n / 3 > 2^(bits - 1) / 4``.
+        """
+        return self.n // 3 - 1
+
+    def write_ciphertexts(self, ciphertexts: Iterable[mpz]) -> bytes:
+        """Write ciphertexts one after the other, big-endian, all with the same length."""
+        size = costs.ciphertext_bytes(self.bits)
+        return b"".join(int(c).to_bytes(size, "big") for c in ciphertexts)
+
+    def read_ciphertexts(self, payload: bytes, count: int) -> list[mpz]:
+        """Read `count` ciphertexts.
+
+        It raises `MalformedError` if the length is wrong, or a number is not a ciphertext of this
+        key.
+        """
+        size = costs.ciphertext_bytes(self.bits)
+        if len(payload) != count * size:
+            raise MalformedError(
+                f"{count} ciphertexts of {self!r} are {count * size} bytes; {len(payload)} came"
+            )
+        ciphertexts = [
+            mpz(int.from_bytes(payload[i : i + size], "big")) for i in range(0, len(payload), size)
+        ]
+        # Multiples of n have no inverse, and are not ciphertexts.
+        if not all(0 < c < self.square and c % self.modulus for c in ciphertexts):
+            raise MalformedError(f"a number that is no ciphertext of {self!r} came")
+        return ciphertexts
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
 
 
-class Prime(Unprintable):
+class Prime(SecretHolder):
     """One prime factor p of n, with numbers that its owner computes once.
 
     Attributes
@@ -152,7 +200,7 @@ class Prime(Unprintable):
         return "<Prime>"
 
 
-class KeyPair(Unprintable):
+class KeyPair(SecretHolder):
     """A public key and its private key, which cannot be printed or pickled."""
 
     __slots__ = ("_primes", "public")
@@ -161,7 +209,7 @@ class KeyPair(Unprintable):
         self.public, self._primes = public, Secret(primes)
 
     @classmethod
-    def generate(cls, bits: int = sizes.DEFAULT_BITS) -> KeyPair:
+    def generate(cls, bits: int = costs.DEFAULT_BITS) -> KeyPair:
         """Generate a key with the random numbers of the operating system.
 
         Each prime is ``2 k r + 1`` with a random prime r and a small odd k. The owner therefore
@@ -202,6 +250,29 @@ class KeyPair(Unprintable):
             plaintexts.append(a + (b - a) * inverse % second.p * first.p)
         return plaintexts
 
+    def decrypt(
+        self, ciphertexts: Sequence[mpz], ledger: OperationCounter | None = None
+    ) -> list[int]:
+        """Decrypt ciphertexts, and return signed integers.
+
+        Raises
+        ------
+        PlaintextOverflowError
+            If a plaintext is between n/3 and 2n/3: a sum was too large, or the key is wrong.
+        """
+        ledger = ledger or OperationCounter()
+        n, bound = self.public.n, self.public.largest_plaintext
+        with ledger.timed("decrypted", len(ciphertexts)):
+            # Remainders above n/3 represent negative numbers.
+            residues = map(int, self.residues(ciphertexts))
+            plaintexts = [m if m <= bound else m - n for m in residues]
+        if any(v < -bound for v in plaintexts):
+            raise PlaintextOverflowError(
+                "a plaintext is between n/3 and 2n/3: a sum has overflowed, or it was encrypted "
+                "under another key"
+            )
+        return plaintexts
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.public!r}>"
 
@@ -211,11 +282,11 @@ def check_length(bits: int) -> None:
 
     It raises `UsageError` if the length is not one of `sizes.KEY_BITS`.
     """
-    sizes.check_key_bits("bits", bits)
+    costs.check_key_bits("bits", bits)
     if bits < WEAK_BELOW:
         warnings.warn(
             f"a {bits}-bit Paillier key is weak: use it to compare, and "
-            f"{sizes.DEFAULT_BITS} bits to protect",
+            f"{costs.DEFAULT_BITS} bits to protect",
             stacklevel=3,
         )
 

@@ -1,7 +1,9 @@
-"""Obfuscators: random n-th powers modulo n^2, each of which hides one plaintext.
+"""Paillier encryption: obfuscators, and the library that computes with keys and ciphertexts.
 
-A ciphertext is ``(1 + m n) rho mod n^2``. Its cost is that of rho, which does not depend on m. The
-classes compute obfuscators in the fastest way that the knowledge of a party allows.
+An obfuscator is a random n-th power rho modulo n^2, which hides one plaintext m in the ciphertext
+``(1 + m n) rho mod n^2`` (Paillier 1999). The cost of a ciphertext is that of rho, which does not
+depend on m. The classes compute obfuscators in the fastest way that the knowledge of a party
+allows.
 """
 
 from abc import ABC, abstractmethod
@@ -10,10 +12,14 @@ from collections.abc import Sequence
 from gmpy2 import invert, mpz, powmod
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.agreement import SYSTEM, Randomness
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Unprintable
+from fedtrees.crypto.primitives import (
+    SYSTEM,
+    PlaintextOverflowError,
+    Randomness,
+    SecretHolder,
+)
 
 # Bits of the exponent per table row. An exponent of 1,024 bits takes 114 multiplications instead of
 # about 1,200. A table modulo a 2,048-bit number takes 17 MB, and twice as much for each further
@@ -24,7 +30,7 @@ _WINDOW = 9
 _BATCH = 256
 
 
-class FixedBase(Unprintable):
+class FixedBase(SecretHolder):
     """Powers of one base modulo a number (Brickell et al. 1992, with a table for every digit).
 
     `exponent_bits` is the largest length of an exponent.
@@ -61,21 +67,49 @@ class FixedBase(Unprintable):
         return products
 
 
-class Obfuscators(Unprintable, ABC):
+class Obfuscators(SecretHolder, ABC):
     """Source of obfuscators of one key. Each obfuscator is returned once, and counted."""
 
     __slots__ = ("ledger", "public", "randomness")
 
     def __init__(
-        self, public: PublicKey, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
+        self,
+        public: PublicKey,
+        ledger: OperationCounter | None = None,
+        randomness: Randomness = SYSTEM,
     ) -> None:
         self.public, self.randomness = public, randomness
-        self.ledger = Ledger() if ledger is None else ledger
+        self.ledger = OperationCounter() if ledger is None else ledger
 
     def take(self, count: int) -> list[mpz]:
         """Return `count` new obfuscators."""
         with self.ledger.timed("obfuscators", count):
             return self._make(count)
+
+    def encrypt(self, values: Sequence[int]) -> list[mpz]:
+        """Encrypt integers, also negative ones, with one obfuscator each.
+
+        It raises `PlaintextOverflowError` if a value is beyond `PublicKey.largest_plaintext`.
+        """
+        bound = self.public.largest_plaintext
+        # It is sufficient to check the smallest and the largest value.
+        if any(not -bound <= v <= bound for v in (min(values, default=0), max(values, default=0))):
+            raise PlaintextOverflowError(
+                f"a value beyond +-(n // 3 - 1) of a {self.public.bits}-bit key; encrypt smaller "
+                "numbers"
+            )
+        hiding = self.take(len(values))
+        with self.ledger.timed("encrypted", len(values)):
+            return self.public.encrypt(values, hiding)
+
+    def rerandomise(self, ciphertexts: Sequence[mpz]) -> list[mpz]:
+        """Hide from the key holder which ciphertexts a sum consists of.
+
+        The party that encrypted the summands knows their obfuscators, and would recognise their
+        product. One new obfuscator is used for each ciphertext.
+        """
+        hiding = self.take(len(ciphertexts))
+        return self.public.add_counted(ciphertexts, hiding, self.ledger)
 
     @abstractmethod
     def _make(self, count: int) -> list[mpz]:
@@ -109,7 +143,7 @@ class OwnerObfuscators(Obfuscators):
     __slots__ = ("_inverse", "_primes", "_tables")
 
     def __init__(
-        self, keys: KeyPair, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
+        self, keys: KeyPair, ledger: OperationCounter | None = None, randomness: Randomness = SYSTEM
     ) -> None:
         super().__init__(keys.public, ledger, randomness)
         self._primes = keys.primes()
@@ -148,7 +182,10 @@ class DJNObfuscators(Obfuscators):
     __slots__ = ("_bound", "_table")
 
     def __init__(
-        self, public: PublicKey, ledger: Ledger | None = None, randomness: Randomness = SYSTEM
+        self,
+        public: PublicKey,
+        ledger: OperationCounter | None = None,
+        randomness: Randomness = SYSTEM,
     ) -> None:
         super().__init__(public, ledger, randomness)
         if public.djn is None:
@@ -161,3 +198,36 @@ class DJNObfuscators(Obfuscators):
 
     def _make(self, count: int) -> list[mpz]:
         return self._table.powers([self.randomness.below(self._bound) for _ in range(count)])
+
+
+class Backend:
+    """Factory of keys and obfuscators of one library: our implementation on gmpy2.
+
+    `fedtrees.crypto.phe_backend` has the implementation with python-paillier. Both write the same
+    keys and ciphertexts, so that parties with different backends can take part in one run.
+    """
+
+    def generate(self, bits: int, base: bool) -> KeyPair:
+        """Generate a key of `bits` bits, with the base of short obfuscators if `base`.
+
+        A key of gmpy2 always has such a base.
+        """
+        return KeyPair.generate(bits)
+
+    def read(self, payload: bytes, bits: int) -> PublicKey:
+        """Read a received public key. Raise `MalformedError` if it is invalid."""
+        return PublicKey.from_payload(payload, bits)
+
+    def of_owner(self, keys: KeyPair, ledger: OperationCounter) -> Obfuscators:
+        """Return the obfuscators of the party that has the private key."""
+        return OwnerObfuscators(keys, ledger)
+
+    def short(self, public: PublicKey, ledger: OperationCounter) -> Obfuscators:
+        """Return the fastest obfuscators of a party that has only the public key."""
+        return DJNObfuscators(public, ledger)
+
+    def plain(
+        self, public: PublicKey, ledger: OperationCounter, randomness: Randomness = SYSTEM
+    ) -> Obfuscators:
+        """Return obfuscators ``r^n`` with uniform r, which need no additional assumption."""
+        return PlainObfuscators(public, ledger, randomness)

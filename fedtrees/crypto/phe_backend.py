@@ -19,13 +19,10 @@ from gmpy2 import mpz
 from phe import EncodedNumber, EncryptedNumber, PaillierPrivateKey, PaillierPublicKey
 from phe.paillier import generate_paillier_keypair
 
-from fedtrees.crypto.agreement import SYSTEM, Randomness
-from fedtrees.crypto.backends import Backend
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey, check_length, draw_base
-from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.sealing.errors import MalformedError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Secret
+from fedtrees.crypto.obfuscators import Backend, Obfuscators
+from fedtrees.crypto.primitives import SYSTEM, MalformedError, Randomness, Secret
 
 
 @dataclass(frozen=True, repr=False)
@@ -124,19 +121,18 @@ class PheBackend(Backend):
                 return PheKeyPair(private, draw_base(mpz(p * q), SYSTEM))
 
     def read(self, payload: bytes, bits: int) -> PublicKey:
-        """Read a received public key."""
         return PhePublicKey.from_payload(payload, bits)
 
-    def of_owner(self, keys: KeyPair, ledger: Ledger) -> Obfuscators:
+    def of_owner(self, keys: KeyPair, ledger: OperationCounter) -> Obfuscators:
         """Return ``r^n``. phe has no faster way for the owner of the key."""
         return PheObfuscators(keys.public, ledger)
 
-    def short(self, public: PublicKey, ledger: Ledger) -> Obfuscators:
+    def short(self, public: PublicKey, ledger: OperationCounter) -> Obfuscators:
         """Return ``r^n``. phe has no short powers."""
         return PheObfuscators(public, ledger)
 
     def plain(
-        self, public: PublicKey, ledger: Ledger, randomness: Randomness = SYSTEM
+        self, public: PublicKey, ledger: OperationCounter, randomness: Randomness = SYSTEM
     ) -> Obfuscators:
         """Return ``r^n``. phe always uses the random numbers of the operating system."""
         return PheObfuscators(public, ledger)
@@ -155,8 +151,7 @@ def public_to_phe(public: PublicKey) -> PaillierPublicKey:
     >>> from fedtrees.crypto.keys import KeyPair
     >>> keys = KeyPair.generate()
     >>> sent = public_to_phe(keys.public).encrypt(-7)
-    >>> from fedtrees.crypto import paillier
-    >>> paillier.decrypt(ciphertexts_from_phe([sent]), keys)
+    >>> keys.decrypt(ciphertexts_from_phe([sent]))
     [-7]
     """
     return PaillierPublicKey(public.n)

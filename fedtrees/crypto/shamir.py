@@ -3,9 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from fedtrees.crypto.agreement import Randomness
-from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
-from fedtrees.sealing.secret import Secret
+from fedtrees.crypto.primitives import MalformedError, Randomness, Secret, TooFewPartiesError
 
 PRIME = 2**256 + 297  # the smallest prime above 2^256, so that every secret of 32 bytes is below it
 SECRET_BYTES = 32

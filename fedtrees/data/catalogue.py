@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -47,15 +48,28 @@ def _build(
     return prepare(name, schema, bunch.data, y, notes=notes)
 
 
+#: Properties of a cell nucleus, of each of which the breast cancer table has three columns.
+_CELL_NUCLEUS = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity",
+    "concave points", "symmetry", "fractal dimension",
+)  # fmt: skip
+
+
 def breast_cancer() -> Dataset:
     """Load Wisconsin breast cancer (569 x 30). Class 1 is malignant.
 
     scikit-learn codes benign as 1. Here class 1 is the rarer, clinically positive class.
     """
-    from sklearn.datasets import load_breast_cancer
-
-    bunch = load_breast_cancer()
-    return _build("breast-cancer", bunch, bunch.target == 0, ("benign", "malignant"))
+    # The file is read directly, because importing scikit-learn takes most of a second and this is
+    # the table of the default suite.
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "breast_cancer.csv"
+    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    names = [text.format(q) for text in ("mean {}", "{} error", "worst {}") for q in _CELL_NUCLEUS]
+    bunch = SimpleNamespace(data=rows[:, :-1], feature_names=names)
+    return _build("breast-cancer", bunch, rows[:, -1] == 0, ("benign", "malignant"))
 
 
 def iris() -> Dataset:

@@ -258,7 +258,7 @@ def read_features(
     Categories become the codes of their feature, and all remaining columns are read as numbers.
     Raises `DataError` as `coded` and `numeric`.
     """
-    X = np.empty((len(table), len(features)), dtype=dtype)
+    X: NDArray[Any] = np.empty((len(table), len(features)), dtype=dtype)
     for k, feature in enumerate(features):
         if feature.kind == "categorical":
             X[:, k] = coded(table, feature.name, feature.categories)[0]

@@ -147,7 +147,7 @@ class FederatedEstimator(BaseEstimator):
         its models.
         """
         forest = issubclass(maker, ForestParams)
-        boosted = not forest and maker.file == Protocol.file
+        boosted = not forest and maker.info.model_file == Protocol.info.model_file
         if maker.layout == Protocol.layout and (forest if self._forest else boosted):
             return
         kind = "random forests" if self._forest else "boosted trees"

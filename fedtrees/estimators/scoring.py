@@ -16,7 +16,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_attack, evaluate_blind
 from fedtrees.experiments.federation import Federation
-from fedtrees.experiments.plan import AttackCell, BlindCell, Setting, TrainCell
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef, Grid, roles_of
 from fedtrees.metrics.metric import headlines
 from fedtrees.protocols.training import Training
@@ -81,15 +81,15 @@ class Leakage:
         )
         seed = 0  # used by the attack and the blind baseline only
         # The bench's functions require a setting. Its names have no effect here.
-        setting = Setting(
+        setting = FederationConfig(
             DataRef("fit"), Spec("iid"), len(local_data), seed, tuple(roles.items()),
             tuple(local_data), training.protocol.layout,
         )  # fmt: skip
-        train = TrainCell(setting, Spec(training.protocol.name), Composed())
-        line = blind_baseline(evaluate_blind(BlindCell(setting, threat), federation).rows)
+        train = Task.for_training(setting, Spec(training.protocol.name), Composed())
+        task = train.under(threat, self.attack)
+        line = blind_baseline(evaluate_blind(task.blind, federation).rows)
         try:
-            cell = AttackCell(setting, train, threat, self.attack)
-            rows = evaluate_attack(cell, federation, training, line).rows
+            rows = evaluate_attack(task, federation, training, line).rows
         except Unfit as why:
             # Without a defense, the attack does not support this training at all.
             if not training.defense.parts:

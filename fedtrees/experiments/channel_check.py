@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, Removal, Share
 from fedtrees.core.composition import equal
-from fedtrees.core.defense import Context, Defense, Place, Site, Stage
+from fedtrees.core.defense import Context, Defense, ExampleStage, Place, Site
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import Transcript
 
@@ -55,7 +55,7 @@ def record_hooks(defense: Defense) -> tuple[Defense, Seen]:
     """Return the same defense with recording hooks, and the dict of their inputs and outputs."""
     seen: Seen = defaultdict(list)
     kind = type(defense)
-    hook_names = defense.acts_through & {*_NOTES}
+    hook_names = defense.hooks & _NOTES.keys()
     hooks = {name: _noting(getattr(kind, name), _NOTES[name], seen) for name in hook_names}
     recorder: Any = type(kind.__name__, (kind,), hooks)
     return recorder(**{f.name: getattr(defense, f.name) for f in fields(defense)}), seen  # type: ignore[arg-type]
@@ -76,7 +76,7 @@ def _noting(hook: Callable[..., Any], note: Callable[..., Any], seen: Seen) -> C
 
 
 def _of_message(args: tuple[Message, Context], output: Message) -> Iterator[tuple[Place, Changed]]:
-    """Yield the fields of a message before and after the hook ``outgoing``."""
+    """Yield the fields of a message before and after the hook ``transform_message``."""
     message = args[0]
     # These fields only define units of other fields.
     for f in (f for f in fields(message) if not f.name.endswith("bits")):
@@ -97,10 +97,10 @@ def _numbers(message: Message, output: Message, field: str) -> Changed:
     return Changed((was / units[0]).astype(float), (now / new_units[0]).astype(float), (1.0, False))
 
 
-def _of_rows(
-    args: tuple[Stage, NDArray[Any], Context], output: NDArray[Any]
+def _of_examples(
+    args: tuple[ExampleStage, NDArray[Any], Context], output: NDArray[Any]
 ) -> Iterator[tuple[Place, Changed]]:
-    """Yield the gradients, labels or rows before and after the hook ``rows``."""
+    """Yield the gradients, labels or rows before and after the hook ``transform_examples``."""
     stage, was = args[0], args[1]
     if stage.kind != "gradients":
         yield (
@@ -123,12 +123,12 @@ def _single_field(site: str, field: str) -> Callable[..., Iterator[tuple[Place, 
 
 
 _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
-    "outgoing": _of_message,
-    "rows": _of_rows,
-    "answer": _single_field("answers", "scores"),
-    "finish": _single_field("model", "trees"),
-    "candidates": _single_field("candidates", "splits"),
-    "shown": _single_field("shown", "nodes"),
+    "transform_message": _of_message,
+    "transform_examples": _of_examples,
+    "transform_answer": _single_field("answers", "scores"),
+    "repair_model": _single_field("model", "trees"),
+    "allowed_splits": _single_field("candidates", "splits"),
+    "visible_nodes": _single_field("shown", "nodes"),
 }
 
 

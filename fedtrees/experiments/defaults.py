@@ -28,7 +28,7 @@ from fedtrees.experiments.environment import (
 )
 from fedtrees.experiments.evaluate import make_defense, parts_of, seen
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -178,7 +178,7 @@ class _SuiteCompletion:
         """Return whether a protocol accepts the layout of the tables and their targets."""
         instance: Protocol = register.make("protocol", protocol)
         grid = self.suite_grids[0]
-        implied = {"horizontal" for r in grid.data if r.clients_are_told}
+        implied = {"horizontal" for r in grid.data if r.states_clients}
         implied |= {"vertical" for r in grid.data if r.id}
         if "partitions" in self.options:
             names = {p.name for p in grid.partitions}
@@ -211,12 +211,14 @@ class _SuiteCompletion:
         """Return the tables of the suite, or tables that the protocol and named defenses accept."""
         given_data, example = (
             self.suite_grids[0].data,
-            register.get("protocol", protocol.name).example,
+            register.get("protocol", protocol.name).info.example_dataset,
         )  # type: ignore[attr-defined]
         if "data" in self.options:
             return given_data
         usual = (
-            {ref.name.partition("[")[0] for ref in given_data} == {Protocol.example} != {example}
+            {ref.name.partition("[")[0] for ref in given_data}
+            == {Protocol.info.example_dataset}
+            != {example}
         )
         every = (
             (DataRef(example),) if usual else given_data,
@@ -314,7 +316,7 @@ class _SuiteCompletion:
             for axis in AXES
         }
         instance: Protocol = register.make("protocol", protocol)
-        clients = first.clients if "clients" in self.options else (instance.usual_parties,)
+        clients = first.clients if "clients" in self.options else (instance.info.default_parties,)
         counts = [len(r.files) for r in first.data if r.id]
         partitions = every["partitions"] if "partitions" in self.options else first.partitions
         every |= {
@@ -368,7 +370,7 @@ class _SuiteCompletion:
         base = dict.fromkeys(t for g in self.suite_grids for t in g.threats if fits(t, protocol))
         if "threats" in self.options:
             return [*base]
-        threats = [*(base or register.make("protocol", protocol).adversaries)]
+        threats = [*(base or register.make("protocol", protocol).info.adversaries)]
         chosen_defenses = (
             [d for d in self.suite_grids[0].defenses if d.parts]
             if "defenses" in self.options
@@ -437,7 +439,7 @@ class _SuiteCompletion:
         grid = self._base_grid(protocol)
         instance: Protocol = register.make("protocol", protocol)
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        federation = federation_of(Setting.of(*place, instance), self.data_dir)
+        federation = federation_of(FederationConfig.of(*place, instance), self.data_dir)
         roles, parsed = roles_of(instance, grid.clients[0]), Threat.parse(threat)
         training = self._training(protocol, defense, parsed.behaviours(roles), federation)
         case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
@@ -469,7 +471,7 @@ class _SuiteCompletion:
 
 def _changes_only_answers(part: Any) -> bool:
     """Return whether a defense changes only the answers of an inference endpoint."""
-    return bool(part.acts_through) and part.acts_through <= {"answer", "endpoint"}
+    return bool(part.hooks) and part.hooks <= {"transform_answer", "limit_endpoint"}
 
 
 def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
@@ -486,8 +488,13 @@ def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[
         except FedtreesError:  # a parameter without a default
             continue
         idle = not endpoint and _changes_only_answers(part)
-        costly = "aggregation" in part.acts_through
-        if idle or costly or missing_modules(part.needs) or not fit(protocol, [part], data=data).ok:
+        costly = "secure_aggregation" in part.hooks
+        if (
+            idle
+            or costly
+            or missing_modules(part.extra_packages)
+            or not fit(protocol, [part], data=data).ok
+        ):
             continue
         yield Composed((spec,))
 

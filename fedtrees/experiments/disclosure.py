@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.messages import Message, Sealed, closed
+from fedtrees.core.messages import Message, Sealed, has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
@@ -35,7 +35,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
     """
     entries: dict[tuple[str, ...], dict[str, Any]] = {}
     for d in transcript:
-        name, sealed = type(d.message).__name__, closed(d.message)
+        name, sealed = type(d.message).__name__, has_sealed_field(d.message)
         sender = transcript.roles.get(d.sender, d.sender)
         receiver = transcript.roles[d.receivers[0]] if d.receivers else "nobody"
         values = {item.name: getattr(d.message, item.name) for item in fields(d.message)}
@@ -72,11 +72,11 @@ def _readers(message: Message, receiver: str) -> str:
 
 def _guards(message: Message, role: str, defense: Composition) -> Iterator[dict[str, str]]:
     """Yield the parts of a defense that protect or exempt a message of a role."""
-    for part in (part for part in defense.parts if role in part.at):
-        if isinstance(message, part.guards):
+    for part in (part for part in defense.parts if role in part.roles):
+        if isinstance(message, part.handled_types):
             yield {"defense": part.name, "act": "guards", "why": ""}
         else:
-            for kind, why in part.exempts.items():
+            for kind, why in part.permitted_types.items():
                 if isinstance(message, kind):
                     yield {"defense": part.name, "act": "exempts", "why": why}
 

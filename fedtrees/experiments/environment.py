@@ -110,4 +110,4 @@ def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
     """Return the modules of optional packages that a registered protocol or defense declares."""
     # The modules of a defense can depend on its parameters.
     owner = register.make(kind, spec) if kind == "defense" else register.get(kind, spec.name)
-    return tuple(getattr(owner, "needs", ()))
+    return tuple(owner.extra_packages if kind == "defense" else owner.info.extra_packages)

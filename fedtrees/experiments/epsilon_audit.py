@@ -2,7 +2,7 @@
 
 The auditor inserts canaries, each with probability 1/2, and guesses from the model whether each one
 was included. The number of correct guesses gives a lower bound on epsilon
-(`fedtrees.privacy.measured.bound_of_guesses`).
+(`fedtrees.auditing.bounds.bound_of_guesses`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedtrees.auditing.bounds import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
+from fedtrees.auditing.canaries import Canaries, choose_audit_setting, create_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
-from fedtrees.privacy.measured import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
 from fedtrees.privacy.node_information import node_information
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.canaries import Canaries
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
@@ -52,7 +52,7 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
     """Return the lower bound on epsilon that one training shows, or None.
 
     By default, client 0 has the included canaries, and client 1 the remaining rows. The result is
-    None if the protocol defines no canaries, if the claimed epsilons do not refer to records or
+    None if the protocol has no canaries, if the claimed epsilons do not refer to records or
     parties (but, for example, to cut points only), or if the canaries do not fit the parameters of
     the run.
 
@@ -66,7 +66,7 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
         Seed of the canaries, the coin flips and the training.
     """
     units = {getattr(c, "unit", "") for c in _epsilons(protocol, defense)}
-    canaries: Canaries | None = protocol.canaries()
+    canaries = create_canaries(protocol)
     if canaries is None or units <= {"cuts", ""}:
         return None
     try:
@@ -86,7 +86,7 @@ def audit(
     Parameters
     ----------
     protocol : Protocol
-        The protocol. Its `worst_case` chooses the parameters.
+        The protocol. `choose_audit_setting` may change its parameters.
     defense : Composition
         The defense.
     runs : int or None
@@ -97,16 +97,17 @@ def audit(
     Raises
     ------
     UsageError
-        If no epsilon is claimed, if the protocol defines no canaries, or if `runs` is below 1.
+        If no epsilon is claimed, if the protocol has no canaries, or if `runs` is below 1.
     """
     if runs is not None and runs < 1:
         raise UsageError(f"runs={runs}: give 1 or more")
     if not _epsilons(protocol, defense):
         raise UsageError("no epsilon is claimed: there is nothing to measure")
-    chosen, canaries = protocol.worst_case(defense) or (protocol, protocol.canaries())
+    chosen, canaries = choose_audit_setting(protocol, defense)
     if canaries is None:
         raise UsageError(
-            f"no rows are known that tell most of {protocol.name!r}: give it a worst_case"
+            f"no canaries are known for {protocol.name!r}: register some for its class by "
+            "fedtrees.auditing.canaries.register_canaries"
         )
     return _run_audit(chosen, defense, canaries, runs or canaries.runs, seed)
 
@@ -135,7 +136,7 @@ def largest_node(
     totals = np.bincount(y, minlength=len(training.schema.classes))
     worst = 0.0
     for name in (n for n, part in local_data.items() if part.y is None):
-        for rows in training.protocol.nodes_shown(view_of(training, (name,), local_data)):
+        for rows in training.protocol.visible_node_rows(view_of(training, (name,), local_data)):
             counts = np.bincount(y[rows], minlength=len(totals))
             worst = max(worst, float(node_information(counts, totals)))
     if claims[0].unit == "share":

@@ -1,4 +1,4 @@
-"""Estimate the duration and the memory of a run, from measured costs of each kind of cell."""
+"""Estimate the duration and the memory of a run, from measured costs of each kind of task."""
 
 from __future__ import annotations
 
@@ -11,15 +11,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import Federation, federation_of
-from fedtrees.experiments.plan import (
-    AdversaryCell,
-    AttackCell,
-    BlindCell,
-    Cell,
-    Plan,
-    ReferenceCell,
-    TrainCell,
-)
+from fedtrees.experiments.plan import Plan, Task
 from fedtrees.guessing.rows import wanted
 from fedtrees.protocols.compatibility import Data, fit
 
@@ -63,8 +55,8 @@ ATTACKS = {
 OTHER_ATTACK = Law(0.3, 0.7, 0.5)
 SCORING = Law(0.1, 0.75)
 BLIND_WITH_ROWS, BLIND_WITHOUT = Law(2.0, 0.57), Law(0.3, 0.5)
-# Constant seconds per cell for a process, messages and a file. An attack that does not apply is not
-# run, and its cell has no file.
+# Constant seconds per task for a process, messages and a file. An attack that does not apply is not
+# run, and its task has no file.
 PER_ATTACK, PER_SKIP = 0.15, 0.002
 # Seconds to load a table, and to train and evaluate a model, each with a summand per million values
 # of the table.
@@ -100,22 +92,22 @@ class Estimate:
     unmeasured: tuple[str, ...] = ()
 
 
-def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) -> Estimate:
-    """Estimate the cost of the cells of a plan, with an error of about a factor of two.
+def estimate(plan: Plan, tasks: list[Task], workers: int, data_dir: str | None) -> Estimate:
+    """Estimate the cost of the tasks of a plan, with an error of about a factor of two.
 
     Parameters
     ----------
     plan : Plan
         The plan.
-    cells : list of Cell
-        The cells that are still to be computed.
+    tasks : list of Task
+        The tasks that are still to be computed.
     workers : int
         Number of processes.
     data_dir : str or None
         Folder of the downloaded tables.
     """
     sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
-    seconds = sum(_seconds(cell, *sizes[cell.setting]) for cell in cells)
+    seconds = sum(_seconds(task, *sizes[task.setting]) for task in tasks)
     values = max((rows * columns for rows, _, columns in sizes.values()), default=0)
     start = START + PER_MILLION * values / 1e6
     processes = max(1, min(workers, len(plan.groups)))
@@ -123,7 +115,7 @@ def estimate(plan: Plan, cells: list[Cell], workers: int, data_dir: str | None) 
         cpu_seconds=seconds + start * (1 + processes * (processes > 1)),
         wall_seconds=seconds / processes + start * (1 + (processes > 1)),
         mebibytes=memory(values, processes),
-        unmeasured=tuple(sorted({name for cell in cells for name in _unmeasured_names(cell)})),
+        unmeasured=tuple(sorted({name for task in tasks for name in _unmeasured_names(task)})),
     )
 
 
@@ -142,26 +134,24 @@ def _size(federation: Federation) -> tuple[int, float, int]:
     )
 
 
-def _seconds(cell: Cell, rows: int, rows_per_party: float, columns: int) -> float:
-    """Estimate the CPU seconds of one cell."""
+def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> float:
+    """Estimate the CPU seconds of one task."""
     millions = rows * columns / 1e6
-    if isinstance(cell, BlindCell):
-        n_colluding = _count_colluding(cell.threat, cell)
+    if task.stage == "blind":
+        n_colluding = _count_colluding(task.threat, task)
         law = BLIND_WITH_ROWS if n_colluding else BLIND_WITHOUT
         return law.of(wanted(round(rows - n_colluding * rows_per_party)) * columns)
-    if isinstance(cell, ReferenceCell):
-        return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol)
-    if isinstance(cell, TrainCell):
-        return TRAINING + TRAINING_PER_MILLION * millions * _trees(cell.protocol) / 2
-    if isinstance(cell, AdversaryCell):
+    if task.stage == "reference":
+        return TRAINING + TRAINING_PER_MILLION * millions * _trees(task.protocol)
+    if task.is_training:
+        return TRAINING + TRAINING_PER_MILLION * millions * _trees(task.protocol) / 2
+    if task.stage == "adversary":
         return PER_ATTACK
-    if not isinstance(cell, AttackCell):
-        return 0.0
-    law = ATTACKS.get(cell.attack.name)
-    fits = fit(attack=cell.attack, data=Data(rows=rows)).ok
-    if not fits or (law is None and not cell.attack.params):
+    law = ATTACKS.get(task.attack.name)
+    fits = fit(attack=task.attack, data=Data(rows=rows)).ok
+    if not fits or (law is None and not task.attack.params):
         return PER_SKIP
-    n_colluding, trees = _count_colluding(cell.threat, cell), _trees(cell.train.protocol)
+    n_colluding, trees = _count_colluding(task.threat, task), _trees(task.protocol)
     guessed, law = wanted(round(rows - n_colluding * rows_per_party)) * columns, law or OTHER_ATTACK
     # The part of the cost that grows with the table is due to local rows of the adversary.
     if not n_colluding:
@@ -169,11 +159,11 @@ def _seconds(cell: Cell, rows: int, rows_per_party: float, columns: int) -> floa
     return PER_ATTACK + law.of(guessed, trees) + SCORING.of(guessed)
 
 
-def _count_colluding(threat: str, cell: Cell) -> int:
+def _count_colluding(threat: str, task: Task) -> int:
     """Return the number of colluding parties that have data."""
-    roles = dict(cell.setting.roles)
+    roles = dict(task.setting.roles)
     principals = Threat.parse(threat, roles).principals(roles)
-    return len(set(principals) & set(cell.setting.holders))
+    return len(set(principals) & set(task.setting.holders))
 
 
 def _trees(protocol: Spec) -> float:
@@ -182,11 +172,11 @@ def _trees(protocol: Spec) -> float:
     return float(instance.parameters.get("trees", 10))
 
 
-def _unmeasured_names(cell: Cell) -> Iterator[str]:
+def _unmeasured_names(task: Task) -> Iterator[str]:
     """Yield the names of protocols and defenses whose cost was not measured."""
-    if isinstance(cell, TrainCell):
-        yield from {cell.protocol.name} - CHEAP
-        yield from {part.name for part in cell.defense.parts} & SLOW_DEFENSES
+    if task.is_training:
+        yield from {task.protocol.name} - CHEAP
+        yield from {part.name for part in task.defense.parts} & SLOW_DEFENSES
 
 
 def in_words(estimate: Estimate, workers: int) -> str:

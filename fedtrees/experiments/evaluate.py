@@ -1,11 +1,11 @@
-"""Compute the rows of each kind of cell.
+"""Compute the rows of each kind of task.
 
-- A training cell measures the utility on the test rows, and the cost.
-- An attack cell runs an attack in its own process on the view of its adversary. The metrics then
+- A training task measures the utility on the test rows, and the cost.
+- An attack task runs an attack in its own process on the view of its adversary. The metrics then
   compare the guess with the ground truth here, in a process that the attack cannot reach.
-- A blind cell scores the guesses of the same adversary with an empty transcript (blind baseline).
-- A reference cell measures models of single clients, and the majority class.
-- An adversary cell lists which attacks apply to a view.
+- A blind task scores the guesses of the same adversary with an empty transcript (blind baseline).
+- A reference task measures models of single clients, and the majority class.
+- An adversary task lists which attacks apply to a view.
 
 `fedtrees.experiments.runner` calls these functions and stores their outcomes.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,16 +36,8 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.streams import NoiseFrom
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
-from fedtrees.experiments.epsilon_audit import largest_node, measure
 from fedtrees.experiments.federation import Federation
-from fedtrees.experiments.plan import (
-    AdversaryCell,
-    AttackCell,
-    BlindCell,
-    ReferenceCell,
-    Setting,
-    TrainCell,
-)
+from fedtrees.experiments.plan import Task, identity_columns
 from fedtrees.isolation.process import attacks
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
@@ -61,8 +54,8 @@ NOISE: NoiseFrom = "seed"
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Rows of one cell.
+class TaskResult:
+    """Rows of one task.
 
     Attributes
     ----------
@@ -86,64 +79,36 @@ def make_defense(composed: Composed) -> Composition:
     return Composition(tuple(parts_of(composed)))
 
 
-def setting_columns(setting: Setting) -> Row:
-    """Return the columns that name a federation."""
-    return {"dataset": setting.data.name, "partition": setting.partition_text, "seed": setting.seed}
+def task_columns(task: Task) -> Row:
+    """Return the columns that all rows of a task share, with the guarantee that is claimed.
+
+    A composition of incompatible defenses claims nothing, and its tasks are skipped.
+    """
+    if not (task.is_training or task.reads_view):
+        return identity_columns(task)
+    return identity_columns(task) | {"claimed": _claimed(task.protocol, task.defense)}
 
 
-def threat_columns(threat: str) -> Row:
-    """Return the columns that name an adversary."""
-    parsed = Threat.parse(threat)
-    return {"threat": threat, "adversary": parsed.adversary, "access": parsed.access}
+@lru_cache(maxsize=64)
+def _claimed(protocol_spec: Spec, composed: Composed) -> str:
+    """Return the guarantee that a protocol and defenses claim, as ``rows.csv`` contains it."""
+    protocol: Protocol = register.make("protocol", protocol_spec)
+    parts = parts_of(composed)
+    if not fit(None, parts).ok:
+        return join([protocol.claim()])
+    defense = Composition(tuple(parts))
+    return join([protocol.claim_with(defense), *defense.claims()])
 
 
-def train_columns(cell: TrainCell) -> Row:
-    """Return the columns that name a training run, with the guarantee that the defense claims."""
-    protocol: Protocol = register.make("protocol", cell.protocol)
-    claims = [protocol.claim()]
-    parts = parts_of(cell.defense)
-    if fit(None, parts).ok:
-        # Parts that are incompatible claim nothing, and their cells are skipped.
-        defense = Composition(tuple(parts))
-        claims = [protocol.claimed(defense), *defense.claims()]
-    return {
-        **setting_columns(cell.setting),
-        "protocol": cell.protocol.name,
-        "protocol_params": cell.protocol.inline,
-        "defense": cell.defense.name,
-        "defense_params": cell.defense.inline,
-        "claimed": join(claims),
-    }
-
-
-def attack_columns(cell: AttackCell) -> Row:
-    """Return the columns that name an attack on a training run."""
-    return {
-        **train_columns(cell.train),
-        **threat_columns(cell.threat),
-        **name_of_attack(cell.attack),
-    }
-
-
-def name_of_attack(attack: Spec) -> Row:
-    """Return the columns that name an attack and its parameters."""
-    return {"attack": attack.name, "attack_params": attack.inline}
-
-
-def adversary_columns(cell: AdversaryCell) -> Row:
-    """Return the columns that name an adversary of a training run."""
-    return {**train_columns(cell.train), **threat_columns(cell.threat)}
-
-
-def run_training(cell: TrainCell, federation: Federation) -> Training:
-    """Train the model of a training cell.
+def run_training(task: Task, federation: Federation) -> Training:
+    """Train the model of a training task.
 
     Raises `Unfit` if the defense is incompatible with the protocol on this table.
     """
-    protocol: Protocol = register.make("protocol", cell.protocol)
-    defense = make_defense(cell.defense)
-    seed = cell.setting.seed
-    local_data, schema, cheats = federation.local_data, federation.schema, dict(cell.behaviours)
+    protocol: Protocol = register.make("protocol", task.protocol)
+    defense = make_defense(task.defense)
+    seed = task.setting.seed
+    local_data, schema, cheats = federation.local_data, federation.schema, dict(task.behaviours)
     options: dict[str, Any] = {"seed": seed, "noise_from": NOISE, "behaviours": cheats}
     return train(protocol, local_data, schema, defense=defense, **options)
 
@@ -160,8 +125,8 @@ def training_columns(training: Training) -> Row:
 
 
 def evaluate_training(
-    cell: TrainCell, federation: Federation, training: Training, wall: float, cpu: float
-) -> Outcome:
+    task: Task, federation: Federation, training: Training, wall: float, cpu: float
+) -> TaskResult:
     """Measure the utility of a training on the test rows, and its cost.
 
     If a party cheated, a row states whether an honest party refused to continue (`DETECTION`).
@@ -169,8 +134,8 @@ def evaluate_training(
 
     Parameters
     ----------
-    cell : TrainCell
-        The cell.
+    task : Task
+        The task.
     federation : Federation
         Ground truth, with the test rows.
     training : Training
@@ -180,7 +145,7 @@ def evaluate_training(
 
     Returns
     -------
-    outcome : Outcome
+    result : TaskResult
         One row per score, message type and cost. A refused training has no utility.
     """
     rows: list[Row] = []
@@ -203,13 +168,15 @@ def evaluate_training(
     rows += [_make_row("bytes", sum(traffic.values())), _make_row("cpu_seconds", cpu)]
     rows += [_make_row(f"bytes_{way}", n, kind) for (way, kind), n in sorted(traffic.items())]
     rows += [_make_cost_row(*cost) for cost in sorted(training.transcript.costs.items())]
-    common = {**train_columns(cell), **training_columns(training), "seconds": round(wall, 4)}
-    if training.behaviours:
-        threat = "+".join(f"{name}:{how}" for name, how in cell.behaviours)
-        return Outcome(rows, {**common, "stage": cell.stage, "threat": threat})
-    measured = largest_node(training, federation.local_data)
-    measured = measured or measure(training.protocol, training.defense, seed=cell.setting.seed)
-    return Outcome(rows, {**common, "stage": cell.stage, "measured": str(measured or "")})
+    common = {**task_columns(task), **training_columns(training), "seconds": round(wall, 4)}
+    if not training.behaviours:
+        # The audit imports scipy.stats, which a plan without a training does not need.
+        from fedtrees.experiments.epsilon_audit import largest_node, measure
+
+        measured = largest_node(training, federation.local_data)
+        measured = measured or measure(training.protocol, training.defense, seed=task.setting.seed)
+        common["measured"] = str(measured or "")
+    return TaskResult(rows, common)
 
 
 def _make_detection_rows(training: Training) -> list[Row]:
@@ -220,7 +187,7 @@ def _make_detection_rows(training: Training) -> list[Row]:
 
 
 @dataclass(frozen=True)
-class BlindLine:
+class BlindBaseline:
     """Blind baselines of one threat, for the metrics that need no training.
 
     Attributes
@@ -239,24 +206,24 @@ class BlindLine:
 
 
 def evaluate_attack(
-    cell: AttackCell, federation: Federation, training: Training, blind: BlindLine | None
-) -> Outcome:
+    task: Task, federation: Federation, training: Training, blind: BlindBaseline | None
+) -> TaskResult:
     """Run an attack in its own process on the view of its adversary, and score the guess here.
 
     Parameters
     ----------
-    cell : AttackCell
-        The cell.
+    task : Task
+        The task.
     federation : Federation
         Ground truth for the metrics. The attack does not receive it.
     training : Training
         The attacked training.
-    blind : BlindLine or None
-        Blind baselines of the threat. None: the blind cell failed.
+    blind : BlindBaseline or None
+        Blind baselines of the threat. None: the blind task failed.
 
     Returns
     -------
-    outcome : Outcome
+    result : TaskResult
         One row per score, cost and diagnostic of the attack.
 
     Raises
@@ -266,42 +233,37 @@ def evaluate_attack(
     ProtocolError
         If the guess is invalid (`score_guess`).
     """
-    case = _make_case(cell, federation, training)
+    case = _make_case(task, federation, training)
     view = seen(training, case)
-    reason = before(cell.attack, replace(_describe_case(case), view=view))
+    reason = before(task.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
-    view = with_background(cell.attack.name, view, case)
-    answer = attacks().run(cell.attack, view)
+    view = with_background(task.attack.name, view, case)
+    answer = attacks().run(task.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)
     guess = answer.guess
-    rows = list(score_guess(cell.attack.name, guess, case, blind))
+    rows = list(score_guess(task.attack.name, guess, case, blind))
     rows += [_make_row("cpu_seconds", answer.cpu), *_make_detection_rows(training)]
     if view.oracle is not None:
         rows.append(_make_row("queries", float(sum(view.oracle.log))))
         rows.append(_make_row("query_batches", float(len(view.oracle.log))))
     rows += [_make_row("note", v, k) for k, v in guess.notes.items() if np.isfinite(v)]
-    common = {
-        **attack_columns(cell),
-        **training_columns(training),
-        "seconds": round(answer.wall, 4),
-    }
-    return Outcome(rows, {**common, "stage": "attack"})
+    common = {**task_columns(task), **training_columns(training), "seconds": round(answer.wall, 4)}
+    return TaskResult(rows, common)
 
 
-def evaluate_adversary(cell: AdversaryCell, federation: Federation, training: Training) -> Outcome:
+def evaluate_adversary(task: Task, federation: Federation, training: Training) -> TaskResult:
     """Ask every attack of `contenders` whether it applies to the view, without running it.
 
     The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = applying(contenders(), training, _make_case(cell, federation, training))
+    reasons = applying(contenders(), training, _make_case(task, federation, training))
     rows = [
         {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
     ]
-    common = {**adversary_columns(cell), **training_columns(training)}
-    return Outcome(rows, {**common, "stage": "adversary"})
+    return TaskResult(rows, {**task_columns(task), **training_columns(training)})
 
 
 def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
@@ -357,13 +319,11 @@ def with_background(attack: str, view: View, case: Case) -> View:
     return replace(view, candidates=case.candidates.table)
 
 
-def _make_case(
-    cell: AttackCell | AdversaryCell, federation: Federation, training: Training
-) -> Case:
-    """Return the ground truth of a training from the perspective of the threat of a cell."""
-    roles = dict(cell.setting.roles)
-    principals = Threat.parse(cell.threat).principals(roles)
-    return federation.case(roles, principals, cell.setting.seed, cell.threat, training)
+def _make_case(task: Task, federation: Federation, training: Training) -> Case:
+    """Return the ground truth of a training from the perspective of the threat of a task."""
+    roles = dict(task.setting.roles)
+    principals = Threat.parse(task.threat).principals(roles)
+    return federation.case(roles, principals, task.setting.seed, task.threat, training)
 
 
 def _describe_case(case: Case) -> Data:
@@ -375,7 +335,9 @@ def _describe_case(case: Case) -> Data:
     return Data(case.schema, rows_of(case.local_data), scored=scored)
 
 
-def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) -> Iterator[Row]:
+def score_guess(
+    attack: str, guess: Guess, case: Case, blind: BlindBaseline | None
+) -> Iterator[Row]:
     """Yield one row per score of every metric of every claim type, with its blind baseline.
 
     A guess with a reason instead of claims gives rows with the status ``no-claim``.
@@ -388,7 +350,7 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
         Its guess.
     case : Case
         The ground truth.
-    blind : BlindLine or None
+    blind : BlindBaseline or None
         Blind baselines of the metrics that need no training. None: they are unknown.
 
     Raises
@@ -432,7 +394,7 @@ def score_guess(attack: str, guess: Guess, case: Case, blind: BlindLine | None) 
 
 
 def _make_no_claim_rows(
-    attack: str, reason: Reason, case: Case, blind: BlindLine | None
+    attack: str, reason: Reason, case: Case, blind: BlindBaseline | None
 ) -> Iterator[Row]:
     """Yield a row without a value for every measure that an attack without a claim leaves open.
 
@@ -458,12 +420,16 @@ def _make_no_claim_rows(
 
 
 def _score_metric(
-    metric: Metric[Any], claims: Sequence[Claim], truth: Any, case: Case, blind: BlindLine | None
+    metric: Metric[Any],
+    claims: Sequence[Claim],
+    truth: Any,
+    case: Case,
+    blind: BlindBaseline | None,
 ) -> Iterator[Row]:
     """Yield the rows of one metric.
 
     The baselines of a metric that needs the training are computed here, those of all other metrics
-    were computed in the blind cell.
+    were computed in the blind task.
     """
 
     def best_blind() -> Sequence[Claim]:
@@ -501,16 +467,16 @@ def _find_population_guess(metric: Metric[Any], truth: Any, case: Case) -> Seque
     return () if best is None else guesses[best.guess]
 
 
-def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
+def evaluate_blind(task: Task, federation: Federation) -> TaskResult:
     """Compute the blind baselines of a threat: the scores of guesses from an empty transcript.
 
     Only metrics that need no training are computed here. Every score has one row with its best
     value over all blind guesses. The scores in `Metric.main` have one further row per guess, with
     the name of the guess in ``attack_params``.
     """
-    roles = dict(cell.setting.roles)
-    principals = Threat.parse(cell.threat).principals(roles)
-    case = federation.case(roles, principals, cell.setting.seed, cell.threat)
+    roles = dict(task.setting.roles)
+    principals = Threat.parse(task.threat).principals(roles)
+    case = federation.case(roles, principals, task.setting.seed, task.threat)
     rows: list[Row] = []
     for metric in all_metrics():
         truth = metric.truth(case) if metric.before_training else None
@@ -531,8 +497,7 @@ def evaluate_blind(cell: BlindCell, federation: Federation) -> Outcome:
         for name, scores in scored.items():
             values = {s.name: s.value for s in scores}
             rows += [{**_make_row(m, values.get(m)), "attack_params": name} for m in metric.main]
-    common = {**setting_columns(cell.setting), **threat_columns(cell.threat), "attack": "blind"}
-    return Outcome(rows, {**common, "stage": "blind"})
+    return TaskResult(rows, task_columns(task))
 
 
 def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
@@ -540,7 +505,7 @@ def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[st
     return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
 
 
-def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
+def evaluate_reference(task: Task, federation: Federation) -> TaskResult:
     """Measure the utility of local models and of the majority class on the test rows.
 
     Every party with labels trains with the same protocol on its local data and its columns. The
@@ -548,7 +513,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     class shares instead of training. If the protocol requires more than one party, only the
     majority class is measured. If the target is a number, its mean replaces the majority class.
     """
-    protocol: Protocol = register.make("protocol", cell.protocol)
+    protocol: Protocol = register.make("protocol", task.protocol)
     test, scores = federation.test, scores_of(federation.dataset.task)
     classes = len(federation.schema.classes)
     alone: dict[str, list[float]] = {}
@@ -557,7 +522,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
             continue
         if len(np.unique(party_data.y)) == classes or not classes:
             try:
-                guess = _predict_locally(protocol, party_data, federation, cell.setting.seed)
+                guess = _predict_locally(protocol, party_data, federation, task.setting.seed)
             except UsageError:  # this protocol requires more parties
                 break
         else:
@@ -566,7 +531,8 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
             if value is not None:
                 alone.setdefault(metric, []).append(value)
     rows = [
-        {**_make_row(k, float(np.mean(v))), "protocol": protocol.alone} for k, v in alone.items()
+        {**_make_row(k, float(np.mean(v))), "protocol": protocol.info.local_reference}
+        for k, v in alone.items()
     ]
     # The constant prediction contains the share of each class, so that its accuracy is that of the
     # majority class.
@@ -575,13 +541,7 @@ def evaluate_reference(cell: ReferenceCell, federation: Federation) -> Outcome:
     simplest = "majority-class" if classes else "mean-target"
     for metric, value in scores(test.y, constant).items():
         rows.append({**_make_row(metric, value), "protocol": simplest})
-    common = {
-        **setting_columns(cell.setting),
-        "protocol_params": str(cell.protocol),
-        "defense": "none",
-        "stage": "reference",
-    }
-    return Outcome(rows, common)
+    return TaskResult(rows, task_columns(task))
 
 
 def _predict_locally(
@@ -662,8 +622,8 @@ def _convert_number(value: float | None) -> float | None:
     return int(value) if isinstance(value, (int, np.integer)) else float(value)
 
 
-def blind_baseline(rows: Sequence[Row]) -> BlindLine:
-    """Return the blind baselines from the rows of a blind cell (`evaluate_blind`)."""
+def blind_baseline(rows: Sequence[Row]) -> BlindBaseline:
+    """Return the blind baselines from the rows of a blind task (`evaluate_blind`)."""
     scored = [r for r in rows if r.get("value") is not None]
     best_rows = [r for r in scored if "attack_params" not in r]
     scores = {f"{r['metric']} {r.get('part', '')}".strip(): r["value"] for r in best_rows}
@@ -679,4 +639,4 @@ def blind_baseline(rows: Sequence[Row]) -> BlindLine:
     populations = {
         r["metric"]: r["population"] for r in best_rows if r.get("population") is not None
     }
-    return BlindLine(scores, populations, best)
+    return BlindBaseline(scores, populations, best)

@@ -24,7 +24,7 @@ from fedtrees.data.dataset import Dataset, holdout, repeated, sample, thinned
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.data.user_tables import load_csv
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
@@ -149,7 +149,7 @@ def _grown_on(
     """
     n = len(federation.local_data[name])
     streams = Streams(seed, training.noise_from).child(name)
-    return training.protocol.grown_on(n, streams, round, training.defense)
+    return training.protocol.training_rows(n, streams, round, training.defense)
 
 
 def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
@@ -184,23 +184,11 @@ def _load(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ..
     The argument `written` only distinguishes versions of the files in the cache.
     """
     if ref.csv:
-        reading = {
-            "task": ref.task,
-            "positive": ref.positive or None,
-            "separator": ref.sep,
-            "decimal": ref.decimal,
-            "missing": ref.missing or None,
-            "sheet": ref.sheet,
-            "categorical": ref.categorical,
-            "keep": ref.keep,
-            "drop": ref.drop,
-            "name": ref.name,
-        }
-        if ref.clients_are_told:
-            paths = ref.csv.split(",") if not ref.client_column else [ref.csv]
-            return load_clients(paths, ref.target, column=ref.client_column, **reading)
+        reading = {**ref.loader_options(), "name": ref.name}
+        if ref.states_clients:
+            return load_clients(ref.files, ref.target, column=ref.client_column, **reading)
         if ref.id:
-            return load_joined(ref.csv.split(","), ref.target, id=ref.id, **reading)
+            return load_joined(ref.files, ref.target, id=ref.id, **reading)
         return load_csv(ref.csv, ref.target, **reading)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
     if set(spec.params) - {"rows", "copies", "missing"}:
@@ -262,14 +250,14 @@ def spread(
     return Federation(dataset, local_data, test, reserve)
 
 
-def federation_of(setting: Setting, data_dir: str | None) -> Federation:
+def federation_of(setting: FederationConfig, data_dir: str | None) -> Federation:
     """Return the federation of one setting. The last four are cached in memory."""
     return _spread(setting, data_dir, _written(setting.data))
 
 
 @lru_cache(maxsize=4)
 def _spread(
-    setting: Setting, data_dir: str | None, written: tuple[tuple[int, int], ...]
+    setting: FederationConfig, data_dir: str | None, written: tuple[tuple[int, int], ...]
 ) -> Federation:
     """Build a federation.
 

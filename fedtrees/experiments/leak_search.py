@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Sealed
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.network import Network
 from fedtrees.core.party import acting
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Delivery, Transcript
@@ -473,7 +473,7 @@ def reachable(start: object) -> Iterator[object]:
                 stack.append(referent)
 
 
-def find_foreign_rows(net: LocalNetwork, local_data: Mapping[str, LocalData]) -> list[str]:
+def find_foreign_rows(net: Network, local_data: Mapping[str, LocalData]) -> list[str]:
     """Return a text for each party that can reach the columns or labels of another party.
 
     Possible ways are an attribute of a class that parties share, or a list that several parties

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtrees.core.errors import UsageError, check_margin
-from fedtrees.core.specs import split_names
+from fedtrees.experiments.table_spec import TableSpec, parse_table_options
 
 if TYPE_CHECKING:
-    from fedtrees.data.csv_file import Reading
     from fedtrees.experiments.session import Bench
-    from fedtrees.experiments.suite import Suite
+    from fedtrees.experiments.suite import DataRef, Suite
 
 #: Options that replace a key of a grid, with the name of the key.
 GRID = {
@@ -34,13 +33,6 @@ GRID = {
     "threat": "threats",
     "data": "data",
 }
-#: Options that describe how to read the user's table.
-TABLE = (
-    "csv", "target", "task", "positive", "id", "client_column", "categorical", "keep", "drop",
-    "sep", "decimal", "missing", "sheet",
-)  # fmt: skip
-# Options with names of columns, separated by commas or given several times.
-_COLUMNS = ("categorical", "keep", "drop")
 
 
 def _option(help: str, *flags: str, default: Any = (), names: str = "") -> Any:
@@ -160,12 +152,12 @@ class BenchOptions:
         if self.resume and not self.out:
             raise UsageError("--resume needs --out RUN: which run to finish")
         # Computed at construction, so that contradictions are reported early.
-        assert self.table is None or self.table
+        assert self.table is None or self.table.csv
 
     @cached_property
-    def table(self) -> dict[str, Any] | None:
-        """Description of the user's table in the format of a suite, None if there is none."""
-        return table_of({name: getattr(self, name) for name in TABLE}, self.data)
+    def table(self) -> TableSpec | None:
+        """Description of the user's table, None if there is none."""
+        return parse_table_options(vars(self), self.data)
 
     @cached_property
     def grid(self) -> dict[str, Any]:
@@ -174,8 +166,9 @@ class BenchOptions:
         A table that states which client has each row also determines the number of clients.
         """
         keys = {key: list(getattr(self, name)) for name, key in GRID.items()}
-        keys |= {"data": [self.table]} if self.table else {}
-        return by_client(self.table, {k: v for k, v in keys.items() if v}, self.data_dir)
+        ref = reference_of(self.table)
+        keys |= {"data": [ref]} if ref else {}
+        return clients_of_table(ref, {k: v for k, v in keys.items() if v}, self.data_dir)
 
     def _suite_and_folder(self) -> tuple[Suite, Path, str]:
         """Return the suite to run, its folder, and a note on the values that were chosen to fit.
@@ -247,49 +240,15 @@ def several(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...
     raise UsageError(f"{name}={value!r}: give a text or a list of texts{table}")
 
 
-def table_of(options: Mapping[str, Any], data: Any) -> dict[str, Any] | None:
-    """Return the description of the user's table in the format of a suite, None without ``--csv``.
+def reference_of(table: TableSpec | None) -> DataRef | None:
+    """Return a user's table with its name in results, None without a table."""
+    from fedtrees.experiments.suite import DataRef
 
-    Parameters
-    ----------
-    options : mapping of str to object
-        The options of `TABLE` by name.
-    data : object
-        The option ``data``, which cannot be combined with ``--csv``.
-
-    Raises
-    ------
-    UsageError
-        If the options contradict one another.
-    """
-    used = {k: v for k, v in options.items() if v and k != "csv"}
-    if not options["csv"]:
-        if used:
-            named = ["--" + name.replace("_", "-") for name in used]
-            raise UsageError(f"{', '.join(named)}: only with a table of one's own; give --csv FILE")
-        return None
-    files = ",".join(options["csv"])
-    for name in (n for n in _COLUMNS if n in used):
-        used[name] = split_names(used[name])
-    if "missing" in used:
-        used["missing"] = split_names(used["missing"]) or [""]
-    if not all(files.split(",")) and not os.path.exists(files):
-        raise UsageError(f"--csv {files!r} lacks the name of a file; give --csv FILE for each")
-    if data:
-        raise UsageError(
-            "give --data or --csv, not both; bench them one after the other, and give "
-            "`fedtrees table` both runs"
-        )
-    if "target" not in used:
-        raise UsageError(f"--csv needs --target COLUMN{_columns_in(files, used)}")
-    reading_of(used)
-    if "sep" in used:
-        used["sep"] = separator_of(used["sep"])
-    return {"csv": files, **used}
+    return None if table is None else DataRef.parse({k: v for k, v in vars(table).items() if v})
 
 
-def by_client(
-    table: Mapping[str, Any] | None, grid: Mapping[str, Any], data_dir: str | None
+def clients_of_table(
+    ref: DataRef | None, grid: Mapping[str, Any], data_dir: str | None
 ) -> dict[str, Any]:
     """Return a grid with the partition and the number of parties that the table determines.
 
@@ -297,8 +256,8 @@ def by_client(
 
     Parameters
     ----------
-    table : mapping or None
-        Description of the user's table in the format of a suite.
+    ref : DataRef or None
+        The user's table, None without one.
     grid : mapping
         Keys of a grid.
     data_dir : str or None
@@ -312,57 +271,16 @@ def by_client(
     from fedtrees.data.column_partition import BY_FILE
     from fedtrees.data.partition import BY_CLIENT
     from fedtrees.experiments.federation import load_dataset
-    from fedtrees.experiments.suite import DataRef
 
-    ref = DataRef.parse(table) if table else None
     if ref is None or grid.get("partitions"):
         return dict(grid)
     if ref.id and len(ref.files) > 1:
         clients = grid.get("clients") or [len(ref.files)]
         return {**grid, "partitions": [BY_FILE], "clients": clients}
-    if not ref.clients_are_told:
+    if not ref.states_clients:
         return dict(grid)
     count = len(load_dataset(ref, data_dir).owner_names)
     return {**grid, "partitions": [BY_CLIENT], "clients": grid.get("clients") or [count]}
-
-
-def separator_of(text: str) -> str:
-    """Return the character that ``--sep`` names.
-
-    Raises `UsageError` if it is not a valid separator.
-    """
-    character = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
-    if len(character) > 1 or character in ('"', "\n", "\r", "\0"):
-        raise UsageError(f"--sep {text!r}: give one character, tab or space")
-    return character
-
-
-def reading_of(options: Mapping[str, Any]) -> Reading:
-    """Return the properties of a file that the options sep, decimal, missing and sheet declare.
-
-    Raises `UsageError` if one of them is not valid.
-    """
-    from fedtrees.data.csv_file import Reading
-
-    missing = options.get("missing")
-    return Reading(
-        separator=separator_of(options.get("sep") or ""),
-        decimal=options.get("decimal") or "",
-        missing=tuple(split_names(missing) or [""]) if missing else None,
-        sheet=options.get("sheet") or "",
-    )
-
-
-def _columns_in(csv: str, options: Mapping[str, Any]) -> str:
-    """List the columns from which to choose the target, "" if the file cannot be read."""
-    from fedtrees.core.errors import DataError
-    from fedtrees.data.spreadsheets import read_table
-
-    try:
-        names = read_table(csv.split(",")[0], reading_of(options)).names
-    except DataError:
-        return ""
-    return f"; the columns are {', '.join(names[:60])}" + (", ..." if len(names) > 60 else "")
 
 
 def load_plugins(

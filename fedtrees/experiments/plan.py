@@ -1,9 +1,10 @@
-"""Expand a suite into cells, the units of work.
+"""Expand a suite into tasks, the units of work.
 
-A cell is one training, one attack on it, or one baseline. Its key is a hash of everything that can
+A task is one training, one attack on it, or one baseline. Its key is a hash of everything that can
 change its result: the settings, the content of the table, the code and the versions of the
-libraries. A finished cell with the same key is therefore never computed again. `plan` expands the
-grids of a suite, and `fedtrees.experiments.runner` computes the cells.
+libraries. The result of a task is stored as a cell of the run folder under this key, so that it is
+never computed twice. `build_plan` expands the grids of a suite, and `fedtrees.experiments.runner`
+computes the tasks.
 """
 
 from __future__ import annotations
@@ -12,27 +13,25 @@ import hashlib
 import json
 import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from importlib.metadata import version
 from itertools import product
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedtrees import __version__
 from fedtrees.core.registry import register
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.suite import DataRef, Suite, fits, roles_of
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
-# Packages that compute no result. The source of all other packages is part of the key of each cell.
-_SHOW = ("audit", "benchmarks", "cli", "cluster", "estimators", "report")
 
 
 @dataclass(frozen=True)
-class Setting:
+class FederationConfig:
     """Description of a federation: its table, and the distribution of the rows to parties.
 
     Attributes
@@ -65,7 +64,7 @@ class Setting:
     @classmethod
     def of(
         cls, data: DataRef, partition: Spec, clients: int, seed: int, protocol: Protocol
-    ) -> Setting:
+    ) -> FederationConfig:
         """Return the federation that a protocol needs for a number of clients.
 
         Parameters
@@ -91,27 +90,106 @@ class Setting:
         return str(Spec(self.partition.name, {"clients": self.clients, **self.partition.params}))
 
 
+Stage = Literal["train", "cheated", "adversary", "attack", "blind", "reference"]
+_UNUSED = Spec("")  # protocol or attack of a task that has none
+
+
 @dataclass(frozen=True)
-class Cell:
-    """Base of all cells.
+class Task:
+    """Unit of work. Its result is one cell of the run, with one or more rows.
 
     Attributes
     ----------
-    setting : Setting
+    setting : FederationConfig
         The federation.
     stage : str
-        Kind of the cell in results: ``train``, ``cheated`` (training with a cheating party),
-        ``adversary``, ``attack``, ``blind`` or ``reference``.
+        - ``train``: a training in which all parties follow the protocol.
+        - ``cheated``: a training with a cheating party.
+        - ``adversary``: which attacks apply to the view of an adversary, without running them.
+        - ``attack``: an attack on the view of an adversary.
+        - ``blind``: the guesses of an adversary with an empty transcript (blind baseline).
+        - ``reference``: utility without a federation, of a local model of each client and of the
+          majority class. If the target is a number, its mean replaces the majority class.
+    protocol : Spec
+        The protocol. Of a reference, its parameters are those of the local models. A blind task has
+        none.
+    defense : Composed
+        The defenses of the training.
+    behaviours : tuple of (str, str)
+        Name and behaviour of each cheating party of the training.
+    threat : str
+        The adversary of an attack, of its applicability, or of a blind baseline.
+    attack : Spec
+        The attack.
     """
 
-    setting: Setting
-    stage = "cell"
+    setting: FederationConfig
+    stage: Stage
+    protocol: Spec = _UNUSED
+    defense: Composed = Composed()
+    behaviours: tuple[tuple[str, str], ...] = ()
+    threat: str = ""
+    attack: Spec = _UNUSED
+
+    @classmethod
+    def for_training(
+        cls,
+        setting: FederationConfig,
+        protocol: Spec,
+        defense: Composed,
+        behaviours: tuple[tuple[str, str], ...] = (),
+    ) -> Task:
+        """Return a training."""
+        stage: Stage = "cheated" if behaviours else "train"
+        return cls(setting, stage, protocol, defense, behaviours)
+
+    def under(self, threat: str, attack: Spec | None = None) -> Task:
+        """Return an attack on this training. Without an attack, the task lists which ones apply."""
+        if attack is None:
+            return replace(self, stage="adversary", threat=threat, attack=_UNUSED)
+        return replace(self, stage="attack", threat=threat, attack=attack)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the task trains a model."""
+        return self.stage in ("train", "cheated")
+
+    @property
+    def reads_view(self) -> bool:
+        """Whether the task needs the view of an adversary of a training."""
+        return self.stage in ("adversary", "attack")
+
+    @property
+    def training(self) -> Task:
+        """The training of an attack."""
+        return Task.for_training(self.setting, self.protocol, self.defense, self.behaviours)
+
+    @property
+    def applicability(self) -> Task:
+        """The task that lists which attacks apply to the view of an attack."""
+        return self.under(self.threat)
+
+    @property
+    def blind(self) -> Task:
+        """The blind baseline of an attack."""
+        return Task(self.setting, "blind", threat=self.threat)
 
     def describe(self) -> dict[str, Any]:
-        """Return the settings that identify the cell, as plain JSON types."""
+        """Return the settings that identify the task, as plain JSON types."""
         s = self.setting
-        place = {"data": s.data.name, "partition": s.partition_text, "seed": s.seed}
-        return {"stage": self.stage, **place}
+        described: dict[str, Any] = {"stage": self.stage, "data": s.data.name}
+        described |= {"partition": s.partition_text, "seed": s.seed}
+        if self.protocol.name:
+            described["protocol"] = canonical(self.protocol)
+        if self.is_training or self.reads_view:
+            described["defense"] = "+".join(map(canonical, self.defense.parts)) or "none"
+        if self.behaviours:
+            described["cheats"] = ":".join(map(" ".join, self.behaviours))
+        if self.threat:
+            described["threat"] = self.threat
+        if self.attack.name:
+            described["attack"] = canonical(self.attack)
+        return described
 
     @property
     def label(self) -> str:
@@ -127,110 +205,55 @@ class Cell:
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-@dataclass(frozen=True)
-class BlindCell(Cell):
-    """Blind baseline: the guesses of an adversary with an empty transcript."""
-
-    threat: str
-    stage = "blind"
-
-    def describe(self) -> dict[str, Any]:
-        """Add the threat."""
-        return {**super().describe(), "threat": self.threat}
-
-
-@dataclass(frozen=True)
-class ReferenceCell(Cell):
-    """Utility without a federation: each client's model of its local data, and the majority class.
-
-    If the target is a number, its mean replaces the majority class.
-    """
-
-    protocol: Spec
-    stage = "reference"
-
-    def describe(self) -> dict[str, Any]:
-        """Add the protocol whose parameters the clients use for their local models."""
-        return {**super().describe(), "protocol": canonical(self.protocol)}
+def identity_columns(task: Task) -> dict[str, Any]:
+    """Return the columns of ``rows.csv`` that identify a task. All rows of the task share them."""
+    s = task.setting
+    columns = {"dataset": s.data.name, "partition": s.partition_text, "seed": s.seed}
+    columns["stage"] = task.stage
+    if task.stage == "reference":
+        # The column `protocol` of its rows names the baseline.
+        columns |= {"protocol_params": str(task.protocol), "defense": "none"}
+    elif task.protocol.name:
+        columns |= {"protocol": task.protocol.name, "protocol_params": task.protocol.inline}
+        columns |= {"defense": task.defense.name, "defense_params": task.defense.inline}
+    if task.stage == "cheated":
+        columns["threat"] = "+".join(map(":".join, task.behaviours))
+    if task.threat:
+        threat = Threat.parse(task.threat)
+        columns |= {"threat": task.threat, "adversary": threat.adversary, "access": threat.access}
+    if task.stage == "blind":
+        columns["attack"] = "blind"
+    if task.attack.name:
+        columns |= {"attack": task.attack.name, "attack_params": task.attack.inline}
+    return columns
 
 
 @dataclass(frozen=True)
-class TrainCell(Cell):
-    """One training run, with a composition of defenses that may be empty.
+class TrainingGroup:
+    """One training with the attacks on it. It is trained once and attacked many times.
 
     Attributes
     ----------
-    protocol : Spec
-        The protocol.
-    defense : Composed
-        The defenses.
-    behaviours : tuple of (str, str)
-        Name and behaviour of each cheating party. Empty if all parties follow the protocol.
+    train : Task
+        The training.
+    attacks : tuple of Task
+        Tasks of the stages ``adversary`` and ``attack``.
     """
 
-    protocol: Spec
-    defense: Composed
-    behaviours: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def stage(self) -> str:  # type: ignore[override]
-        """``cheated`` if a party cheats, otherwise ``train``."""
-        return "cheated" if self.behaviours else "train"
-
-    def describe(self) -> dict[str, Any]:
-        """Add the protocol, the defense and the cheating parties."""
-        defense = "+".join(map(canonical, self.defense.parts)) or "none"
-        cheats = {"cheats": ":".join(map(" ".join, self.behaviours))} if self.behaviours else {}
-        identity = {"protocol": canonical(self.protocol), "defense": defense}
-        return {**super().describe(), **identity, **cheats}
-
-
-@dataclass(frozen=True)
-class AttackCell(Cell):
-    """One attack on one training run."""
-
-    train: TrainCell
-    threat: str
-    attack: Spec
-    stage = "attack"
-
-    def describe(self) -> dict[str, Any]:
-        """Add the threat and the attack to the description of the training."""
-        identity = {"stage": self.stage, "threat": self.threat, "attack": canonical(self.attack)}
-        return {**self.train.describe(), **identity}
-
-
-@dataclass(frozen=True)
-class AdversaryCell(Cell):
-    """Check of which attacks apply to the view of one adversary, without running them."""
-
-    train: TrainCell
-    threat: str
-    stage = "adversary"
-
-    def describe(self) -> dict[str, Any]:
-        """Add the threat to the description of the training."""
-        return {**self.train.describe(), "stage": self.stage, "threat": self.threat}
-
-
-@dataclass(frozen=True)
-class Group:
-    """One training run with the attacks on it. It is trained once and attacked many times."""
-
-    train: TrainCell
-    attacks: tuple[AttackCell | AdversaryCell, ...]
+    train: Task
+    attacks: tuple[Task, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a suite."""
+    """All tasks of a suite."""
 
-    blind: tuple[BlindCell, ...]
-    references: tuple[ReferenceCell, ...]
-    groups: tuple[Group, ...]
+    blind: tuple[Task, ...]
+    references: tuple[Task, ...]
+    groups: tuple[TrainingGroup, ...]
 
-    def cells(self) -> Iterator[Cell]:
-        """Yield all cells in the order of their rows in ``rows.csv``."""
+    def tasks(self) -> Iterator[Task]:
+        """Yield all tasks in the order of their rows in ``rows.csv``."""
         yield from self.references
         for group in self.groups:
             yield group.train
@@ -238,44 +261,45 @@ class Plan:
         yield from self.blind
 
     @cached_property
-    def settings(self) -> tuple[Setting, ...]:
-        """Distinct federations of all cells."""
-        return tuple(dict.fromkeys(c.setting for c in self.cells()))
+    def settings(self) -> tuple[FederationConfig, ...]:
+        """Distinct federations of all tasks."""
+        return tuple(dict.fromkeys(task.setting for task in self.tasks()))
 
 
-def plan(suite: Suite) -> Plan:
-    """Expand the grids of a suite into cells, each once.
+def build_plan(suite: Suite) -> Plan:
+    """Expand the grids of a suite into tasks, each once.
 
     Threats with roles that a protocol lacks are skipped for this protocol, unless this would leave
     no threat. Trainings without a cheating party are always included, because their utility is
     reported for every defense.
     """
-    # Dictionaries without values are ordered sets: grids may contain the same cell.
-    attacks: dict[TrainCell, dict[AttackCell | AdversaryCell, None]] = {}
-    blind: dict[BlindCell, None] = {}
-    references: dict[ReferenceCell, None] = {}
+    # Dictionaries without values are ordered sets: grids may contain the same task.
+    attacks: dict[Task, dict[Task, None]] = {}
+    blind: dict[Task, None] = {}
+    references: dict[Task, None] = {}
     for grid in suite.grids:
+        every_attack = grid.every_attack
         axes = (grid.data, grid.partitions, grid.clients, grid.protocols, suite.seeds)
         for data, partition, clients, protocol, seed in product(*axes):
             instance: Protocol = register.make("protocol", protocol)
-            setting = Setting.of(data, partition, clients, seed, instance)
-            references[ReferenceCell(setting, protocol)] = None
+            setting = FederationConfig.of(data, partition, clients, seed, instance)
+            references[Task(setting, "reference", protocol)] = None
             threats = [t for t in grid.threats if fits(t, protocol)] or grid.threats
             for threat in threats:
-                blind[BlindCell(setting, threat)] = None
+                blind[Task(setting, "blind", threat=threat)] = None
             for defense in grid.defenses:
-                attacks.setdefault(TrainCell(setting, protocol, defense), {})
-                trains = {t: TrainCell(setting, protocol, defense, cheats(t, setting))
+                attacks.setdefault(Task.for_training(setting, protocol, defense), {})
+                trains = {t: Task.for_training(setting, protocol, defense, cheats(t, setting))
                           for t in threats}  # fmt: skip
                 for threat, train in trains.items():
-                    attacks.setdefault(train, {})[AdversaryCell(setting, train, threat)] = None
-                for (threat, train), attack in product(trains.items(), grid.every_attack):
-                    attacks[train][AttackCell(setting, train, threat, attack)] = None
-    groups = tuple(Group(train, tuple(cells)) for train, cells in attacks.items())
+                    attacks.setdefault(train, {})[train.under(threat)] = None
+                for (threat, train), attack in product(trains.items(), every_attack):
+                    attacks[train][train.under(threat, attack)] = None
+    groups = tuple(TrainingGroup(train, tuple(tasks)) for train, tasks in attacks.items())
     return Plan(tuple(blind), tuple(references), groups)
 
 
-def cheats(threat: str, setting: Setting) -> tuple[tuple[str, str], ...]:
+def cheats(threat: str, setting: FederationConfig) -> tuple[tuple[str, str], ...]:
     """Return name and behaviour of the parties that cheat under a threat (`Threat.behaviours`)."""
     return tuple(Threat.parse(threat).behaviours(dict(setting.roles)).items())
 
@@ -283,6 +307,9 @@ def cheats(threat: str, setting: Setting) -> tuple[tuple[str, str], ...]:
 def canonical(spec: Spec) -> str:
     """Write a spec with sorted parameters, so that their order does not change a key."""
     return str(Spec(spec.name, dict(sorted(spec.params.items()))))
+
+
+Setting = FederationConfig  # name in release 1.0
 
 
 @dataclass(frozen=True)
@@ -301,41 +328,18 @@ class Provenance:
     plugins: tuple[str, ...] = ()
 
     @property
-    def stamp(self) -> dict[str, Any]:
+    def stamp(self) -> Mapping[str, Any]:
         """Versions, digest of the source, and digests of plug-ins, as plain JSON types."""
-        return {
-            "fedtrees": __version__,
-            "code": code_digest(),
-            "python": platform.python_version(),
-            "libraries": _read_versions(),
-            "plugins": sorted(self.plugins),
-        }
+        return _stamp(self.plugins)
 
 
 @cache
-def _read_versions() -> Mapping[str, str]:
-    """Return the installed version of every library in `_LIBRARIES`."""
-    return {name: version(name) for name in _LIBRARIES}
-
-
-@lru_cache(maxsize=1)
-def code_digest() -> str:
-    """Return a digest of the installed source that can change a number, 16 hexadecimal digits.
-
-    It covers the attacks, the defenses, and all packages of fedtrees except `_SHOW`.
-    """
-    import fedtrees.attacks
-    import fedtrees.defenses
-
-    root = Path(fedtrees.__file__).parent
-    packages = sorted(path.parent for path in root.glob("*/__init__.py"))
-    folders = {folder.name: folder for folder in packages if folder.name not in _SHOW}
-    # Attacks and defenses may be installed in other folders.
-    folders["defenses"] = Path(fedtrees.defenses.__file__).parent
-    folders["attacks"] = Path(fedtrees.attacks.__file__).parent
-    digest = hashlib.sha256()
-    for part, folder in folders.items():
-        for path in sorted(folder.rglob("*.py")):
-            digest.update(f"{part}/{path.relative_to(folder).as_posix()}\0".encode())
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def _stamp(plugins: tuple[str, ...]) -> Mapping[str, Any]:
+    """Return what a result depends on besides its table: the code, versions and plug-ins."""
+    return {
+        "fedtrees": __version__,
+        "code": code_digest(),
+        "python": platform.python_version(),
+        "libraries": {name: version(name) for name in _LIBRARIES},
+        "plugins": sorted(plugins),
+    }

@@ -14,80 +14,59 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from fedtrees.core import results
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.executor import run_jobs
-from fedtrees.experiments.plan import (
-    AdversaryCell,
-    AttackCell,
-    BlindCell,
-    Cell,
-    ReferenceCell,
-    TrainCell,
-)
+from fedtrees.experiments.plan import Task, identity_columns
 from fedtrees.experiments.runner import Job
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Grid, Suite
 
 Record = Mapping[str, str]  # a row as text, as rows.csv contains it
 CellRows = Mapping[tuple[str, ...], Sequence[Record]]  # rows by the name of their cell
-View = tuple[AdversaryCell, AttackCell | None]  # an adversary, and an attack that read its view
+View = tuple[Task, Task | None]  # an adversary, and an attack that read its view
 
 #: Largest difference between two scores of one attack. Some guesses depend on the machine.
 TOLERANCE = 0.05
 # Largest difference of all other values. Trainings and blind guesses are the same on every machine.
 _SAME = 1e-6
-_NAMED = (
-    "stage", "dataset", "partition", "seed", "protocol", "protocol_params", "defense",
-    "defense_params", "threat", "attack", "attack_params",
-)  # fmt: skip
-#: The number of these columns that name a cell. The columns after them name a row within it.
-_DEPTH = {"train": 8, "cheated": 9, "adversary": 9, "attack": 11}
+_FEDERATION = ("dataset", "partition", "seed")
+_TRAINING = ("protocol", "protocol_params", "defense", "defense_params")
+#: Columns that name a cell in addition to its federation, by stage.
+_NAMED = {
+    "train": _TRAINING,
+    "cheated": (*_TRAINING, "threat"),
+    "adversary": (*_TRAINING, "threat"),
+    "attack": (*_TRAINING, "threat", "attack", "attack_params"),
+    "blind": ("threat",),  # blind guesses are shared by protocols
+    "reference": ("protocol_params",),  # its column `protocol` names the baseline
+}
 _NUMBERS = ("value", "blind", "population", "n", "error")
 _TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
 
 
 def by_cell(records: Iterable[Record]) -> CellRows:
-    """Group rows by the name of their cell."""
+    """TrainingGroup rows by the name of their cell."""
     cells = defaultdict(list)
     for record in records:
         cells[_cell_name(record)].append(record)
     return cells
 
 
-def _cell_name(record: Record) -> tuple[str, ...]:
-    """Return the name of the cell of a row."""
-    names = [record[name] for name in _NAMED]
-    if record["stage"] == "blind":  # blind guesses are shared by protocols
-        return (*names[:4], names[8])
-    if record["stage"] == "reference":  # its column `protocol` names the baseline
-        return (*names[:4], names[5])
-    return tuple(names[: _DEPTH[record["stage"]]])
+def _cell_name(columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the name of a cell: the columns of its stage that distinguish it from other cells.
+
+    The columns are those of a row, or those of a task (`identity_columns`).
+    """
+    names = _NAMED[columns["stage"]]
+    return (columns["stage"], *(str(columns.get(name, "")) for name in (*_FEDERATION, *names)))
 
 
-def _place(cell: Cell) -> tuple[str, ...]:
-    """Return the name of a cell of a plan, equal to the name of its rows (`_cell_name`)."""
-    s = cell.setting
-    at = (cell.stage, s.data.name, s.partition_text, str(s.seed))
-    if isinstance(cell, BlindCell):
-        return (*at, cell.threat)
-    if isinstance(cell, ReferenceCell):
-        return (*at, str(cell.protocol))
-    train = cell if isinstance(cell, TrainCell) else cell.train  # type: ignore[attr-defined]
-    training_name = (
-        train.protocol.name,
-        train.protocol.inline,
-        train.defense.name,
-        train.defense.inline,
-    )
-    if isinstance(cell, TrainCell):
-        cheats = "+".join(map(":".join, cell.behaviours))
-        return (*at, *training_name, cheats) if cell.behaviours else (*at, *training_name)
-    if isinstance(cell, AdversaryCell):
-        return (*at, *training_name, cell.threat)
-    assert isinstance(cell, AttackCell)
-    return (*at, *training_name, cell.threat, cell.attack.name, cell.attack.inline)
+def _place(task: Task) -> tuple[str, ...]:
+    """Return the name of the cell of a task, equal to the name of its rows."""
+    return _cell_name(identity_columns(task))
 
 
 def plan_of(
@@ -144,7 +123,7 @@ def absent(bench: Bench, cell_rows: CellRows) -> str:
 
     The text is empty if every cell of the plan has its rows exactly once.
     """
-    plan = Counter(map(_place, bench.plan.cells()))
+    plan = Counter(map(_place, bench.plan.tasks()))
     twice = {
         (*place, metric)
         for place, records in cell_rows.items()
@@ -184,17 +163,14 @@ def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View
     # The draw can be repeated with the same text, so that other persons can verify the check.
     random = Random(draw)
     views = [
-        (c, group)
-        for group in bench.plan.groups
-        for c in group.attacks
-        if isinstance(c, AdversaryCell)
+        (c, group) for group in bench.plan.groups for c in group.attacks if c.stage == "adversary"
     ]
     chosen = []
     for cell, group in random.sample(views, min(count, len(views))):
         ran = [
             a
             for a in group.attacks
-            if isinstance(a, AttackCell)
+            if a.stage == "attack"
             and a.threat == cell.threat
             and any(r["status"] == "ok" for r in cell_rows.get(_place(a), ()))
         ]
@@ -218,17 +194,17 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
     """
     bench.open(resume=True)
     settings = {cell.setting for cell, _ in views}
-    places = {_place(BlindCell(cell.setting, cell.threat)) for cell, _ in views}
-    baselines: list[Cell] = [c for c in bench.plan.references if c.setting in settings]
+    places = {_place(cell.blind) for cell, _ in views}
+    baselines: list[Task] = [c for c in bench.plan.references if c.setting in settings]
     baselines += [c for c in bench.plan.blind if _place(c) in places]
     # Views of the same training are computed together.
-    groups: dict[TrainCell, dict[AdversaryCell | AttackCell, None]] = {}
+    groups: dict[Task, dict[Task, None]] = {}
     for view in views:
-        groups.setdefault(view[0].train, {}).update({c: None for c in view if c is not None})
+        groups.setdefault(view[0].training, {}).update({c: None for c in view if c is not None})
     jobs = [Job((train, *cells)) for train, cells in groups.items()]
     run_jobs(bench.runner, [[Job((c,)) for c in baselines], jobs], 1, lambda status, label: None)
-    computed: dict[tuple[str, ...], tuple[Cell, list[Record]]] = {}
-    for cell in [*baselines, *(c for job in jobs for c in job.cells)]:
+    computed: dict[tuple[str, ...], tuple[Task, list[Record]]] = {}
+    for cell in [*baselines, *(c for job in jobs for c in job.tasks)]:
         result = bench.runner.read(cell)
         assert result is not None
         text = results.write({**result["common"], **row} for row in result["rows"])
@@ -239,7 +215,7 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
 
 
 def _differing(
-    cell: Cell, computed: Sequence[Record], submitted: Sequence[Record]
+    cell: Task, computed: Sequence[Record], submitted: Sequence[Record]
 ) -> Iterator[str]:
     """Yield the computed rows that agree with no submitted row, and the reverse."""
     tolerance = TOLERANCE if cell.stage == "attack" else _SAME

@@ -33,7 +33,7 @@ from fedtrees.experiments.environment import environment
 from fedtrees.experiments.evaluate import NOISE, parts_of, run_training
 from fedtrees.experiments.executor import Engine, run_jobs
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
-from fedtrees.experiments.plan import AttackCell, Group, Plan, Provenance, TrainCell, plan
+from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, build_plan
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
@@ -93,7 +93,7 @@ class Bench:
         # Cheap checks come first: expanding a suite with a typing error can take minutes.
         check_names(self.suite)
         check_sizes(self.suite, self.data_dir)
-        self.plan = plan(self.suite)
+        self.plan = build_plan(self.suite)
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir, self.suite.time_limit)
@@ -188,7 +188,7 @@ class Bench:
         finally:
             unreadable = self._write_rows()
         if unreadable:
-            total = sum(1 for _ in self.plan.cells())
+            total = sum(1 for _ in self.plan.tasks())
             raise StoreError(
                 f"{unreadable} of {total} cells of {self.folder} were changed or removed "
                 "while the run went on; run again with --resume to compute them"
@@ -199,7 +199,7 @@ class Bench:
 
     def _write_rows(self) -> int:
         """Write ``rows.csv`` from the finished cells, and return the number of missing cells."""
-        return self.store.write_rows(self.runner.results(self.plan.cells()))
+        return self.store.write_rows(self.runner.results(self.plan.tasks()))
 
     def _write_disclosures(self) -> None:
         """Write ``disclosure.json``: which party receives which messages, and their protection.
@@ -348,14 +348,14 @@ def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
     for group in todo.groups:
         setting = group.train.setting
         rows = rows_of(federation_of(setting, data_dir).local_data)
-        for name in sorted({c.attack.name for c in group.attacks if isinstance(c, AttackCell)}):
+        for name in sorted({c.attack.name for c in group.attacks if c.stage == "attack"}):
             reason = fit(attack=Spec(name), data=Data(rows=rows))
             if not reason.ok and (setting.data, name) not in reported:
                 reported.add((setting.data, name))
                 yield f"{name} is not run on {setting.data.name}: {reason}"
 
 
-def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
+def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
     """Raise `UsageError` for roles that the federation lacks, and for unknown behaviours.
 
     A protocol may have a role only if there are two or more parties. Threats with roles that the
@@ -384,7 +384,7 @@ def _check_threats(group: Group, roles: Mapping[str, str]) -> None:
                 )
 
 
-def _train_briefly(cell: TrainCell, federation: Federation, time_limit: float) -> Training | None:
+def _train_briefly(cell: Task, federation: Federation, time_limit: float) -> Training | None:
     """Return a training of two trees or rounds, None if it fails or exceeds the time limit.
 
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from fedtrees.core.specs import (
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import splits_columns
+from fedtrees.experiments.table_spec import NAME_LISTS, TableSpec
 
 DEFAULT_SUITE = "quick"
 CHANGED = "custom"  # name of a suite after options replaced a part of it
@@ -39,56 +40,20 @@ MOST_CLIENTS = 1_000_000
 _SOUND = re.compile("[^\0\ud800-\udfff]*")  # characters that a path and a file in UTF-8 can contain
 MOST_SECONDS = 1e8  # three years, close to the limit of the timers of the system
 MOST_TRAININGS = 1_000_000
-_LISTS = ("categorical", "keep", "drop", "missing")  # keys of a table with a list of texts
 ALL = "all"  # in a list of attacks: every attack that the list does not name
 
 
 @dataclass(frozen=True)
-class DataRef:
-    """Source of a dataset: a name in the catalogue, or the user's file.
+class DataRef(TableSpec):
+    """Source of a dataset: a name in the catalogue, or a user's table.
 
     Attributes
     ----------
     name : str
-        Name in the catalogue, or label of the file in results.
-    csv : str
-        Path of a table, or the paths of one table per party, separated by commas. "" for a dataset
-        of the catalogue.
-    id : str
-        Column that joins the files of several parties.
-    client_column : str
-        Column that contains the client of each row.
-    target, task, positive, sep, decimal, missing, sheet, categorical, keep, drop
-        How to read the file, as in `fedtrees.data.user_tables.load_csv`. If `missing` contains one
-        empty text, only empty cells are missing values. If it is empty, the default marks apply.
+        Name in the catalogue, or name of the user's table in results.
     """
 
     name: str
-    csv: str = ""
-    id: str = ""
-    client_column: str = ""
-    target: str = ""
-    task: str = ""
-    positive: str = ""
-    sep: str = ""
-    decimal: str = ""
-    missing: tuple[str, ...] = ()
-    sheet: str = ""
-    categorical: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """Paths of the files, empty for a dataset of the catalogue."""
-        several = self.id or (self.clients_are_told and not self.client_column)
-        return tuple(self.csv.split(",")) if several else (self.csv,) * bool(self.csv)
-
-    @property
-    def clients_are_told(self) -> bool:
-        """Whether the table states the client of each row: by a column, or by a file per client."""
-        several = "," in self.csv and not self.id and not os.path.exists(self.csv)
-        return bool(self.client_column) or several
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
@@ -103,7 +68,8 @@ class DataRef:
         for key, text in value.items():
             if key not in keys:
                 raise UsageError(f"data has no key {short(key)!r}{did_you_mean(key, keys)}")
-            texts = text if key in _LISTS and isinstance(text, (list, tuple)) else [text]
+            several = key in NAME_LISTS and isinstance(text, (list, tuple))
+            texts = text if several else [text]
             for each in texts:
                 if not isinstance(each, str) or not _SOUND.fullmatch(each):
                     raise UsageError(f"data has {key}={text!r}; give text")
@@ -114,12 +80,13 @@ class DataRef:
                 raise UsageError(f"csv = {path!r}: {reason}")
         if value.get("id") and value.get("client_column"):
             raise UsageError(
-                "data has id and client_column: id joins columns of the same rows, the other tells "
-                "whose rows are whose; give one of them"
+                "data has id and client_column: id joins files with different columns of the same "
+                "rows, and client_column names the client of each row; give one of them"
             )
-        lists = {key: value.get(key, ()) for key in _LISTS}
+        lists = {key: value.get(key, ()) for key in NAME_LISTS}
         tuples = {k: (v,) if isinstance(v, str) else tuple(v) for k, v in lists.items()}
-        return cls(**{**value, **tuples, "name": value.get("name") or _stem(value)})
+        ref = cls(**{"name": "", **value, **tuples})
+        return ref if ref.name else replace(ref, name=ref.label)
 
     def __post_init__(self) -> None:
         if self.name.startswith(FORMULA) or not self.name.isprintable():
@@ -185,13 +152,13 @@ class Grid:
         """Return the grid with threats that fit its protocols. Used if no threat was named.
 
         If a protocol has none of the roles in the threats of the grid, the threats in its attribute
-        `curious` or `Protocol.adversaries` are added.
+        `ProtocolInfo.adversaries` are added.
         """
         threats = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
         for spec in self.protocols:
             if not any(fits(t, spec) for t in self.threats):
                 protocol = register.make("protocol", spec)
-                adversaries: tuple[str, ...] = getattr(protocol, "curious", protocol.adversaries)
+                adversaries: tuple[str, ...] = protocol.info.adversaries
                 threats |= dict.fromkeys(adversaries)
         return replace(self, threats=tuple(threats))
 
@@ -216,19 +183,13 @@ class Grid:
         return replace(self, defenses=defenses)
 
 
-def _stem(value: Mapping[str, Any]) -> str:
-    """Return the label of a table in results: the names of its files without folders."""
-    single_file = os.path.exists(value["csv"]) or value.get("client_column")
-    paths = [value["csv"]] if single_file and not value.get("id") else value["csv"].split(",")
-    return "+".join(unique_labels(paths))
-
-
 def roles_of(protocol: Any, parties: int) -> dict[str, str]:
     """Return the role of every party of a protocol, including the recipient of the model."""
     roles = dict(protocol.roles(parties))
     return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
 
 
+@lru_cache(maxsize=256)
 def fits(threat: str, protocol: Spec) -> bool:
     """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
     instance, parsed = register.make("protocol", protocol), Threat.parse(threat)
@@ -259,10 +220,13 @@ def _threats(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(str(Threat.parse(t)) for t in texts)
 
 
-def _data(items: Iterable[str | Mapping[str, Any]]) -> tuple[DataRef, ...]:
+def _data(items: Iterable[str | Mapping[str, Any] | DataRef]) -> tuple[DataRef, ...]:
     """Parse references to datasets."""
-    refs = []
+    refs: list[DataRef] = []
     for item in items:
+        if isinstance(item, DataRef):
+            refs.append(item)
+            continue
         pieces = split_outside(item, ",") if isinstance(item, str) else [item]
         for p in pieces:  # parameters of a name can be a grid
             grid = isinstance(p, str) and "[" in p
@@ -278,18 +242,18 @@ def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
 def _defenses(items: list[Any]) -> tuple[Composed, ...]:
     """Parse compositions of defenses.
 
-    If the budget of a part is missing, the part is run with each of the budgets that it `tries`.
+    If the budget of a part is missing, the part is run with each budget of its `bench_grid`.
     """
     grids = (itertools.product(*map(with_budgets, c.parts)) for c in parse_composed(items))
     return tuple(Composed(parts) for grid in grids for parts in grid)
 
 
 def with_budgets(part: Spec) -> list[Spec]:
-    """Return a part with each of the budgets that it `tries`, if it is given without a budget."""
+    """Return a part with each budget of its `bench_grid`, if it is given without a budget."""
     if part.name not in register.names("defense"):
         return [part]  # the plug-in is not loaded yet
-    tries: Mapping[str, Sequence[float]] = getattr(register.get("defense", part.name), "tries", {})
-    missing = {key: values for key, values in tries.items() if key not in part.params}
+    bench_grid: Mapping[str, Sequence[float]] = register.get("defense", part.name).info.bench_grid  # type: ignore[attr-defined]
+    missing = {key: values for key, values in bench_grid.items() if key not in part.params}
     combinations = itertools.product(*missing.values())
     return [
         Spec(part.name, {**part.params, **dict(zip(missing, values, strict=True))})
@@ -551,7 +515,8 @@ def _plain(value: Any) -> Any:
         return value if isinstance(value, int) else str(value)
     if not value.csv:
         return value.name
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(value).items() if v}
+    table = {"name": value.name, **vars(value)}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in table.items() if v}
 
 
 def _toml(value: Any) -> str:

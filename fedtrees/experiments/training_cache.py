@@ -18,7 +18,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.evaluate import NOISE, make_defense
 from fedtrees.experiments.federation import Federation
-from fedtrees.experiments.plan import TrainCell
+from fedtrees.experiments.plan import Task
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import Training
 
@@ -43,7 +43,7 @@ def save(training: Training, folder: Path, key: str) -> None:
     folder : Path
         Folder of the stored trainings.
     key : str
-        Key of the training cell.
+        Key of the training task.
     """
     if not training.protocol.released or training.transcript.inside or training.behaviours:
         return
@@ -54,19 +54,19 @@ def save(training: Training, folder: Path, key: str) -> None:
         training.transcript.save(transcript, compress=False)
 
 
-def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Training | None:
+def load(task: Task, federation: Federation, folder: Path, key: str) -> Training | None:
     """Return a stored training, None if it is missing or incomplete.
 
     Parameters
     ----------
-    cell : TrainCell
+    task : Task
         The training.
     federation : Federation
         Its data, which are not stored with the training.
     folder : Path
         Folder of the stored trainings.
     key : str
-        Key of the training cell.
+        Key of the training task.
     """
     transcript_path, model_path = paths(folder, key)
     try:
@@ -74,14 +74,14 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         model = message.model()  # type: ignore[attr-defined]
     except (OSError, DataError):
         return None
-    protocol = register.make("protocol", cell.protocol)
+    protocol = register.make("protocol", task.protocol)
     name = transcript.coordinator
     context = Context(
         party=name,
         role=transcript.roles[name],
         schema=federation.schema,
         parameters=protocol.parameters,
-        streams=Streams(cell.setting.seed, NOISE).child(name, "defense"),
+        streams=Streams(task.setting.seed, NOISE).child(name, "defense"),
         ledger=transcript.events,
         acted=transcript.acted,
     )
@@ -89,7 +89,7 @@ def load(cell: TrainCell, federation: Federation, folder: Path, key: str) -> Tra
         model,
         transcript,
         protocol,
-        make_defense(cell.defense),
+        make_defense(task.defense),
         federation.schema,
         rows_of(federation.local_data),
         context,

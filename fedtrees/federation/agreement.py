@@ -29,10 +29,10 @@ from fedtrees.core.host import Agreement
 from fedtrees.core.registry import register
 from fedtrees.core.results import MOST_WHOLE
 from fedtrees.core.schema import Feature, Kind, Schema
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.experiments.plan import code_digest
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import make_agreement
 
@@ -142,7 +142,7 @@ class FederationAgreement:
                 f"{self.made.name!r} is not run between machines: its parties ask "
                 f"{', '.join(without_site)}, and only a coordinator has lines to others"
             )
-        if self.made.peers:
+        if self.made.info.peer_to_peer:
             raise UsageError(
                 f"{self.made.name!r} is not run between machines: its parties speak to one "
                 "another, and only a coordinator has lines to others"
@@ -156,8 +156,8 @@ class FederationAgreement:
                     f"{part.name}[{ideal[0]}=ideal] is for simulations: between machines nobody is "
                     f"the ideal functionality; write {ideal[0]}=real"
                 )
-        sums = self.made.summed or any("summed" in p.acts_through for p in self.composed.parts)
-        if sums and self.composed.aggregation() is None:
+        sums = self.made.summed_types or self.composed.summed_types
+        if sums and self.composed.secure_aggregation() is None:
             raise UsageError(
                 f"sums of {self.made.name!r} would be an ideal functionality's, which nobody is "
                 "between machines; add defense = 'masking' or 'paillier'"
@@ -445,7 +445,7 @@ def begin_run(folder: Path, federation: FederationAgreement, allowed: int) -> in
             "federation": federation.hash,
             "name": federation.name,
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
-            "claimed": join([federation.made.claimed(federation.composed),
+            "claimed": join([federation.made.claim_with(federation.composed),
                              *federation.composed.claims()]),
         }  # fmt: skip
         append_private(folder / FILE, f"{json.dumps(record)}\n")

@@ -18,8 +18,8 @@ from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, PartyError
 from fedtrees.core.host import Host
 from fedtrees.core.local_data import Declared
-from fedtrees.core.network import LocalNetwork
-from fedtrees.core.remote import Far, framed, unframed
+from fedtrees.core.network import Network
+from fedtrees.core.remote import RemoteHost, framed, unframed
 from fedtrees.core.streams import Streams
 from fedtrees.federation.agreement import FederationAgreement
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
@@ -34,15 +34,17 @@ _STOPPING = 5.0  # seconds that a party has to receive the message that a run st
 _TOGETHER = 0.5  # seconds within which parties that do not answer are named together
 
 
-class RemoteNetwork(LocalNetwork):
-    """Network of the coordinator's host and of lines to all parties.
+class RemoteNetwork(Network):
+    """Network of the coordinator's host and of hosts on the machines of all parties.
 
     The parties are called in parallel.
     """
 
-    def every(self, names: Iterable[str], say: Callable[[Host | Far], T]) -> dict[str, T]:
-        """Call a function with the line of each party in parallel, and return all results."""
-        return at_once([*names], lambda name: say(self._lines[name]))
+    def call_hosts(
+        self, names: Iterable[str], call: Callable[[Host | RemoteHost], T]
+    ) -> dict[str, T]:
+        """Call a function with the host of each party in parallel, and return all results."""
+        return at_once([*names], lambda name: call(self._all_hosts[name]))
 
 
 def at_once(names: list[str], say: Callable[[str], T]) -> dict[str, T]:
@@ -256,5 +258,5 @@ def _network(
                 )
             )
         else:
-            net.reach(name, Far(name, partial(sent, name)))
+            net.connect(name, RemoteHost(name, partial(sent, name)))
     return net

@@ -151,7 +151,7 @@ def keep_model(federation: FederationAgreement, model: Message, folder: Path) ->
     folder : Path
         Folder of the run.
     """
-    path = folder / f"{MODEL}{federation.made.file[0]}"
+    path = folder / f"{MODEL}{federation.made.info.model_file[0]}"
     training: Any = SimpleNamespace(
         model=model.model(),  # type: ignore[attr-defined]
         schema=federation.schema,

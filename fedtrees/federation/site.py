@@ -25,15 +25,15 @@ from fedtrees.core.errors import DataError, FedtreesError, PartyError, UsageErro
 from fedtrees.core.files import write_whole
 from fedtrees.core.local_data import Declared, LocalData, check_own
 from fedtrees.core.messages import Message
-from fedtrees.core.remote import Served, framed, unframed
+from fedtrees.core.remote import HostServer, framed, unframed
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import IdealSum
+from fedtrees.core.secure_sum import IdealAggregation
+from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, numeric, read_features
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
-from fedtrees.experiments.plan import code_digest
 from fedtrees.federation import agreement
 from fedtrees.federation.agreement import FederationAgreement, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
@@ -256,7 +256,7 @@ class Site:
     ) -> None:
         self.name, self._settings, self._say = name, settings, say
         self.federation: FederationAgreement | None = None
-        self._served: Served | None = None
+        self._served: HostServer | None = None
         self._log: Log | None = None
         self._site_data: SiteData | None = None
         self._over, self._answered = False, 0
@@ -376,7 +376,7 @@ class Site:
         self._log = Log(self._out, federation, party, rows)
         streams = Streams(federation.seed, federation.noise_from)
         # The client side of the ideal functionality is not used, because no reply is summed.
-        aggregation = federation.composed.aggregation() or IdealSum()
+        aggregation = federation.composed.secure_aggregation() or IdealAggregation()
         host = create_host(
             protocol,
             federation.agreement,
@@ -395,7 +395,7 @@ class Site:
             receiver = {None: party, True: coordinator, False: party}[sent]
             self._log.write(message, sender, (receiver,), why)
 
-        self._served = Served(host, log, self._failed)
+        self._served = HostServer(host, log, self._failed)
         threading.Thread(target=self._listen, args=(federation.patience,), daemon=True).start()
         self._say(f"{party} takes part in {federation.name}, {federation.hash}; log: {self._out}")
         return framed({"begun": True})

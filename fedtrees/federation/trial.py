@@ -9,10 +9,10 @@ from fedtrees.core.files import write_private
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_grid
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.federation import load_dataset, spread
-from fedtrees.experiments.plan import code_digest
 from fedtrees.experiments.suite import DataRef
 from fedtrees.federation.agreement import FederationAgreement, written
 from fedtrees.federation.site import Settings

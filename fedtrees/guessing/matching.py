@@ -402,3 +402,47 @@ def graded_costs(
     A = np.ascontiguousarray(true_rows, dtype=np.float64)
     Bt = np.ascontiguousarray(guessed_rows.T, dtype=np.float64)
     return graded_kernel(A, Bt, np.asarray(scale, np.float64), np.asarray(weight, np.int64))
+
+
+def match_cells(
+    guess: NDArray[np.floating], truth: NDArray[np.floating], width: NDArray[np.float64]
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Match guessed with true rows of small tables so that as many cells as possible agree.
+
+    Parameters
+    ----------
+    guess : float array, shape (m, d)
+        Guessed rows. Only the first n are used.
+    truth : float array, shape (n, d)
+        True rows.
+    width : float64 array, shape (d,)
+        Largest accepted difference per feature.
+
+    Returns
+    -------
+    cells : bool array, shape (n, d)
+        Which cells of every true row agree. All are False in an unmatched row.
+    pair : intp array, shape (n,)
+        Guessed row of every true row, 0 for an unmatched row.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    a, b = truth[:, None].astype(np.float64), guess[None, : len(truth)].astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
+    rows, columns = linear_sum_assignment(-same.sum(axis=2))
+    cells, pair = np.zeros(truth.shape, dtype=bool), np.zeros(len(truth), dtype=np.intp)
+    cells[rows], pair[rows] = same[rows, columns], columns
+    return cells, pair
+
+
+def matched_accuracy(cost: NDArray[np.uint8], columns: int) -> float:
+    """Return the share of cells of n rows that agree after `assign` (Vero et al. 2023, Eq. 7).
+
+    `cost` are the `mismatch_counts` of n true and m guessed rows of so many columns. Cells of
+    unmatched rows do not agree.
+    """
+    pair = assign(cost)
+    matched = np.flatnonzero(pair >= 0)
+    wrong = int(cost[matched, pair[matched]].sum(dtype=np.int64))
+    return (len(matched) * columns - wrong) / (len(cost) * columns)

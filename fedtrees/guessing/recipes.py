@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.blind import SHARES, Draws
-from fedtrees.guessing.matching import assign, mismatch_counts
+from fedtrees.guessing.matching import matched_accuracy, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
 
 #: Below this number of background rows, all samples of them are very similar.
@@ -143,10 +143,4 @@ def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
     """
     truth = np.column_stack([rows.X, rows.y])
     guessed = np.column_stack([guess.X, guess.y])[: len(rows)]
-    if not len(guessed):
-        return 0.0
-    cost = mismatch_counts(truth, guessed, width)
-    pair = assign(cost)
-    matched_rows = np.flatnonzero(pair >= 0)
-    wrong = int(cost[matched_rows, pair[matched_rows]].sum(dtype=np.int64))
-    return (len(matched_rows) * len(width) - wrong) / (len(rows) * len(width))
+    return matched_accuracy(mismatch_counts(truth, guessed, width), len(width))

@@ -11,14 +11,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, Sealed
+from fedtrees.core.messages import Message, Request, Reveal, Sealed
 
 # Without the key, keys, shares and ciphertexts reveal nothing.
 _NOTHING: frozenset[Reveal] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
-class MaskKeysRequest(Message):
+class MaskKeysRequest(Request["MaskKeys"]):
     """Ask clients for public keys for the next sums.
 
     Attributes
@@ -31,7 +31,6 @@ class MaskKeysRequest(Message):
         Number of clients that must not drop out.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     batch: int
     sums: int
     threshold: int
@@ -46,13 +45,12 @@ class MaskKeys(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class MaskRoster(Message):
+class MaskRoster(Request["MaskShares"]):
     """The public keys of all clients. `parties` has their names in the same order.
 
     The names are joined by commas, here and in the following messages.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     parties: str
     keys: Sealed
 
@@ -75,10 +73,9 @@ class MaskBoxes(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class MaskSurvivors(Message):
+class MaskSurvivors(Request["MaskOpening"]):
     """The clients (`parties`) whose masked arrays arrived and enter the sum with number `sum`."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int
     parties: str
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
 from fedtrees.messages.models import as_message
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -21,10 +21,9 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTotalsRequest(Message):
+class ClassTotalsRequest(Request["ClassTotals"]):
     """Start a tree: ask each client to draw its rows and to count their classes."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     tree: int
 
 
@@ -48,7 +47,7 @@ class ClassTotals(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassCountsRequest(Message):
+class ClassCountsRequest(Request["ClassCounts"]):
     """Ask for class counts per bin, for some features at each of some nodes.
 
     Attributes
@@ -61,7 +60,6 @@ class ClassCountsRequest(Message):
         The features of node j are ``features[offsets[j]:offsets[j + 1]]``.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     tree: int
     nodes: NDArray[np.int32]
     features: NDArray[np.int32]
@@ -124,10 +122,8 @@ class LeafClasses(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class LocalForestRequest(Message):
+class LocalForestRequest(Request["LocalForest"]):
     """Ask a client for a forest that it trains on its local rows."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +199,7 @@ def _forest(model: RandomForest) -> Message:
 
 
 @dataclass(frozen=True, eq=False)
-class RandomTests(Message):
+class RandomTests(Request["LeafClassCounts"]):
     """The tests of all trees, drawn without data. They ask a client for class counts in the leaves.
 
     Attributes
@@ -213,7 +209,6 @@ class RandomTests(Message):
     """
 
     # Tests are drawn without data, so that they reveal nothing.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
 

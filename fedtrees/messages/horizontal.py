@@ -13,18 +13,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
 from fedtrees.core.transcript import Transcript
+from fedtrees.trees.binning import Cuts
 
 # Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSumsRequest(Message):
+class LabelSumsRequest(Request["LabelSums"]):
     """Ask a client for label sums, from which the server computes the initial prediction."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +65,8 @@ class BaseScore(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class HistogramRequest(Message):
+class HistogramRequest(Request["Histogram"]):
     """Ask a client for the gradient histograms of some nodes of a tree (`nodes`, int32)."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
     tree: int
     nodes: NDArray[np.int32]
@@ -120,13 +117,12 @@ class Histogram(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class LeafSumsRequest(Message):
+class LeafSumsRequest(Request["LeafSums"]):
     """Ask a client for the gradient sums of a tree's leaves, after its splits were announced.
 
     `nodes` contains all leaves from left to right, int32.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     tree: int
     nodes: NDArray[np.int32]
 
@@ -181,10 +177,8 @@ class GlobalHistogram(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ValidationRequest(Message):
+class ValidationRequest(Request["ValidationLoss"]):
     """Ask a client for the loss of the model on the client's validation rows."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
     round: int
 
@@ -302,7 +296,7 @@ class LeafValues(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class CutsRequest(Message):
+class CutsRequest(Request[Message]):
     """Ask a client for a summary of its columns, from which the server computes cut points.
 
     Attributes
@@ -312,8 +306,6 @@ class CutsRequest(Message):
     max_bin : int
         Largest number of bins per column.
     """
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
     method: str
     max_bin: int
@@ -361,7 +353,7 @@ class FeatureRanges(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class GridRequest(Message):
+class GridRequest(Request["GridCounts"]):
     """Ask a client to count its rows in every cell of a grid.
 
     Attributes
@@ -423,6 +415,10 @@ class CutPoints(Message):
     minimum: NDArray[np.float32]
     categorical: NDArray[np.bool_] | None = None
 
+    def to_cuts(self) -> Cuts:
+        """Return the cut points in the form that rows are binned with."""
+        return Cuts(self.values, self.offsets, self.minimum, self.categorical)
+
 
 #: All messages that may be sent during the agreement on cut points.
 CUT_MESSAGES: tuple[type[Message], ...] = (
@@ -453,10 +449,9 @@ def exact_summaries(transcript: Transcript) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class GrowRequest(Message):
+class GrowRequest(Request[Message]):
     """Ask a client to grow trees on top of the last model that it received."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     round: int
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Message, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message, unpack
 from fedtrees.neural.encoding import Encoding
@@ -27,10 +27,8 @@ from fedtrees.trees.routing import Routed, Routes
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnSumsRequest(Message):
+class ColumnSumsRequest(Request["ColumnSums"]):
     """Ask a client for the sums from which the server computes the standardisation."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +57,7 @@ class Standardisation(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkWeights(Message):
+class NetworkWeights(Request["NetworkUpdate"]):
     """The network at the start of a round, sent to the clients to train on.
 
     Attributes

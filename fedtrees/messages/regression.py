@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal, Sealed, summable
+from fedtrees.core.messages import Message, Request, Reveal, Sealed, summable
+from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, encoded, integers, unpacked
 
 _ROWS = frozenset({Reveal.FEATURES, Reveal.LABELS})
@@ -35,10 +36,8 @@ SCORE_BOUND = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class KeyRequest(Message):
+class KeyRequest(Request[PaillierKey]):
     """Ask the arbiter for its public key."""
-
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,10 +63,9 @@ class ColumnScales(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ScoresRequest(Message):
+class ScoresRequest(Request["EncryptedScores"]):
     """Ask a party for the contribution of its columns to the scores of a round's rows."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     round: int
 
 
@@ -109,7 +107,7 @@ class OpenedVector(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class EncryptedGradient(Message):
+class EncryptedGradient(Request["Gradient"]):
     """A party's encrypted gradient ``X' d``, for the arbiter to decrypt, and its binary places."""
 
     discloses: ClassVar[frozenset[Reveal]] = _ROWS
@@ -174,10 +172,9 @@ class OwnDesign(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RowsToScore(Message):
+class RowsToScore(Request["ScoresOfRows"]):
     """Ask a party for the contribution of its columns to the scores of the test rows."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     rows: int
 
 
@@ -199,10 +196,9 @@ class HeldWeights(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class MomentsRequest(Message):
+class MomentsRequest(Request["Moments"]):
     """Ask clients for sums and sums of squares of their columns around given centres."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     around: NDArray[np.float64]
 
 
@@ -234,10 +230,9 @@ class CommonScales(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class WeightsRequest(Message):
+class WeightsRequest(Request["LocalWeights"]):
     """Ask clients for their weights after a local step."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     round: int
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.messages import Message, Reveal, Sealed
+from fedtrees.core.messages import Message, Request, Reveal, Sealed
 from fedtrees.core.view import View
-from fedtrees.trees.boosted.losses import named_objective
+from fedtrees.trees.boosted.losses import Objective, named_objective
 from fedtrees.trees.partition import RowPartition
 
 # Rows that share a node have similar labels, so that the rows of a node reveal labels.
@@ -25,7 +25,7 @@ _NODES = frozenset({Reveal.IDS, Reveal.LABELS})
 
 
 @dataclass(frozen=True, eq=False)
-class BinCountsRequest(Message):
+class BinCountsRequest(Request["BinCounts"]):
     """Send a party the public key, and ask for the numbers of bins of its columns.
 
     Attributes
@@ -38,7 +38,6 @@ class BinCountsRequest(Message):
         The public key. It reveals nothing about rows.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     holder: str
     bits: int
     key: Sealed
@@ -64,7 +63,7 @@ class BinCounts(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RootRows(Message):
+class RootRows(Request["TreeColumns"]):
     """The rows that a tree is trained on.
 
     Attributes
@@ -103,7 +102,7 @@ class RowStatistics(Message):
     ----------
     limit, terms : int
         Largest absolute value of a statistic, and largest number of rows that are added
-        (`fedtrees.sealing.slots.Slots`).
+        (`fedtrees.crypto.packing.Slots`).
     statistics : Sealed
         int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """
@@ -136,7 +135,7 @@ class OwnRowStatistics(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class NodeRows(Message):
+class NodeRows(Request["BinSums"]):
     """Ask for the sums over the bins at some nodes, and announce the rows of these nodes.
 
     Only one of two sibling nodes is announced. The other one contains the remaining rows of the
@@ -224,7 +223,7 @@ class OpenedBinSums(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class ChosenSplits(Message):
+class ChosenSplits(Request["RoutedRows"]):
     """Announce to a party which of its candidate splits were chosen, and at which nodes.
 
     Attributes
@@ -269,7 +268,7 @@ class RoutedRows(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class RowsToRoute(Message):
+class RowsToRoute(Request["RoutesOfRows"]):
     """Ask a party for the directions of test rows at the nodes that it split.
 
     Attributes
@@ -387,11 +386,7 @@ class KnownNodes:
     def rows_of(self, node: int) -> NDArray[np.int32]:
         """Return the rows of a known node, int32, ascending."""
         # The partition stores the rows of one child after those of the other.
-        return np.sort(self._rows(node))
-
-    def _rows(self, node: int) -> NDArray[np.int32]:
-        ((begin, end),) = self.partition.ranges(np.array([node], dtype=np.int32))
-        return self.partition.rows[begin:end]
+        return np.sort(self.partition.rows_of(node))
 
     def told(self, message: NodeRows) -> None:
         """Record the announced rows of nodes, and infer those of their siblings.
@@ -422,7 +417,7 @@ class KnownNodes:
     def _known(self, node: int) -> NDArray[np.int32]:
         if node and node not in self.nodes:
             raise ProtocolError(f"node {node} has children with rows, and was never told of")
-        return self._rows(node)
+        return self.partition.rows_of(node)
 
     def _split(
         self, nodes: NDArray[np.integer], left: NDArray[np.integer], goes_left: NDArray[np.bool_]
@@ -540,21 +535,56 @@ class HeldModel(Message):
             Bit for bit the predictions of the parties. Shape (n,) contains the probability of class
             1, or the predicted value.
         """
-        values: Sequence[Any] = [
-            self.value[s + leaf] for s, leaf in zip(self.starts, leaves.T, strict=True)
-        ]
+        outputs = [self.value[s + leaf] for s, leaf in zip(self.starts, leaves.T, strict=True)]
         if not self.objective:
-            total = np.zeros((len(leaves), self.value.shape[1]))
-            for output in values:
-                # Outputs are added in the order of the trees, as the parties do, so that all bits
-                # are equal.
-                total += output
-            total /= len(self.sizes)
-            return total[:, 1] if total.shape[1] == 2 else total
-        margin = np.repeat(self.base_margin[:, None], len(leaves), axis=1)
-        for t, output in enumerate(values):
-            if output.ndim == 2:
-                margin += output.T
-            else:
-                margin[t % len(margin)] += output
-        return named_objective(self.objective, len(margin)).predict(margin)
+            return mean_scores(outputs)
+        objective = named_objective(self.objective, len(self.base_margin))
+        return summed_scores(outputs, self.base_margin, objective)
+
+
+def mean_scores(outputs: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+    """Return the mean of the class probabilities that the trees of a random forest predict.
+
+    Parameters
+    ----------
+    outputs : sequence of float arrays, each of shape (n, K)
+        Probabilities in the leaves that the rows reach, by tree.
+
+    Returns
+    -------
+    scores : float64 array, shape (n,) or (n, K)
+        Shape (n,) contains the probability of class 1.
+    """
+    total = np.zeros_like(outputs[0], dtype=np.float64)
+    for output in outputs:
+        # Added in the order of the trees, so that all parties compute equal bits.
+        total += output
+    total /= len(outputs)
+    return total[:, 1] if total.shape[1] == 2 else total
+
+
+def summed_scores(
+    outputs: Sequence[NDArray[Any]], base_margin: NDArray[np.float32], objective: Objective
+) -> NDArray[np.float64]:
+    """Return the predictions of boosted trees from the values of the leaves that rows reach.
+
+    Parameters
+    ----------
+    outputs : sequence of float32 arrays, each of shape (n,) or (n, K)
+        Values of the leaves, by tree. Trees with one value alternate between the K margins.
+    base_margin : float32 array, shape (K,)
+        Initial prediction.
+    objective : Objective
+        Loss function.
+
+    Returns
+    -------
+    scores : float64 array, shape (n,) or (n, K)
+    """
+    margin = np.repeat(base_margin[:, None], len(outputs[0]), axis=1)
+    for t, output in enumerate(outputs):
+        if output.ndim == 2:
+            margin += output.T
+        else:
+            margin[t % len(margin)] += output
+    return objective.predict(margin)

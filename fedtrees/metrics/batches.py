@@ -23,6 +23,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
+from fedtrees.guessing.matching import match_cells
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
 
@@ -198,7 +199,7 @@ class BatchRowsMetric(Metric[Batches]):
         agree, certain_cells = [], []
         for claim in claims:
             rows = truth.rows(claim)
-            cells, pair = agreement(claim.table.X, rows.X, truth.width)
+            cells, pair = match_cells(claim.table.X, rows.X, truth.width)
             agree.append(cells)
             # With fewer guesses than rows, unmatched rows would get the confidence of guess 0.
             if claim.confidence is not None and len(claim.table) >= len(rows):
@@ -207,7 +208,7 @@ class BatchRowsMetric(Metric[Batches]):
         blind: dict[str, list[NDArray[np.bool_]]] = {}
         for claim in claims:
             for name, guess in truth.blind(claim).items():
-                cells, _ = agreement(guess.X, truth.rows(claim).X, truth.width)
+                cells, _ = match_cells(guess.X, truth.rows(claim).X, truth.width)
                 blind.setdefault(name, []).append(cells)
 
         def line(columns: slice | NDArray[np.bool_], exact: bool = False) -> float:
@@ -225,37 +226,6 @@ class BatchRowsMetric(Metric[Batches]):
         if certain_cells:
             scores.append(Score("batch_ra_sure", float(np.concatenate(certain_cells).mean())))
         return scores
-
-
-def agreement(
-    guess: NDArray[np.float32], truth: NDArray[np.float32], width: NDArray[np.float64]
-) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Match guessed with true rows so that as many cells as possible agree.
-
-    Parameters
-    ----------
-    guess : float array, shape (m, d)
-        Guessed rows. Only the first n are used.
-    truth : float array, shape (n, d)
-        True rows.
-    width : float64 array, shape (d,)
-        Largest accepted difference per feature.
-
-    Returns
-    -------
-    cells : bool array, shape (n, d)
-        Which cells of every true row agree. All are False in an unmatched row.
-    pair : intp array, shape (n,)
-        Guessed row of every true row, 0 for an unmatched row.
-    """
-    guess = guess[: len(truth)]
-    a, b = truth[:, None].astype(np.float64), guess[None].astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        same = (np.abs(a - b) <= width) | (np.isnan(a) & np.isnan(b))
-    rows, columns = linear_sum_assignment(-same.sum(axis=2))
-    cells, pair = np.zeros(truth.shape, dtype=bool), np.zeros(len(truth), dtype=np.intp)
-    cells[rows], pair[rows] = same[rows, columns], columns
-    return cells, pair
 
 
 def _share(

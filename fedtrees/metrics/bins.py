@@ -82,15 +82,12 @@ class BinCountsMetric(Metric[VictimsCounts]):
         numeric, or a victim's rows have sample weights. Sums over weighted rows do not determine
         their number.
         """
-        cuts = case.cuts
-        tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema)}
+        cuts, tables = case.cuts, case.complete
         classes = len(case.schema.classes)
         weighted = any(table.weight is not None for table in tables.values())
         if cuts is None or not tables or not classes or weighted:
             return None
-        counts = {}
-        for name, table in tables.items():
-            counts[name] = _count_classes(table, cuts, classes)
+        counts = {n: _count_classes(table, cuts, classes) for n, table in tables.items()}
         rows = case.blind_view().rows
         adversary_counts = (
             None if rows is None or not len(rows) else _count_classes(rows, cuts, classes)
@@ -192,7 +189,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
 
         None if the principals have no data, or the training used no bins of a victim's column.
         """
-        adversary_ids = [case.local_data[p].ids for p in case.principals if p in case.local_data]
+        adversary_ids = [local_data.ids for local_data in case.adversary.values()]
         if not adversary_ids:
             return None
         # Only rows that the adversary has in its local data can be claimed by id.

@@ -14,7 +14,6 @@ from fedtrees.core.guess import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
-from fedtrees.core.threat import Threat
 from fedtrees.guessing.entries import predict_columns
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.imputer import imputed
@@ -138,7 +137,7 @@ class EntriesMetric(Metric[VictimsEntries]):
             "densest": _claims(truth, _by_column(truth, _densest)),
         }
         declared, view = case.entries, case.blind_view()
-        if case.threat and Threat.parse(case.threat).sensitive is not None:
+        if case.knowledge is not None and case.knowledge.sensitive is not None:
             # Local rows contain the sensitive attribute. Regressions on known values are not
             # needed.
             cells = imputed(view, CLOSE)

@@ -17,7 +17,7 @@ from fedtrees.core.schema import Schema
 def of_every_row(
     victims: Mapping[str, LocalData], schema: Schema, count: int, rng: np.random.Generator
 ) -> KnownEntries:
-    """Draw attributes that are known for all rows of the victims (Gorgé et al. 2025).
+    """Draw attributes that are known for all rows of the victims (Gorgé et al. 2026).
 
     Parameters
     ----------

@@ -80,17 +80,13 @@ class LabelScores(Metric[TrueLabels]):
         Rows whose labels the threat model declares known are omitted. None if no rows remain, the
         target is numeric, or a principal has labels.
         """
-        adversary_data = [case.local_data[p] for p in case.principals if p in case.local_data]
-        if (
-            not adversary_data
-            or not case.schema.classes
-            or any(h.y is not None for h in adversary_data)
-        ):
+        adversary_data = [*case.adversary.values()]
+        labelled = [h for h in case.victims.values() if h.y is not None]
+        if not adversary_data or not labelled or not case.schema.classes:
+            return None
+        if any(h.y is not None for h in adversary_data):
             return None
         known_ids = np.unique(np.concatenate([h.ids for h in adversary_data]))
-        labelled = [h for h in case.victims.values() if h.y is not None]
-        if not labelled:
-            return None
         ids = np.concatenate([h.ids for h in labelled])
         y = np.concatenate([h.y for h in labelled if h.y is not None])
         # Several victims may have labels of one row. The first one is used.
@@ -217,7 +213,7 @@ class RoutedLabelScores(Metric[AskedRows]):
 
         None if there are none, the target is numeric, or the principals have labels or no data.
         """
-        local_data = {n: case.local_data[n] for n in case.principals if n in case.local_data}
+        local_data = case.adversary
         if case.asked is None or not case.schema.classes or not local_data:
             return None
         if any(h.y is not None for h in local_data.values()) or not len(case.asked):
@@ -331,7 +327,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
         None if there is no such victim or the target is numeric.
         """
         # A client without rows has no class shares.
-        tables = {n: h.table for n, h in case.victims.items() if h.covers(case.schema) and len(h)}
+        tables = {n: table for n, table in case.complete.items() if len(table)}
         classes = max(len(case.schema.classes), 2)
         if not tables or not case.schema.classes:
             return None

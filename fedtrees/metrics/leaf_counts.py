@@ -252,10 +252,7 @@ class LeafCountMetric(Metric[GrownTrees]):
 
         None if no victim has complete rows, or the model has no trees of the victims' rows.
         """
-        victims = case.victims_rows
-        if victims is None:
-            return None
-        if case.model is None or not getattr(case.model, "trees", ()):
+        if case.victims_rows is None or not getattr(case.model, "trees", ()):
             return None
         grown = _scored_trees(case)
         if not grown:
@@ -316,12 +313,8 @@ class LeafCountMetric(Metric[GrownTrees]):
     def score(self, claims: Sequence[LeafCounts], truth: GrownTrees) -> list[Score]:
         """Score the counts of the first trees, and ``leaf_counts_right`` if it is defined."""
         first = score_leaf_counts([c for c in claims if c.tree in truth.rows], truth.first)
-        scores = [
-            Score("leaf_counts_exact", first.leaf_counts_exact),
-            Score("leaf_mass_exact", first.leaf_mass_exact),
-            Score("count_error", first.count_error),
-            Score("count1_error", first.count1_error),
-        ]
+        keys = ("leaf_counts_exact", "leaf_mass_exact", "count_error", "count1_error")
+        scores = [Score(key, getattr(first, key)) for key in keys]
         if truth.everywhere:
             right = share_right(claims, [truth.everywhere[c.tree] for c in claims])
             scores.append(Score("leaf_counts_right", right))

@@ -148,6 +148,21 @@ class Case:
         """Local data of all parties except the principals, by name."""
         return {n: h for n, h in self.local_data.items() if n not in self.principals}
 
+    @property
+    def adversary(self) -> dict[str, LocalData]:
+        """Local data of the principals that have data, by name."""
+        return {n: self.local_data[n] for n in self.principals if n in self.local_data}
+
+    @property
+    def complete(self) -> dict[str, Table]:
+        """Rows of every victim with complete rows (all features and the label), by name."""
+        return {n: h.table for n, h in self.victims.items() if h.covers(self.schema)}
+
+    @cached_property
+    def knowledge(self) -> Threat | None:
+        """The parsed threat model, None if it is empty."""
+        return Threat.parse(self.threat) if self.threat else None
+
     @cached_property
     def known(self) -> LocalData | None:
         """Labels that the threat model declares known to the adversary, None if there are none.
@@ -155,10 +170,12 @@ class Case:
         ``sensitive`` declares all labels of the victims known, and ``labels`` a number of labels of
         random rows of the first victim with labels. The result has no feature columns.
         """
-        threat = Threat.parse(self.threat) if self.threat else None
-        if threat is not None and threat.sensitive is not None:
+        threat = self.knowledge
+        if threat is None:
+            return None
+        if threat.sensitive is not None:
             return _labels_of(h for h in self.victims.values() if h.y is not None)
-        count = threat.labels if threat is not None else 0
+        count = threat.labels
         labelled = next((h for h in self.victims.values() if h.y is not None), None)
         if not count or labelled is None or labelled.y is None:
             return None
@@ -174,7 +191,7 @@ class Case:
 
         They are drawn by `fedtrees.metrics.known_entries`.
         """
-        threat = Threat.parse(self.threat) if self.threat else None
+        threat = self.knowledge
         if threat is None:
             return None
         if threat.sensitive is not None:
@@ -192,11 +209,10 @@ class Case:
 
         An int64 array of columns, shape (c,), and a float32 array of their values, shape (n, c).
         """
-        threat = Threat.parse(self.threat) if self.threat else None
-        attributes_known = threat is not None and (
-            threat.attributes or threat.sensitive is not None
-        )
-        return self.entries.of_all_rows if attributes_known and self.entries is not None else None
+        threat = self.knowledge
+        if threat is None or not (threat.attributes or threat.sensitive is not None):
+            return None
+        return None if self.entries is None else self.entries.of_all_rows
 
     @cached_property
     def candidates(self) -> Candidates | None:
@@ -234,16 +250,15 @@ class Case:
         None if none were announced. Also None if different ones were announced, for example for
         every tree, because the bins of a row are then not defined.
         """
-        sent = (d.message for d in self.transcript or () if isinstance(d.message, CutPoints))
-        cuts: Cuts | None = None
-        for m in sent:
-            if cuts is None:
-                cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
-            elif not (
-                np.array_equal(cuts.values, m.values) and np.array_equal(cuts.offsets, m.offsets)
-            ):
-                return None
-        return cuts
+        sent = [d.message for d in self.transcript or () if isinstance(d.message, CutPoints)]
+        if not sent:
+            return None
+        cuts = sent[0].to_cuts()
+        equal = (
+            np.array_equal(cuts.values, m.values) and np.array_equal(cuts.offsets, m.offsets)
+            for m in sent[1:]
+        )
+        return cuts if all(equal) else None
 
     def rows_in(self, name: str, round: int) -> Table:
         """Return the complete rows of one party that a round of training used."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import assign, mismatch_counts
+from fedtrees.guessing.matching import matched_accuracy, mismatch_counts
 from fedtrees.guessing.tolerance import Tolerance
-from fedtrees.metrics.records import ra_only, sorted_rows
+from fedtrees.metrics.records import sorted_rows
 
 #: Number of fresh samples that the guess is compared with (Gorgé et al. 2026, Appendix D).
 FRESH = 100
@@ -119,9 +119,12 @@ def specificity(
         rows, position = np.unique(np.concatenate(samples_of_rows), return_inverse=True)
         cost = mismatch_counts(pool[rows], G, width)  # a row may be in several samples
         parts = np.split(position.ravel(), times)
-        return np.array([_accuracy(cost[part], len(width)) for part in parts])
+        return np.array([matched_accuracy(cost[part], len(width)) for part in parts])
 
-    victims = ra_only(G, T, width) if k == len(T) else float(np.mean(scores(T, _TRAIN_SAMPLES)))
+    if k == len(T):
+        victims = matched_accuracy(mismatch_counts(T, G, width), len(width))
+    else:
+        victims = float(np.mean(scores(T, _TRAIN_SAMPLES)))
     fresh = scores(R, samples)
     # Correction for samples without replacement from a finite reserve, see Notes.
     deviation = float(fresh.std(ddof=1) / np.sqrt(1 - k / len(reserve)))
@@ -134,14 +137,6 @@ def specificity(
         fresh=float(fresh.mean()),
         rows=k,
     )
-
-
-def _accuracy(cost: NDArray[np.uint8], columns: int) -> float:
-    """Return the reconstruction accuracy for a matrix of mismatch counts, uint8, shape (n, m)."""
-    pair = assign(cost)
-    matched = np.flatnonzero(pair >= 0)
-    wrong = int(cost[matched, pair[matched]].sum(dtype=np.int64))
-    return (len(matched) * columns - wrong) / (len(cost) * columns)
 
 
 def nearest_row(

@@ -86,11 +86,7 @@ def _parts_with_columns(case: Case) -> dict[str, LocalData]:
     The entry ``all`` contains the columns of all of them, if there are several. A coalition can use
     them together.
     """
-    parts = {
-        name: case.local_data[name]
-        for name in case.principals
-        if name in case.local_data and len(case.local_data[name].columns)
-    }
+    parts = {name: h for name, h in case.adversary.items() if len(h.columns)}
     if len(parts) < 2:
         return parts
     ids = reduce(np.intersect1d, [part.ids for part in parts.values()])
@@ -104,11 +100,11 @@ def _parts_with_columns(case: Case) -> dict[str, LocalData]:
 
 def _common_orders(case: Case) -> dict[str, Order]:
     """Return the orders that are guessed for all columns: by labels, and by the main direction."""
-    orders = {}
-    for name in case.principals:
-        local_data = case.local_data.get(name)
-        if local_data is not None and local_data.y is not None:
-            orders[f"labels-of-{name}"] = local_data.ids, middle_ranks(local_data.y)
+    orders = {
+        f"labels-of-{name}": (local_data.ids, middle_ranks(local_data.y))
+        for name, local_data in case.adversary.items()
+        if local_data.y is not None
+    }
     for name, local_data in _parts_with_columns(case).items():
         orders[f"columns-of-{name}"] = local_data.ids, middle_ranks(main_direction(local_data.X))
     return orders

@@ -103,8 +103,8 @@ class ThresholdsMetric(Metric[VictimsSplits]):
             if tree.threshold[node] < 1:  # below all values: only missing values go left
                 continue
             # The number of training rows in the node, which are compared with the threshold.
-            ((begin, end),) = case.model.rows[t].ranges(np.array([node], dtype=np.int32))
-            splits[t, node] = TrueSplit(column, threshold, int(end - begin))
+            rows = len(case.model.rows[t].rows_of(node))
+            splits[t, node] = TrueSplit(column, threshold, rows)
             if column not in tolerance:
                 local_data = case.local_data[owner]
                 x = local_data.X[:, np.searchsorted(local_data.columns, column)].astype(np.float64)

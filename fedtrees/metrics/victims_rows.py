@@ -1,7 +1,7 @@
 """Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
 
 Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
-`fedtrees.metrics.records`, `fedtrees.metrics.rows` and `fedtrees.metrics.specificity`.
+`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.specificity`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from fedtrees.guessing.conditional import insert_known_values, nearest_guesses
 from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.metrics.records import score_records
-from fedtrees.metrics.rows import inliers, row_errors, score_returned_rows
+from fedtrees.metrics.records import inliers, row_errors, score_records, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
@@ -161,7 +160,7 @@ class RecordMetric(Metric[VictimsRows]):
     so is the blind baseline. Reports widen confidence intervals by the standard errors.
 
     Columns that the threat model declares known are correct in every blind guess. ``row_error`` and
-    the further errors exclude them (Gorgé et al. 2025).
+    the further errors exclude them (Gorgé et al. 2026).
     """
 
     of: ClassVar[type[Claim]] = Records
@@ -255,18 +254,13 @@ class RecordMetric(Metric[VictimsRows]):
         result = score_records(
             claims[0].table, truth.rows, truth.schema, truth.top, limit=truth.n_rows
         )
-        values: dict[str, float | None] = {
-            "ra": result.ra, "ra_top": result.ra_top, "exact_rows": result.exact_rows,
-            "close_rows": result.close_rows, "bit_exact_rows": result.bit_exact_rows,
-            **({} if result.target_error is None else {"target_error": result.target_error}),
-            "gower": result.gower, "hamming": result.hamming,
-        }  # fmt: skip
+        keys = ["ra", "ra_top", "exact_rows", "close_rows", "bit_exact_rows", "target_error",
+                "gower", "hamming"]  # fmt: skip
+        if result.target_error is None:
+            keys.remove("target_error")
+        values: dict[str, float | None] = {key: getattr(result, key) for key in keys}
         if truth.inlier is not None:
-            row = row_errors(claims[0].table, truth.rows, truth.inlier, truth.known_columns)
-            values |= {
-                "row_error": row.mean, "worst_row": row.worst, "inlier_error": row.inliers,
-                "outlier_error": row.outliers, "right_rows": row.right,
-            }  # fmt: skip
+            values |= row_errors(claims[0].table, truth.rows, truth.inlier, truth.known_columns)
         scores = [Score(key, value) for key, value in values.items()]
         scores += [Score("ra_of", share, part=name) for name, share in result.per_feature.items()]
         if not truth.sampled:
@@ -370,11 +364,8 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 
         None if no common cut points were announced or no victim has complete rows.
         """
-        cuts = case.cuts
-        tables = {name: h.table for name, h in case.victims.items() if h.covers(case.schema)}
-        if cuts is None or not tables:
-            return None
-        return BinnedVictims(tables, cuts)
+        cuts, tables = case.cuts, case.complete
+        return None if cuts is None or not tables else BinnedVictims(tables, cuts)
 
     def counted(self, truth: BinnedVictims) -> int:
         """Return the number of the victims' rows."""
@@ -386,12 +377,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         if claim.confidence is None:
             return []
         result = score_returned_rows(claim.table, truth.rows_by_victim, truth.cuts, claim.owner)
-        return [
-            Score("returned_rows", float(result.returned)),
-            Score("returned_right", result.right),
-            Score("returned_wrong", result.wrong),
-            Score("returned_owned", result.owned),
-        ]
+        return [Score(key, value) for key, value in result.items()]
 
     def line(
         self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
@@ -402,10 +388,10 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
         scored = [
             score_returned_rows(g, truth.rows_by_victim, truth.cuts) for g in guesses.values()
         ]
-        best = max(scored, key=lambda s: s.right)
-        baseline = {"returned_right": best.right, "returned_wrong": best.wrong}
+        best = max(scored, key=lambda s: s["returned_right"])
+        baseline = {key: best[key] for key in ("returned_right", "returned_wrong")}
         # A random owner is right with a probability of one over the number of victims.
-        baseline["returned_owned"] = best.right / len(truth.rows_by_victim)
+        baseline["returned_owned"] = best["returned_right"] / len(truth.rows_by_victim)
         return {name: value for name, value in baseline.items() if value is not None}
 
 

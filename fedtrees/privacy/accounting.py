@@ -260,9 +260,9 @@ def _draws(event: BudgetEvent, colluders: int | None) -> float:
 
 def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
     """Return the privacy losses of randomised responses, in nats, and their probabilities."""
-    from scipy.stats import binom  # exact to the last digit: the result is an upper bound
-
     losses, chances = np.zeros(1), np.ones(1)
+    if each:  # importing scipy.stats takes half a second
+        from scipy.stats import binom  # exact to the last digit: the result is an upper bound
     for epsilon, count in each.items():
         k = np.arange(count + 1)
         loss = np.asarray((2 * k - count) * epsilon, dtype=np.float64)

@@ -73,7 +73,7 @@ def discrete_laplace_share(
 def truncated_laplace(
     scale: float, shape: int | tuple[int, ...], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw Laplace noise that is truncated toward 0, as the code of Gorgé et al. (2025) does.
+    """Draw Laplace noise that is truncated toward 0, as the code of Gorgé et al. (2026) does.
 
     ``P(0) = 1 - e`` and ``P(k) = (1 - e) e^|k| / 2`` with ``e = exp(-1 / scale)``. Compared with
     noise 1, noise 0 is twice as likely as under the two-sided geometric law, so that a count of

@@ -233,7 +233,7 @@ def _laplace(scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[An
 
 
 class TruncatedLaplace(Laplace):
-    """Laplace noise truncated toward 0, as the code of Gorgé et al. (2025) adds to counts."""
+    """Laplace noise truncated toward 0, as the code of Gorgé et al. (2026) adds to counts."""
 
     def added(self, n: float) -> Channel:
         """Return the channel of n consecutive draws."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, SumOfShares
+from fedtrees.core.channel import Change
 from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Deployed, Place
 from fedtrees.core.endpoint import Model
-from fedtrees.core.errors import ProtocolError
+from fedtrees.core.errors import ProtocolError, refuse_old_names
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import Declared, LocalData, client_names
 from fedtrees.core.messages import Message, Sealing
-from fedtrees.core.network import LocalNetwork, Network
+from fedtrees.core.network import Network
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import LOCAL_ONLY
@@ -41,7 +41,7 @@ from fedtrees.trees.forest.random_decision import undeclared
 if TYPE_CHECKING:
     from fedtrees.protocols.training import Training
 
-#: `Protocol.file` of models that are not forests: the file contains the encoded message form.
+#: `ProtocolInfo.model_file` of models that are not forests: the file contains the encoded message.
 ENCODED_FILE = (".ftm", "a model that is no forest; XGBoost has no such one")
 
 
@@ -84,58 +84,121 @@ class Coordinator(Party):
         """Finish the run after the defenses processed `model` and the network published it."""
 
 
+_ROLE_LABELS = {
+    "server": ("your server", "servers"),
+    "client": ("one of the clients", "clients together"),
+    "public": ("a recipient of the released model", "recipients of the released model"),
+}
+
+
+@dataclass(frozen=True)
+class ProtocolInfo:
+    """Declarations of a protocol that do not depend on its parameters.
+
+    A subclass of another protocol changes single fields with
+    ``info = replace(FedTreeHist.info, message_types=...)``.
+
+    Attributes
+    ----------
+    message_types : tuple of Message types
+        Messages that training may send. A defense that acts on none of them is refused.
+    conditional_types : mapping of Message type to str
+        Those of `message_types` that are sent only under some parameters or defenses, with the
+        condition as text.
+    noised_types : tuple of Message types
+        Messages that a protocol with a privacy budget adds noise to, at the parties with data or on
+        the way from them. No defense may act there before the noise is added. Empty for all of
+        `message_types`.
+    capabilities : frozenset of str
+        Hooks and limits of defenses that the parties implement
+        (`fedtrees.protocols.compatibility`): a subset of ``transform_examples``,
+        ``allowed_splits``, ``visible_nodes`` and the limits of `Requirements`.
+    peer_to_peer : bool
+        True if parties send messages that no coordinator requested.
+    adversaries : tuple of str
+        Threats that a suite attacks if it names no threat of a role of this protocol.
+    default_parties : int
+        Default number of parties with data.
+    local_reference : str
+        Display name of the baseline that each label-holding party trains on its local data.
+    example_dataset : str
+        Data set of demonstrations. It needs no file.
+    role_labels : mapping of str to (str, str)
+        Display name of one party of a role, and of several.
+    model_file : tuple of str
+        Suffix of model files, and a description of the format.
+    extra_packages : tuple of str
+        Modules that training imports and that only an extra installs.
+    deployments : mapping of str to Deployed
+        Frameworks that implement the protocol, with the corresponding settings.
+    """
+
+    message_types: tuple[type[Message], ...] = ()
+    conditional_types: Mapping[type[Message], str] = field(default_factory=dict)
+    noised_types: tuple[type[Message], ...] = ()
+    capabilities: frozenset[str] = frozenset()
+    peer_to_peer: bool = False
+    adversaries: tuple[str, ...] = ("client",)
+    default_parties: int = 3
+    local_reference: str = LOCAL_ONLY
+    example_dataset: str = "breast-cancer"
+    role_labels: Mapping[str, tuple[str, str]] = field(default_factory=lambda: _ROLE_LABELS)
+    model_file: tuple[str, str] = (".json", "an XGBoost model")
+    extra_packages: tuple[str, ...] = ()
+    deployments: Mapping[str, Deployed] = field(default_factory=dict)
+
+
+#: Former names of the members of a protocol, for one release.
+RENAMED = {
+    "says": "info.message_types (a field of ProtocolInfo)",
+    "sometimes": "info.conditional_types (a field of ProtocolInfo)",
+    "noised": "info.noised_types (a field of ProtocolInfo)",
+    "serves": "info.capabilities (a field of ProtocolInfo)",
+    "peers": "info.peer_to_peer (a field of ProtocolInfo)",
+    "adversaries": "info.adversaries (a field of ProtocolInfo)",
+    "curious": "info.adversaries (a field of ProtocolInfo)",
+    "usual_parties": "info.default_parties (a field of ProtocolInfo)",
+    "alone": "info.local_reference (a field of ProtocolInfo)",
+    "example": "info.example_dataset (a field of ProtocolInfo)",
+    "called": "info.role_labels (a field of ProtocolInfo)",
+    "file": "info.model_file (a field of ProtocolInfo)",
+    "needs": "info.extra_packages (a field of ProtocolInfo)",
+    "deployed": "info.deployments (a field of ProtocolInfo)",
+    "summed": "summed_types", "party": "create_party", "claimed": "claim_with",
+    "laws": "noise_channels", "exact": "without_noise", "nodes_shown": "visible_node_rows",
+    "check_held": "check_local_data",
+    "check_declared": "check_joint_data", "check_declarations": "check_joint_data",
+    "grown_on": "training_rows", "opened_together": "jointly_opened",
+    "lacks": "missing_requirement",
+}  # fmt: skip
+
+
 class Protocol(ABC):
     """Base class of all protocols: a frozen dataclass whose fields are public parameters.
 
-    A protocol is registered with ``@register.protocol(name)``. A subclass must define `party`, and
-    usually declares the following class attributes.
+    A protocol is registered with ``@register.protocol(name)``. A subclass must define
+    `create_party` and `info`, and overrides the methods whose defaults do not fit.
+
+    The class has more than 15 public members, because each rule that depends on parameters is a
+    method: four checks, five methods about its own noise, and four that only vertical protocols
+    need. Most protocols override at most six.
 
     Attributes
     ----------
     name : str
         Registered name, set by ``@register.protocol``.
+    info : ProtocolInfo
+        Messages, capabilities, and the facts that benchmarks and reports use.
     layout : {"horizontal", "vertical", "centralised"}
         How the data layer partitions a table over the parties (`fedtrees.data.layout`).
     holders : tuple of str
         Roles that have local data.
-    says : tuple of Message types
-        Messages that training may send. A defense that acts on none of them is refused.
-    sometimes : mapping of Message type to str
-        Those messages in `says` that are sent only under some parameters or defenses, with the
-        condition as text.
-    serves : frozenset of str
-        Hooks and limits of defenses that the parties implement
-        (`fedtrees.protocols.compatibility`): a subset of ``rows``, ``candidates``, ``shown``,
-        ``gradient_clip``, ``least_leaf_rows``, ``poisson_sampling``, ``gradient_engine``,
-        ``declared_rows`` and ``row_bounds``.
-    summed : tuple of Message types
+    summed_types : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
-        secure sum.
-    noised : tuple of Message types
-        Messages that a protocol with a privacy budget adds noise to, at the parties with data or on
-        the way from them. No defense may act there before the noise is added. Empty for all
-        messages in `says`.
+        secure sum. A property if they depend on parameters.
     released : bool
         True if the model is sent to the role ``public``. Otherwise no party has the complete model,
         and the parties predict together.
-    adversaries : tuple of str
-        Threats that a suite attacks if it names no threat of a role of this protocol.
-    usual_parties : int
-        Default number of parties with data.
-    alone : str
-        Display name of the baseline that each label-holding party trains on its local data.
-    example : str
-        Data set of demonstrations. It needs no file.
-    called : mapping of str to (str, str)
-        Display name of one party of a role, and of several.
-    file : tuple of str
-        Suffix of model files, and a description of the format.
-    needs : tuple of str
-        Modules that training imports and that only an extra installs.
-    deployed : mapping of str to Deployed
-        Frameworks that implement the protocol, with the corresponding settings.
-    peers : bool
-        True if parties send messages that no coordinator requested.
 
     Examples
     --------
@@ -145,27 +208,15 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str] = "protocol"
+    info: ClassVar[ProtocolInfo] = ProtocolInfo()
     layout: ClassVar[str] = "horizontal"
     holders: ClassVar[tuple[str, ...]] = ("client",)
-    says: ClassVar[tuple[type[Message], ...]] = ()
-    sometimes: ClassVar[Mapping[type[Message], str]] = {}
-    serves: ClassVar[frozenset[str]] = frozenset()
-    summed: ClassVar[tuple[type[Message], ...]] = ()
-    noised: ClassVar[tuple[type[Message], ...]] = ()
+    summed_types: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
-    adversaries: ClassVar[tuple[str, ...]] = ("client",)
-    usual_parties: ClassVar[int] = 3
-    alone: ClassVar[str] = LOCAL_ONLY
-    example: ClassVar[str] = "breast-cancer"
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        "server": ("your server", "servers"),
-        "client": ("one of the clients", "clients together"),
-        "public": ("a recipient of the released model", "recipients of the released model"),
-    }
-    file: ClassVar[tuple[str, str]] = (".json", "an XGBoost model")
-    needs: ClassVar[tuple[str, ...]] = ()
-    deployed: ClassVar[Mapping[str, Deployed]] = {}
-    peers: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        refuse_old_names(cls, "protocol", RENAMED)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, for a number of parties with data.
@@ -179,7 +230,7 @@ class Protocol(ABC):
         return [name for name, role in self.roles(parties).items() if role in self.holders]
 
     @abstractmethod
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -203,14 +254,14 @@ class Protocol(ABC):
 
     @classmethod
     def missing(cls) -> list[str]:
-        """Return the names of modules in `needs` that are not installed."""
-        return [module for module in cls.needs if find_spec(module) is None]
+        """Return the names of `ProtocolInfo.extra_packages` that are not installed."""
+        return [module for module in cls.info.extra_packages if find_spec(module) is None]
 
     def claim(self) -> Guarantee:
         """Return the privacy guarantee of the protocol without defenses. The default is none."""
         return NoGuarantee()
 
-    def claimed(self, defense: Composition) -> Guarantee:
+    def claim_with(self, defense: Composition) -> Guarantee:
         """Return the guarantee under a defense that chooses the cut points. By default `claim`."""
         return self.claim()
 
@@ -218,33 +269,12 @@ class Protocol(ABC):
         """Compose the privacy loss that a run recorded for the protocol. The default is `claim`."""
         return self.claim()
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return how the protocol changes the contributions of rows (compare `Defense.channels`).
 
         For example, a differentially private protocol states the distribution of its noise.
         """
         return {}
-
-    def stated_laws(self, schema: Schema, parties: int) -> Mapping[Place, Change]:
-        """Return `laws` for a given number of parties with data.
-
-        The distribution of a released sum depends on the number of noise shares that it contains.
-
-        Parameters
-        ----------
-        schema : Schema
-            Columns and target.
-        parties : int
-            Number of parties with data.
-        """
-        resolved: dict[Place, Change] = {}
-        for place, change in self.laws(schema).items():
-            if isinstance(change, SumOfShares):
-                total = change.share.law(parties)
-                assert total is not None
-                change = total
-            resolved[place] = change
-        return resolved
 
     def check_parties(self, parties: int) -> None:
         """Check the number of parties with data.
@@ -256,19 +286,19 @@ class Protocol(ABC):
         """
         return
 
-    def exact(self) -> Protocol | None:
-        """Return the same protocol without the changes in `laws`, with otherwise equal randomness.
+    def without_noise(self) -> Protocol | None:
+        """Return the same protocol without the changes in `noise_channels`.
 
-        None if there is no such protocol.
+        All other randomness is equal. None if there is no such protocol.
         """
         return None
 
-    def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
+    def visible_node_rows(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of every node that the messages show. Empty if messages show no nodes."""
         return iter(())
 
     def save(self, training: Training, path: Path) -> None:
-        """Write the trained model to a file with the suffix of `file`.
+        """Write the trained model to a file with the suffix of `ProtocolInfo.model_file`.
 
         An XGBoost model takes the values of the table, not codes (`in_table_values`).
 
@@ -277,7 +307,7 @@ class Protocol(ABC):
         DataError
             If the file cannot be written, or cannot contain the values of a column.
         """
-        if self.file == ENCODED_FILE:
+        if self.info.model_file == ENCODED_FILE:
             write_whole(path, encode(as_message(training.model)))
             return
         from fedtrees.trees.boosted.params import TreeParams
@@ -289,26 +319,6 @@ class Protocol(ABC):
         params = self if isinstance(self, TreeParams) else None
         forest, categories = in_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
-
-    def canaries(self) -> Any:
-        """Create the rows that a privacy audit inserts, or None if there is no audit.
-
-        See `fedtrees.protocols.canaries.Canaries`.
-        """
-        return None
-
-    def worst_case(self, defense: Composition) -> tuple[Protocol, Any] | None:
-        """Return parameters and canaries that reveal most about a row, for a privacy audit.
-
-        A claim about epsilon must be true for every table and all public parameters. The auditor
-        therefore chooses both: one tree, few columns, and gradients near their bound.
-
-        Returns
-        -------
-        worst_case : (Protocol, Canaries) or None
-            None if the audit has no better choice than the given parameters and `canaries`.
-        """
-        return None
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -342,7 +352,7 @@ class Protocol(ABC):
             If the protocol cannot train on the data.
         """
 
-    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
+    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
         """Check what all parties declared about their local data.
 
         Parameters
@@ -358,7 +368,7 @@ class Protocol(ABC):
             If the declarations do not form a valid table together.
         """
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return which of a party's rows a round of training uses.
@@ -388,7 +398,7 @@ class Protocol(ABC):
         """Return how the parties of a run compute on encrypted values. None without encryption."""
         return None
 
-    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+    def jointly_opened(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the messages that colluding parties can decrypt only together. By default none.
 
         Parameters
@@ -400,16 +410,16 @@ class Protocol(ABC):
         """
         return []
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return what a table lacks for this protocol under a defense, None if nothing is missing.
 
         For example, public cut points need a declared range of every column.
         """
-        plan = defense.cut_plan
+        plan = defense.cut_plan()
         return undeclared(schema) if plan is not None and plan.method == "public" else None
 
     def predict(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
         """Return the scores of test rows.
 
@@ -418,7 +428,7 @@ class Protocol(ABC):
 
         Parameters
         ----------
-        net : LocalNetwork or None
+        net : Network or None
             Network of the training. None if the training ran in an earlier process.
         model : Model
             Final model of the coordinator.
@@ -437,7 +447,7 @@ class Protocol(ABC):
         return _still_there(net).predict(queries)
 
     def leaves(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
         """Return the leaf of every test row in every tree, int32, shape (n, T).
 
@@ -460,7 +470,7 @@ class Protocol(ABC):
         return leaves
 
 
-def _still_there(net: LocalNetwork | None) -> LocalNetwork:
+def _still_there(net: Network | None) -> Network:
     """Return the network, or raise `ProtocolError` if the parties of the training are gone."""
     if net is None:
         raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")

@@ -81,7 +81,7 @@ def fit(
     except Unfit as err:
         return err.reason
     # A coalition that can decrypt a protected value would have a view that no transcript shows.
-    opened = (part.undone_by(threat, data.roles) for part in composition.parts)
+    opened = (part.broken_by(threat, data.roles) for part in composition.parts)
     return (
         (protocol is not None and _check_defense(protocol, composition, data.schema))
         or next(filter(None, opened), None)
@@ -109,46 +109,40 @@ def _check_defense(protocol: Any, defense: Composition, schema: Schema | None) -
     roles = set(protocol.roles(2).values())
     for part in defense.parts:
         # A released model answers any number of queries, so that a defense of the endpoint is void.
-        if protocol.released and "endpoint" in part.acts_through:
+        if protocol.released and "limit_endpoint" in part.hooks:
             return Reason("model-released", subject=part.name, **named)
-        if part.guards and part.at and not part.at & roles:
-            defense_roles, protocol_roles = ", ".join(sorted(part.at)), ", ".join(sorted(roles))
+        if part.handled_types and part.roles and not part.roles & roles:
+            defense_roles, protocol_roles = ", ".join(sorted(part.roles)), ", ".join(sorted(roles))
             return Reason(
                 "defense-role", subject=part.name, at=defense_roles, roles=protocol_roles, **named
             )
     for part in defense.parts:
         # A defense that finds none of its messages would have no effect and is refused.
-        handled = part.requires or part.guards
-        if handled and not any(message_type in handled for message_type in protocol.says):
+        handled = part.applies_to or part.handled_types
+        if handled and not any(
+            message_type in handled for message_type in protocol.info.message_types
+        ):
             types = ", ".join(t.__name__ for t in handled)
             return Reason("defense-message", subject=part.name, types=types, **named)
-        unserved = sorted(_required_hooks(part) - protocol.serves)
+        unserved = sorted(_required_capabilities(part) - protocol.info.capabilities)
         if unserved:
             stage = ", ".join(unserved)
             return Reason("defense-stage", subject=part.name, stage=stage, **named)
     reason = None
     if protocol.claim().budget:
-        noised = protocol.noised or protocol.says
-        shares = protocol.summed
+        noised = protocol.info.noised_types or protocol.info.message_types
+        shares = protocol.summed_types
         # A claim about noise is void if a defense changes values before the noise is added.
         reason = misplaced_in(defense.parts, protocol.name, noised, protocol.holders, shares)
-    return reason or (None if schema is None else protocol.lacks(schema, defense))
+    return reason or (None if schema is None else protocol.missing_requirement(schema, defense))
 
 
-def _required_hooks(part: Defense) -> set[str]:
+def _required_capabilities(part: Defense) -> frozenset[str]:
     """Return the hooks and limits of a defense that the parties of a protocol must implement."""
-    hooks = {*part.acts_through} & {"rows", "candidates", "shown"}
-    if part.acts_on == {"labels"}:  # applied before the party is created, without a hook
-        hooks.discard("rows")
-    limits = {
-        "gradient_clip": part.gradient_clip is not None,
-        "least_leaf_rows": part.least_leaf_rows > 0,
-        "poisson_sampling": part.poisson_sampling,
-        "gradient_engine": bool(part.gradient_engine),
-        "declared_rows": part.declared_rows > 0,
-        "row_bounds": part.row_bounds is not None,
-    }
-    return hooks | {name for name, used in limits.items() if used}
+    hooks = part.hooks & {"transform_examples", "allowed_splits", "visible_nodes"}
+    if part.example_stages == {"labels"}:  # applied before the party is created, without a hook
+        hooks -= {"transform_examples"}
+    return hooks | part.requirements.limits
 
 
 def before(attack: Spec, data: Data) -> Reason:

@@ -22,7 +22,6 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.horizontal import (
     CutPoints,
     CutsRequest,
@@ -154,8 +153,7 @@ def _counts(net: Network, grid: Grid, round: int) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     borders, offsets = np.concatenate(grid.borders), np.cumsum([0, *sizes]).astype(np.int32)
     request = GridRequest(borders, offsets, round)
-    total = add_messages(net.ask("client", request, why="rows per cell, to settle cut points"))
-    assert isinstance(total, GridCounts)
+    total = net.request_sum("client", request, why="rows per cell, to settle cut points")
     return total.counts
 
 
@@ -289,7 +287,7 @@ class BinningClient(Party):
             refuse(message, "minimum", f"each of {d} columns has one")
         self.check_categorical(message)
         self.binned, m = True, message
-        self.cuts = Cuts(m.values, m.offsets, m.minimum, m.categorical)
+        self.cuts = m.to_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         self.data = replace(self.data, X=np.empty((len(self.data), 0), np.float32))
 
@@ -318,7 +316,7 @@ def agreed_plan(agreement: Agreement) -> CutPlan:
     uses declared cut points and asks no client.
     """
     method = agreement.parameters.get("cuts", "public")
-    return agreement.defense.cut_plan or (_GRID if method == _GRID.method else CutPlan(method))
+    return agreement.defense.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
 
 
 def public_grid(agreement: Agreement, plan: CutPlan) -> Grid:
@@ -374,7 +372,7 @@ def settle_cuts(
         why = "cut points, from the sums of all clients' counts"
     else:
         request = CutsRequest(_summary_of(plan), max_bin)
-        parts = net.ask("client", request, why="to settle cut points")
+        parts = net.request("client", request, why="to settle cut points")
         if net.cut_plan() is None:  # a defense may replace numbers of rows
             check_sketches(net, parts)
         # XGBoost's collective sends every sketch to every client, which an attack can read.
@@ -385,7 +383,7 @@ def settle_cuts(
     if categories is not None:
         cuts = cuts.with_categories(categories)
     message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-    net.tell("client", message, why=why)
+    net.send("client", message, why=why)
     return cuts
 
 
@@ -409,7 +407,7 @@ def share_sketches(net: Network, parts: Sequence[Message]) -> None:
     for owner, part in zip(net.members("client"), parts, strict=True):
         if isinstance(part, FeatureSketch):
             why = "every client merges the sketches of all by itself"
-            net.tell("client", replace(part, owner=owner), why=why)
+            net.send("client", replace(part, owner=owner), why=why)
 
 
 def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

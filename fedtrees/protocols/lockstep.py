@@ -16,7 +16,7 @@ from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.trees.boosted.losses import Objective
 
 Said = TypeVar("Said", bound=Message)
@@ -108,7 +108,7 @@ class Lockstep(Party):
         sent = message
         for role in self.audience:
             if {*self.net.members(role)} - {self.name}:
-                sent = self.net.tell(role, message, why=why)
+                sent = self.net.send(role, message, why=why)
         return sent
 
     def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
@@ -154,8 +154,10 @@ class RowPeers(Protocol):
         Class of the first party, and class of the remaining parties.
     """
 
-    peers: ClassVar[bool] = True
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
+    info = ProtocolInfo(
+        peer_to_peer=True,
+        example_dataset="digits[rows=300]",  # all columns declare a range
+    )
     party_noun: ClassVar[str]
     kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
 
@@ -171,7 +173,7 @@ class RowPeers(Protocol):
             raise UsageError(f"{self.name!r} needs two {self.party_noun} or more")
         return dict.fromkeys(client_names(parties), "client")
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
 from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.base import Protocol, ProtocolInfo
 from fedtrees.protocols.training import Training
 from fedtrees.trees.boosted.losses import OBJECTIVES, Logistic, Objective, objective_of
 from fedtrees.trees.boosted.params import TreeParams
@@ -111,7 +110,9 @@ class ForestProtocol(ForestParams, Protocol):
 
     leaf_counts: bool = True
 
-    file: ClassVar[tuple[str, str]] = FOREST_FILE
+    info = ProtocolInfo(
+        model_file=FOREST_FILE,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

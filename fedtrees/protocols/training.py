@@ -1,6 +1,6 @@
 """Training of a protocol in one process, and its result.
 
-`train` creates a host and a party for every name, connects them to a `LocalNetwork`, and runs the
+`train` creates a host and a party for every name, connects them to a `Network`, and runs the
 coordinator. `Training` contains the model and the transcript.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Share
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Stage
+from fedtrees.core.defense import Context, ExampleStage
 from fedtrees.core.errors import DataError, FedtreesError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, without_noise
 from fedtrees.core.host import Agreement, Host
@@ -29,11 +29,11 @@ from fedtrees.core.local_data import (
     rows_declared,
 )
 from fedtrees.core.messages import Message, Sealing
-from fedtrees.core.network import LocalNetwork
-from fedtrees.core.party import Party, acting, turn
+from fedtrees.core.network import Network
+from fedtrees.core.party import Party, acting, install_behaviour
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Schema
-from fedtrees.core.secure_sum import Aggregation
+from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
@@ -65,7 +65,7 @@ class Training:
         Context of the coordinator, which answers to queries need.
     columns : mapping of str to intp array
         Columns of each party with data, by name.
-    net : LocalNetwork or None
+    net : Network or None
         The parties, which can be queried again. None if the training ran in an earlier process.
     noise_from : {"system", "seed"}
         Source of noise (`fedtrees.core.streams.NoiseFrom`).
@@ -85,7 +85,7 @@ class Training:
     n_rows: int
     context: Context
     columns: Mapping[str, NDArray[np.intp]]
-    net: LocalNetwork | None = None
+    net: Network | None = None
     noise_from: NoiseFrom = "seed"
     void: bool = False
     behaviours: Mapping[str, str] = field(default_factory=dict)
@@ -120,7 +120,9 @@ class Training:
             Probabilities of class 1 if there are two classes, of each class if there are more, or
             predicted values.
         """
-        return self.defense.answer(self._asked(self.protocol.predict, X, on), self.context)
+        return self.defense.transform_answer(
+            self._asked(self.protocol.predict, X, on), self.context
+        )
 
     def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
         """Return the leaf of every row in every tree, int32, shape (n, T)."""
@@ -129,7 +131,7 @@ class Training:
     @property
     def claims(self) -> list[Guarantee]:
         """Claimed guarantees of the protocol and of each part of the defense, in that order."""
-        return [self.protocol.claimed(self.defense), *self.defense.claims()]
+        return [self.protocol.claim_with(self.defense), *self.defense.claims()]
 
     @property
     def spent(self) -> list[Guarantee]:
@@ -277,7 +279,7 @@ def train(
         protocol.check_local_data(name, party_data, schema)
     sealing = protocol.sealing()
     weighted = any(one.weighted for one in declared.values())
-    net = LocalNetwork(agreement, Streams(seed, noise_from), None if weighted else n_rows)
+    net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
     for name in agreement.roles:
         # Every party has separate streams, so that no party can reproduce the noise of another one.
@@ -288,7 +290,7 @@ def train(
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
-            turn(party, cheats[party.name])
+            install_behaviour(party, cheats[party.name])
     try:
         model, context = drive(protocol, net, sealing)
     except FedtreesError as err:
@@ -342,7 +344,7 @@ def make_agreement(
     protocol.check_parties(holders)
     defense.check(roles, parameters)
     shared = _shared(protocol, schema)
-    return Agreement(schema, parameters, defense, roles, protocol.summed, shared)
+    return Agreement(schema, parameters, defense, roles, protocol.summed_types, shared)
 
 
 def agreed_row_counts(
@@ -369,7 +371,7 @@ def agreed_row_counts(
     if not any(one.weighted for one in declarations.values()):
         check_channels(agreement.defense, schema, agreement.parameters, n_rows)
     check_together(declarations, schema)
-    protocol.check_declarations(declarations, schema)
+    protocol.check_joint_data(declarations, schema)
     return n_rows
 
 
@@ -378,7 +380,7 @@ def create_host(
     agreement: Agreement,
     name: str,
     streams: Streams,
-    aggregation: Aggregation,
+    aggregation: SecureAggregation,
     local_data: LocalData | None,
     sealing: Sealing | None,
 ) -> Host:
@@ -394,7 +396,7 @@ def create_host(
         Name of the party.
     streams : Streams
         Randomness of the party.
-    aggregation : Aggregation
+    aggregation : SecureAggregation
         Secure aggregation of the run.
     local_data : LocalData or None
         Local data of the party, None if it has none.
@@ -411,14 +413,14 @@ def create_host(
     return host
 
 
-def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tuple[Any, Context]:
+def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[Any, Context]:
     """Train over a network in which one local party is the coordinator.
 
     Parameters
     ----------
     protocol : Protocol
         Protocol with its public parameters.
-    net : LocalNetwork
+    net : Network
         Network with all parties.
     sealing : Sealing or None
         How the run computes on encrypted values.
@@ -436,7 +438,7 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
     limits = (
         i
         for i, part in enumerate(defense.parts)
-        if part.least_leaf_rows > 0 or "endpoint" in part.acts_through
+        if part.requirements.min_leaf_rows > 0 or "limit_endpoint" in part.hooks
     )
     net.transcript.acted.update(limits)
     net.transcript.coordinator = coordinator.name
@@ -444,18 +446,18 @@ def drive(protocol: Protocol, net: LocalNetwork, sealing: Sealing | None) -> tup
         model = coordinator.train(net)
         context = net.context(coordinator.name)
         # Defenses of models act before the model is released or used for predictions.
-        coordinator.model = model = defense.finish(model, context)
+        coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
-    net.settle(net.names)
+    net.collect_spending(net.names)
     net.transcript.costs = net.costs(sealing)
     return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 
 
 def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     """Return the types of messages that contain a share of noise according to the protocol."""
-    laws = protocol.laws(schema).items()
+    laws = protocol.noise_channels(schema).items()
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))
 
 
@@ -467,9 +469,9 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
         with acting(Party(host.name)):
             # Defenses of labels act before any other computation, so that nothing depends on true
             # labels.
-            y = defense.rows(Stage("labels"), local.y, host.context)
+            y = defense.transform_examples(ExampleStage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
-    return protocol.party(host.name, host.role, local, schema, defense)
+    return protocol.create_party(host.name, host.role, local, schema, defense)
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:

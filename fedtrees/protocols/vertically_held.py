@@ -12,7 +12,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema
-from fedtrees.protocols.base import Protocol
+from fedtrees.protocols.base import Protocol, ProtocolInfo
 
 ACTIVE, PASSIVE = "active", "passive"
 
@@ -23,13 +23,15 @@ class VerticallyHeld(Protocol):
 
     layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    adversaries: ClassVar[tuple[str, ...]] = (PASSIVE, ACTIVE)
-    usual_parties: ClassVar[int] = 2
-    alone: ClassVar[str] = ACTIVE_ONLY
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        ACTIVE: ("the party with the labels", "parties with labels together"),
-        PASSIVE: ("a party without labels", "parties without labels together"),
-    }
+    info = ProtocolInfo(
+        adversaries=(PASSIVE, ACTIVE),
+        default_parties=2,
+        local_reference=ACTIVE_ONLY,
+        role_labels={
+            ACTIVE: ("the party with the labels", "parties with labels together"),
+            PASSIVE: ("a party without labels", "parties without labels together"),
+        },
+    )
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: the active party, which has the labels, and the passive parties."""
@@ -41,7 +43,7 @@ class VerticallyHeld(Protocol):
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
-    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = declarations.items()
         if not first.labels:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, SumOfShares
+from fedtrees.core.defense import Place
 from fedtrees.core.endpoint import ANSWERS, RECORDS, Oracle
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import KnownEntries, LocalData
@@ -39,14 +40,14 @@ def _oracle(
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
     if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
         raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
-    answers, budget = training.defense.endpoint(answers, budget)
+    answers, budget = training.defense.limit_endpoint(answers, budget)
     # Queries have a separate transcript, so that they are in no other party's view.
     transcript = Transcript()
     model, defense, context = training.model, training.defense, training.context
 
     def scores(X: NDArray[np.float32]) -> NDArray[np.float64]:
         if training.protocol.released:
-            return defense.answer(model.predict(X), context)
+            return defense.transform_answer(model.predict(X), context)
         return training.predict(X, transcript)
 
     def answer(X: NDArray[np.float32], ids: NDArray[np.int64] | None = None) -> NDArray[Any]:
@@ -103,6 +104,20 @@ def _query_columns(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalD
     )
 
 
+def stated_channels(protocol: Protocol, schema: Schema, parties: int) -> dict[Place, Change]:
+    """Return `Protocol.noise_channels` for a number of parties with data.
+
+    The distribution of a released sum depends on the number of noise shares that it contains.
+    """
+    channels = dict(protocol.noise_channels(schema))
+    for place, change in channels.items():
+        if isinstance(change, SumOfShares):
+            total = change.share.law(parties)
+            assert total is not None
+            channels[place] = total
+    return channels
+
+
 def stated_changes(
     protocol: Protocol, schema: Schema, parties: int
 ) -> tuple[tuple[str, str, Change], ...]:
@@ -124,7 +139,7 @@ def stated_changes(
     """
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
-        for (site, field), change in protocol.stated_laws(schema, parties).items()
+        for (site, field), change in stated_channels(protocol, schema, parties).items()
     )
 
 
@@ -176,12 +191,12 @@ def view_of(
     if not reason.ok:
         raise Unfit(reason)
     # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
-    hidden = training.defense.endpoint("leaf-ids", 1)[0] != "leaf-ids"
+    hidden = training.defense.limit_endpoint("leaf-ids", 1)[0] != "leaf-ids"
     served = () if training.net is None or hidden else see(training.net.inference, members)
     seen = see(training.transcript, members)
     if training.net is not None:
         # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
-        seen = (*seen, *training.protocol.opened_together(seen, training.net.sealing_of(members)))
+        seen = (*seen, *training.protocol.jointly_opened(seen, training.net.sealing_of(members)))
     return View(
         principals=members,
         roles=dict(training.transcript.roles),

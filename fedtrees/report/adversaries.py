@@ -1,13 +1,125 @@
-"""Describe adversaries and the messages that they receive, in words."""
+"""Collect the results of one adversary: its name, the messages that it receives, its attacks.
+
+`AdversaryFindings` computes one `fedtrees.report.leakage.LeakageResult` per defense and measure, on
+demand, from the attack rows of one setting and threat.
+"""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+import pandas as pd
+
 from fedtrees.core.errors import UsageError
+from fedtrees.core.results import measure
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.report.coverage import Coverage
+from fedtrees.report.leakage import (
+    MARGIN,
+    LeakageResult,
+    classified_metrics,
+    gravest,
+    leakage_by_defense,
+    plain,
+)
 from fedtrees.report.results import UNDEFENDED, Setting
+
+
+@dataclass(frozen=True, eq=False)
+class AdversaryFindings:
+    """An adversary of a setting, attacked or not.
+
+    Attributes
+    ----------
+    threat : str
+        Threat in the notation of the command line.
+    attacks : DataFrame
+        Its attack rows, empty if its view was not attacked.
+    coverage : mapping of str to Coverage
+        By attacked defense: which attacks apply, and how they ended.
+    margin : float
+        Largest advantage that counts as no better than a blind guess.
+    name : str
+        Description in words.
+    several : bool
+        Whether the adversary consists of more than one party.
+    sees : tuple of str
+        Types of messages that the adversary can read, in words.
+    base : str
+        The defense with which other defenses are compared (`SettingFindings.base`).
+    """
+
+    threat: str
+    attacks: pd.DataFrame = field(repr=False)
+    coverage: Mapping[str, Coverage] = field(default_factory=dict, repr=False)
+    margin: float = MARGIN
+    name: str = ""
+    several: bool = False
+    sees: tuple[str, ...] = ()
+    base: str = UNDEFENDED
+    _results: dict[str, dict[str, LeakageResult]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @property
+    def tested(self) -> bool:
+        """Whether the view of the adversary was attacked."""
+        return len(self.attacks) > 0
+
+    @cached_property
+    def all_metrics(self) -> tuple[str, ...]:
+        """Metrics that some attack scored under some defense, or declared without a claim.
+
+        Those about persons come first.
+        """
+        return classified_metrics(self.attacks)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Keys of its measures, without those that another measure expresses more clearly."""
+        here = self.all_metrics
+        return tuple(m for m in here if not {*here} & {*measure(m).beside})
+
+    def by_defense(self, metric: str) -> Mapping[str, LeakageResult]:
+        """Return the results by one metric of every attacked defense. They are computed once."""
+        if metric not in self._results:
+            self._results[metric] = leakage_by_defense(
+                self.attacks, self.coverage, metric, self.margin
+            )
+        return self._results[metric]
+
+    def result(self, defense: str, metric: str) -> LeakageResult:
+        """Return the result of a defense and a measure.
+
+        If there is none, its state is "unknown" for a defense that was not attacked, else "gone".
+        """
+        known = self.by_defense(metric) if metric in self.all_metrics else {}
+        missing = LeakageResult(metric, "gone" if defense in self.coverage else "unknown")
+        return known.get(defense, missing)
+
+    def results(self, defense: str) -> tuple[LeakageResult, ...]:
+        """Return the results of one defense, in the order of `all_metrics`."""
+        return tuple(self.result(defense, m) for m in self.all_metrics)
+
+    def leading(self) -> LeakageResult | None:
+        """Return the gravest leak without a defense: by class, then severity, then advantage.
+
+        None if no result is open.
+        """
+        return min(self.open(self.base), key=gravest, default=None)
+
+    def open(self, defense: str) -> list[LeakageResult]:
+        """Return the open results under a defense, the gravest first.
+
+        If two measures express the same leak, only the clearer one is returned.
+        """
+        leaks = [r for r in self.results(defense) if r.state == "open"]
+        return sorted(plain(leaks), key=gravest)
 
 
 def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:

@@ -16,14 +16,23 @@ import pandas as pd
 from fedtrees.core.errors import listed, many
 from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.coverage import coverage
-from fedtrees.report.findings import trials_of
-from fedtrees.report.leakage import FEWEST_SEEDS, Cell, upper
+from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
 from fedtrees.report.page import render
-from fedtrees.report.recipe import Candidate, Trial, recommend, recommended, settings
+from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, by_seed, t_estimate
-from fedtrees.report.style import interval, number
-from fedtrees.report.wording import can, change, parted, percent, settled, some, word
+from fedtrees.report.trials import trials_of
+from fedtrees.report.wording import (
+    can,
+    change,
+    mean_and_interval,
+    number,
+    percent,
+    settled,
+    some,
+    split_recipe,
+    word,
+)
 
 _UTILITY = UTILITY[0].key  # area under the ROC curve
 
@@ -66,7 +75,7 @@ class Tried:
 
     Attributes
     ----------
-    candidate : Candidate
+    candidate : Recipe
         The recipe and its trials.
     auc : mapping of int to float
         AUC on held-out rows, by seed.
@@ -74,7 +83,7 @@ class Tried:
         The limits.
     """
 
-    candidate: Candidate
+    candidate: Recipe
     auc: Mapping[int, float]
     wish: Wish
 
@@ -120,13 +129,13 @@ class Tried:
         """
         return max(self.read, self.wish.auc / self.utility.mean if self.auc else math.inf)
 
-    def _limited(self) -> Iterator[tuple[Trial, Cell]]:
+    def _limited(self) -> Iterator[tuple[RecipeResult, LeakageResult]]:
         """Yield the trials and cells with a score by a measure that has a limit above 0."""
         limits = self.wish.limits
         yield from (
             (t, c)
             for t in self.candidate.trials
-            for c in t.cells
+            for c in t.results
             if c.scores and limits.get(c.metric)
         )
 
@@ -153,7 +162,7 @@ class Tried:
         meet every limit.
         """
         for trial in self.candidate.trials:
-            for cell in (c for c in trial.cells if self.wish.limits.get(c.metric)):
+            for cell in (c for c in trial.results if self.wish.limits.get(c.metric)):
                 if cell.below_baseline or (cell.no_claim and cell.state != "open"):
                     yield f"{trial.place}: by {measure(cell.metric).name}, {word(cell)}"
 
@@ -169,13 +178,13 @@ class Tried:
         least = self.utility.low if shown else self.utility.mean
         # The negation also rejects NaN, which is the AUC of a recipe that has not been trained.
         if not least >= self.wish.auc:
-            auc = interval(self.utility) if shown else number(self.utility.mean)
+            auc = mean_and_interval(self.utility) if shown else number(self.utility.mean)
             yield f"AUC {auc}; wished: {self.wish.auc:g}"
         if self.candidate.untested:
             yield self.candidate.reason
 
 
-def highest(cell: Cell) -> float:
+def highest(cell: LeakageResult) -> float:
     """Return the upper end of the 95% interval of a share, at most 1.
 
     If the share is 0 on every seed, the exact binomial bound of `upper` is used, because the t
@@ -209,18 +218,18 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
         )
     }
     tried_candidates = []
-    for candidate in recommend(trials_of(rows, bare=True), recommended()).candidates:
+    for candidate in recommend(trials_of(rows, bare=True), recommended()).recipes:
         protocol, defense = recipe(candidate.name)
         tried_candidates.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
     return tuple(tried_candidates)
 
 
 def recipe(name: str) -> tuple[str, str]:
-    """Split the name of a recipe (see `fedtrees.report.findings.trials_of`) in two.
+    """Split the name of a recipe (see `fedtrees.report.trials.trials_of`) in two.
 
     The result contains the protocol and the defense.
     """
-    protocol, defense = parted(name)
+    protocol, defense = split_recipe(name)
     return (protocol, defense) if protocol else (defense, UNDEFENDED)
 
 
@@ -234,7 +243,7 @@ class Advice:
         The limits of the user.
     tried : tuple of Tried
         All compared recipes. Those that ran on all seeds come first, the best one first.
-    undefended : tuple of Trial
+    undefended : tuple of RecipeResult
         Results without a defense, one per adversary and table.
     of : str
         Table, partition and number of seeds, in words.
@@ -248,7 +257,7 @@ class Advice:
 
     wish: Wish
     tried: tuple[Tried, ...]
-    undefended: tuple[Trial, ...]
+    undefended: tuple[RecipeResult, ...]
     of: str
     version: str
     cut: tuple[str, ...] = ()
@@ -306,7 +315,7 @@ class Advice:
         remaining leaks and settings, the second best recipe, and the reason against each remaining
         one.
         """
-        plain = Tried(Candidate(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
+        plain = Tried(Recipe(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         without = plain or "nothing is read beyond the wish, on the mean"
         lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
         lines.append(self.headline)
@@ -332,7 +341,9 @@ class Advice:
     def _out_of_reach(self) -> Iterator[str]:
         """Yield the limits that no defense can meet, because a blind guess exceeds them."""
         for metric, limit in self.wish.limits.items():
-            cells = [c for t in self.undefended for c in t.cells if c.metric == metric and c.scores]
+            cells = [
+                c for t in self.undefended for c in t.results if c.metric == metric and c.scores
+            ]
             blind = max((c.line for c in cells), default=0.0)
             if blind > limit:
                 yield (
@@ -378,7 +389,7 @@ class Advice:
     def _untested(self) -> Iterator[str]:
         """Yield sentences about the limits, attacks and adversaries that the run did not test."""
         measured = {c.metric for t in self.tried for trial in t.candidate.trials
-                    for c in trial.cells if c.scores}  # fmt: skip
+                    for c in trial.results if c.scores}  # fmt: skip
         for metric in self.wish.limits:
             if metric not in measured:
                 yield f"{measure(metric).name}: no attack that applies measures it."
@@ -398,24 +409,27 @@ class Advice:
 def _describe_recipe(recipe: Tried) -> str:
     """Write a recipe with its AUC and its price."""
     cost = f"{change(recipe.candidate.price.change)} ({settled(recipe.candidate.price)})"
-    return f"`{recipe.name}`, AUC {interval(recipe.utility)}, against the undefended run {cost}"
+    auc = mean_and_interval(recipe.utility)
+    return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}"
 
 
-def _risks(trials: Iterable[Trial]) -> list[str]:
+def _risks(trials: Iterable[RecipeResult]) -> list[str]:
     """List the open cells as Markdown, one line per adversary."""
     lines = []
     for t in trials:
-        open_cells: Sequence[Cell] = [c for c in t.cells if c.state == "open" and c.scores]
-        below = [measure(c.metric).name for c in t.cells if c.below_baseline]
+        open_cells: Sequence[LeakageResult] = [
+            c for c in t.results if c.state == "open" and c.scores
+        ]
+        below = [measure(c.metric).name for c in t.results if c.below_baseline]
         unsettled = [
             measure(c.metric).name
-            for c in t.cells
+            for c in t.results
             if c.state in ("unsettled", "unknown") and not c.below_baseline
         ]
         capabilities = [can(c) for c in open_cells] or ["nothing is shown to be read"]
         more = f"; not settled: {some(unsettled)}" if unsettled else ""
         if below:
-            why = "the attack did worse than a blind guess, so that nothing is shown"
+            why = "the attack scored worse than a blind guess, which shows nothing"
             more += f"; {why}: {some(below)}"
         lines.append(f"- {t.place}: {'; '.join(capabilities)}{more}")
     return ["\n".join(lines)]

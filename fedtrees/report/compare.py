@@ -14,15 +14,15 @@ import pandas as pd
 
 from fedtrees.core.errors import StoreError, UsageError, listed, many
 from fedtrees.core.results import measure
+from fedtrees.report.adversaries import AdversaryFindings
 from fedtrees.report.cost import utility_of
-from fedtrees.report.findings import begun_only
+from fedtrees.report.findings import is_unfinished
 from fedtrees.report.json_export import estimate
-from fedtrees.report.leakage import Cell, plain, read
-from fedtrees.report.results import Setting, load_rows, read_json, read_text
+from fedtrees.report.leakage import LeakageResult, plain
+from fedtrees.report.results import CELL_COLUMNS, Setting, load_rows, read_json, read_text
 from fedtrees.report.statistics import Estimate, by_seed, panels, t_estimate
 from fedtrees.report.wording import change, some
 
-_CELL = ("stage", "setting", "defense_spec", "threat", "attack_spec", "seed")
 #: Columns in which cells of two runs can differ, with their names in messages.
 _AXES = {
     "dataset": "data", "partition": "partition", "protocol_spec": "protocol",
@@ -174,7 +174,7 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
         raise UsageError(f"{after} is the same run as {before}; give two")
     first, second = (_rows(folder) for folder in folders)
     first_cells, second_cells = (
-        set(zip(*(r[c] for c in _CELL), strict=True)) for r in (first, second)
+        set(zip(*(r[c] for c in CELL_COLUMNS), strict=True)) for r in (first, second)
     )
     if not first_cells & second_cells:
         have = (some([str(s) for s in sorted({*r["setting"]})]) for r in (first, second))
@@ -200,7 +200,7 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
 
 def _rows(folder: Path) -> pd.DataFrame:
     """Return the training and attack rows of a finished run."""
-    if begun_only(folder):
+    if is_unfinished(folder):
         raise StoreError(
             f"{folder} is not finished; finish it with: fedtrees bench --resume --out {folder}"
         )
@@ -224,8 +224,10 @@ def _count_endings(first: pd.DataFrame, second: pd.DataFrame) -> dict[str, int]:
     """Return the number of cells that ended differently, by attack and pair of states."""
 
     def states(rows: pd.DataFrame) -> dict[Any, str]:
-        cells = rows.drop_duplicates([*_CELL])
-        return dict(zip(zip(*(cells[c] for c in _CELL), strict=True), cells["status"], strict=True))
+        cells = rows.drop_duplicates([*CELL_COLUMNS])
+        return dict(
+            zip(zip(*(cells[c] for c in CELL_COLUMNS), strict=True), cells["status"], strict=True)
+        )
 
     before, after = states(first), states(second)
     counts = Counter(
@@ -243,7 +245,7 @@ def _pair_measurements(
 
     A missing measurement is not a change of a leak.
     """
-    keys = [*_CELL, "metric", "part"]
+    keys = [*CELL_COLUMNS, "metric", "part"]
     good = [r[(r["status"] == "ok") & r["value"].notna()] for r in (first, second)]
     keys_of = [pd.MultiIndex.from_frame(r[keys].astype({"setting": str})) for r in good]
     return good[0][keys_of[0].isin(keys_of[1])], good[1][keys_of[1].isin(keys_of[0])]
@@ -252,23 +254,31 @@ def _pair_measurements(
 def _leaks(first: pd.DataFrame, second: pd.DataFrame) -> Iterator[Change]:
     """Yield the changes of all leaks, by threat, defense and measure."""
     for panel in panels(first):
-        readers = [
-            read(
-                r[(r["stage"] == "attack") & (r["setting"] == panel.setting)
-                  & (r["threat"] == panel.threat)], {},
+        before, after = (
+            AdversaryFindings(
+                panel.threat,
+                r[
+                    (r["stage"] == "attack")
+                    & (r["setting"] == panel.setting)
+                    & (r["threat"] == panel.threat)
+                ],
             )
             for r in (first, second)
-        ]  # fmt: skip
-        for spec in dict.fromkeys(defense for defense, _ in readers[0].cells):
-            cells = [{c.metric: c for c in plain(r.of(spec)) if c.scores} for r in readers]
-            for metric, cell in cells[0].items():
-                # Only measures that both runs have can be compared.
-                if metric in cells[1]:
-                    leak_change = _leak(panel.setting, spec, panel.threat, cell, cells[1][metric])
-                    yield from (leak_change,) if leak_change.by_seed else ()
+        )
+        for spec in dict.fromkeys(before.attacks["defense_spec"]):
+            old, new = (
+                {r.metric: r for r in plain(adversary.results(spec)) if r.scores}
+                for adversary in (before, after)
+            )
+            # Only measures that both runs have can be compared.
+            for metric in (m for m in old if m in new):
+                leak_change = _leak(panel.setting, spec, panel.threat, old[metric], new[metric])
+                yield from (leak_change,) if leak_change.by_seed else ()
 
 
-def _leak(setting: Setting, spec: str, threat: str, before: Cell, after: Cell) -> Change:
+def _leak(
+    setting: Setting, spec: str, threat: str, before: LeakageResult, after: LeakageResult
+) -> Change:
     """Compare the cells of two runs, paired by seed."""
     old, new = (
         dict(zip(c.seeds, zip(c.advantages, c.errors, strict=True), strict=True))

@@ -1,6 +1,6 @@
-"""Compute the price of a defense: the change in utility, and whether the seeds settle it.
+"""Compute what a defense costs: the change in utility, and traffic, rounds and time of training.
 
-Changes are paired by seed, so that the variation between federations cancels.
+Changes in utility are paired by seed, so that the variation between federations cancels.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Literal
 import pandas as pd
 
 from fedtrees.core.errors import many
-from fedtrees.core.results import RAREST, UTILITY, measure
-from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.statistics import Estimate, by_seed, mean_of, t_estimate
+from fedtrees.core.results import CIPHERTEXTS, CPU, RAREST, UTILITY, measure
+from fedtrees.report.results import UNDEFENDED, Setting
+from fedtrees.report.statistics import Estimate, by_seed, estimate, mean_of, t_estimate
 
 Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 
@@ -89,7 +89,7 @@ def utility_of(trains: pd.DataFrame) -> Utility:
 
 
 @dataclass(frozen=True)
-class Price:
+class UtilityChange:
     """The change in utility against the undefended run of the same seed. Positive is better.
 
     Attributes
@@ -170,10 +170,10 @@ class Price:
         return 2 if high < -MOST_LOSS else 1
 
 
-def prices(
+def utility_changes(
     trains: pd.DataFrame, utility: Utility, constant: float, base: pd.DataFrame | None = None
-) -> dict[str, Price]:
-    """Return the price of every defense of a setting.
+) -> dict[str, UtilityChange]:
+    """Return the change in utility of every defense of a setting.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def prices(
 
     Returns
     -------
-    prices : dict of str to Price
+    changes : dict of str to UtilityChange
         By defense.
     """
     ok = trains[trains["status"] == "ok"]
@@ -203,7 +203,9 @@ def prices(
         changes = {s: utility.sign * (defended[s] - undefended[s]) for s in sorted(both)}
         mean = mean_of(defended.values())
         lost = _has_collapsed(utility, mean, mean_of(undefended.values()), constant)
-        by_defense[spec] = Price(utility, t_estimate([*changes.values()]), changes, mean, lost)
+        by_defense[spec] = UtilityChange(
+            utility, t_estimate([*changes.values()]), changes, mean, lost
+        )
     return by_defense
 
 
@@ -213,3 +215,76 @@ def _has_collapsed(utility: Utility, mean: float, undefended: float, constant: f
         return False
     gained, remaining = utility.sign * (undefended - constant), utility.sign * (mean - constant)
     return gained > 0 and remaining < 0.1 * gained
+
+
+def references(
+    rows: pd.DataFrame, setting: Setting, utility: str
+) -> tuple[tuple[str, Estimate], ...]:
+    """Return the utility of training without a federation (`ALONE`) and of the constant model.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Results as returned by `load_rows`.
+    setting : Setting
+        Dataset, partition and protocol.
+    utility : str
+        Key of the training metric.
+
+    Returns
+    -------
+    references : tuple of (str, Estimate)
+        By name: one of `ALONE`, or "majority-class".
+    """
+    here = rows[
+        (rows["stage"] == "reference")
+        & (rows["dataset"] == setting.dataset)
+        & (rows["partition"] == setting.partition)
+        & rows["protocol_params"].isin(["", setting.protocol])
+        & (rows["metric"] == utility)
+        & (rows["status"] == "ok")
+    ]
+    groups = here.groupby("protocol")["value"]
+    return tuple((str(name), estimate(values)) for name, values in groups)
+
+
+@dataclass(frozen=True)
+class TrainingCost:
+    """Costs of training with one defense, as means over seeds.
+
+    Attributes
+    ----------
+    up, down : Estimate
+        Bytes that are sent to and from the coordinating party.
+    rounds : Estimate
+        Number of communication rounds.
+    seconds, cpu_seconds : Estimate
+        Wall-clock and processor seconds of the training cell.
+    ciphertexts : Estimate
+        Number of ciphertexts that are sent. Not known (NaN) for runs without cryptography, and 0
+        for pairwise masks.
+    """
+
+    up: Estimate
+    down: Estimate
+    rounds: Estimate
+    seconds: Estimate
+    cpu_seconds: Estimate
+    ciphertexts: Estimate = Estimate()
+
+    @property
+    def bytes(self) -> float:
+        """Mean bytes in both directions, NaN if neither direction is known."""
+        means = [e.mean for e in (self.up, self.down) if e.known]
+        return sum(means) if means else math.nan
+
+
+def training_cost(train: pd.DataFrame) -> TrainingCost:
+    """Compute the costs of one defense in one setting from its training rows."""
+    ok = train[train["status"] == "ok"]
+    # Each row of a training cell repeats the totals of the cell, so that the first row per seed
+    # suffices.
+    firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
+    cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
+    totals = (estimate(firsts[name]) for name in firsts)
+    return TrainingCost(*totals, cpu, ciphertexts)

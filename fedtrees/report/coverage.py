@@ -21,8 +21,7 @@ from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.protocols.compatibility import fit
-from fedtrees.report.budgets import ordered
-from fedtrees.report.results import UNDEFENDED, Setting
+from fedtrees.report.results import UNDEFENDED, Setting, ordered
 from fedtrees.report.statistics import troubles
 
 # Names of the attributes that limit the search of an attack.
@@ -245,12 +244,11 @@ def _make_plugin(kind: str, text: str) -> Any:
 
 
 def _make_defense(name: str) -> Any:
-    """Return a defense. A required parameter has the first value of `tries`, or 1."""
+    """Return a defense. A required parameter has the first value of its `bench_grid`, or 1."""
     try:
         maker = register.get("defense", name)
-        tries = getattr(maker, "tries", {})
         needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]
-        values = {key: tries.get(key, (1,))[0] for key in needed}
+        values = {key: maker.info.bench_grid.get(key, (1,))[0] for key in needed}
         return register.make("defense", Spec(name, values))
     except FedtreesError:
         return None

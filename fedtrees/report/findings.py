@@ -1,77 +1,560 @@
-"""Compute all findings of a run once: leaks, prices, the recipe and the gaps of each setting.
+"""Data classes for the findings of a run, which the terminal, the page and JSON present.
 
-`findings` is used by the terminal verdict, the report and the JSON output. `trials_of` is used by
-the advice, which compares recipes over protocols and tables.
+`RunAnalysis` contains the rows of a run and one `SettingFindings` per dataset, partition and
+protocol. A `SettingFindings` contains one `AdversaryFindings` per adversary and one `DefenseResult`
+per defense. Everything is computed from the rows on demand and only once.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
-from fedtrees.core.guarantee import ActedOnNothing, NoGuarantee
-from fedtrees.core.reasons import NO_CLAIM, Reason
-from fedtrees.report.adversaries import adversary_named, seen_by
-from fedtrees.report.budgets import ordered
-from fedtrees.report.cost import Price, Utility, prices, utility_of
-from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
-from fedtrees.report.frontier import references
-from fedtrees.report.leakage import MARGIN, Cell, Reader, read
-from fedtrees.report.recipe import Trial, recommend, recommended
-from fedtrees.report.results import UNDEFENDED, Setting, read_json
-from fedtrees.report.setting_findings import (
-    REFUTED,
-    Adversary,
-    Defended,
-    RunFindings,
-    SettingFindings,
-    Untested,
-    base_of,
-    gravest,
+from fedtrees.core.errors import UsageError, check_margin, did_you_mean
+from fedtrees.core.guarantee import NoGuarantee
+from fedtrees.core.reasons import NO_CLAIM
+from fedtrees.core.results import ALONE, UTILITY, measure
+from fedtrees.core.specs import parse_one
+from fedtrees.report.adversaries import AdversaryFindings, adversary_named, seen_by
+from fedtrees.report.cost import (
+    TrainingCost,
+    Utility,
+    UtilityChange,
+    references,
+    training_cost,
+    utility_changes,
+    utility_of,
 )
-from fedtrees.report.statistics import panels
-from fedtrees.report.tables import Cost, Guarantees, cost_table, guarantee_table
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
+from fedtrees.report.frontier import Frontier, over_budgets, panel_frontier
+from fedtrees.report.guarantees import DefenseGuarantees
+from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravest
+from fedtrees.report.recipe import Recipe, Recommendation, helps, recommend, recommended
+from fedtrees.report.results import (
+    UNDEFENDED,
+    Panel,
+    Setting,
+    load_rows,
+    ordered,
+    read_json,
+)
+from fedtrees.report.statistics import attack_metrics, finite, panels
 
+Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
 
 
-def findings(rows: pd.DataFrame, folder: Any, margin: float = MARGIN) -> RunFindings:
-    """Compute the findings of a run.
+@dataclass(frozen=True)
+class DefenseResult:
+    """Results of one defense in a setting.
+
+    Attributes
+    ----------
+    spec : str
+        Name of the defense.
+    label : str
+        A letter, or "0" for the undefended run.
+    price : UtilityChange
+        Change in utility.
+    cost : TrainingCost
+        Traffic, rounds and time.
+    guarantees : DefenseGuarantees
+        Claimed, spent and measured guarantee.
+    """
+
+    spec: str
+    label: str
+    price: UtilityChange
+    cost: TrainingCost
+    guarantees: DefenseGuarantees
+
+    @property
+    def void(self) -> str:
+        """Why a claimed guarantee is not kept, "" if it is (`DefenseGuarantees.failure`)."""
+        return self.guarantees.failure
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the parts with their parameters, in the notation of the command line."""
+        return tuple(str(p) for p in parse_one(self.spec).parts)
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The main finding without a defense: its kind, the adversary and the result.
+
+    Attributes
+    ----------
+    kind : str
+        "leak": a result is open. "trace": every result is settled, and an advantage is above zero
+        but below the margin. "none-found": every result is settled, and no advantage is above zero.
+        "none-clear": a result is not settled. "attack-failed": a result is not settled, and the
+        strongest attack on such results scored worse than its baseline. "unknown": no result that
+        is not settled has a score, because the attacks failed or returned no claim. "no-attack":
+        there is no result.
+    adversary : AdversaryFindings or None
+        The adversary of the result.
+    result : LeakageResult or None
+        The gravest result, if the kind refers to one.
+    """
+
+    kind: Kind
+    adversary: AdversaryFindings | None = None
+    result: LeakageResult | None = None
+
+
+@dataclass(frozen=True)
+class Untested:
+    """Parts of a setting that were not tested.
+
+    Attributes
+    ----------
+    adversaries : tuple of (str, str)
+        Roles whose view was not attacked: description, and threat for the command line.
+    defenses : tuple of str
+        Defenses that fit the protocol and did not run.
+    attacks : tuple of str
+        Attacks that apply and did not run.
+    cut : tuple of str
+        Attacks that stopped at the limit of their search.
+    failed : tuple of (str, str)
+        Attacks that failed or ran out of time, with the reason.
+    unfit : tuple of (str, str)
+        Requested defenses that do not fit the protocol, with the reason.
+    unfinished : bool
+        Whether the run is not finished.
+    no_claim : tuple of (str, str)
+        Attacks that ran and returned no claim, with the reason.
+    failed_trainings : tuple of (str, str)
+        Defenses whose training failed or ran out of time, with the reason.
+    """
+
+    adversaries: tuple[tuple[str, str], ...] = ()
+    defenses: tuple[str, ...] = ()
+    attacks: tuple[str, ...] = ()
+    cut: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    unfit: tuple[tuple[str, str], ...] = ()
+    unfinished: bool = False
+    no_claim: tuple[tuple[str, str], ...] = ()
+    failed_trainings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class SettingFindings:
+    """All findings of one setting.
+
+    Attributes
+    ----------
+    run : RunAnalysis
+        The run that contains the setting. Recipes of other protocols are taken from it.
+    setting : Setting
+        Dataset, partition and protocol.
+    """
+
+    run: RunAnalysis = field(repr=False)
+    setting: Setting
+
+    @property
+    def margin(self) -> float:
+        """Largest advantage that counts as no better than a blind guess."""
+        return self.run.margin
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The rows of the setting."""
+        return self.run.rows[self.run.rows["setting"] == self.setting]
+
+    @cached_property
+    def trains(self) -> pd.DataFrame:
+        """The training rows."""
+        return self.rows[self.rows["stage"] == "train"]
+
+    @cached_property
+    def seeds(self) -> int:
+        """Number of seeds."""
+        return int(self.rows["seed"].dropna().nunique())
+
+    @cached_property
+    def utility(self) -> Utility:
+        """The metric of prices."""
+        return utility_of(self.trains)
+
+    @cached_property
+    def alone(self) -> Mapping[str, float]:
+        """Mean utility of the references: training on local data only, and the constant model."""
+        found = references(self.run.rows, self.setting, self.utility.metric)
+        return {name: e.mean for name, e in found}
+
+    @property
+    def constant(self) -> float:
+        """Utility of the constant model, NaN if it is not known."""
+        return self.alone.get(_CONSTANT, math.nan)
+
+    @property
+    def local(self) -> float:
+        """Utility of a model that a party trains on its local data only, NaN if not known."""
+        return next((self.alone[name] for name in ALONE if name in self.alone), math.nan)
+
+    @cached_property
+    def specs(self) -> tuple[str, ...]:
+        """All defenses with a training or an attack, also those that do not fit the protocol."""
+        here = self.rows[self.rows["stage"].isin(["train", "attack"])]
+        return tuple(ordered({*here["defense_spec"]}))
+
+    @cached_property
+    def fitting(self) -> tuple[str, ...]:
+        """The defenses that fit the protocol: those whose training was not skipped."""
+        fit = self.trains[self.trains["status"] != "skipped"]
+        return tuple(ordered({*fit["defense_spec"]}))
+
+    @cached_property
+    def base(self) -> str:
+        """The undefended run, or the first defense if the protocol never trains without one."""
+        return (
+            next(iter(self.fitting), UNDEFENDED) if UNDEFENDED not in self.fitting else UNDEFENDED
+        )
+
+    @cached_property
+    def guarantees(self) -> Mapping[str, DefenseGuarantees]:
+        """The guarantees by defense."""
+        here = self.rows[self.rows["stage"].isin(["train", "attack"])]
+        return {
+            spec: DefenseGuarantees.of_rows(here[here["defense_spec"] == spec])
+            for spec in self.specs
+        }
+
+    @cached_property
+    def costs(self) -> Mapping[str, TrainingCost]:
+        """The costs of training by defense."""
+        return {
+            spec: training_cost(self.trains[self.trains["defense_spec"] == spec])
+            for spec in self.specs
+        }
+
+    @cached_property
+    def prices(self) -> Mapping[str, UtilityChange]:
+        """The change in utility by defense."""
+        return utility_changes(self.trains, self.utility, self.constant)
+
+    @cached_property
+    def defenses(self) -> tuple[DefenseResult, ...]:
+        """Results of all defenses that fit, the undefended run first."""
+        letters = (_letter(i) for i in range(len(self.fitting)))
+        return tuple(
+            DefenseResult(
+                spec,
+                "0" if spec == UNDEFENDED else next(letters),
+                self.prices[spec],
+                self.costs[spec],
+                self.guarantees[spec],
+            )
+            for spec in self.fitting
+        )
+
+    def defended(self, spec: str) -> DefenseResult | None:
+        """Return the results of a defense, None if it belongs to another setting or did not run."""
+        return next((d for d in self.defenses if d.spec == spec), None)
+
+    @property
+    def undefended(self) -> float:
+        """Mean utility without a defense, NaN if it is not known."""
+        return next((d.price.mean_utility for d in self.defenses if d.spec == UNDEFENDED), math.nan)
+
+    def coverage(self, threat: str, spec: str) -> Coverage:
+        """Return which attacks apply to a defense under a threat, and how they ended."""
+        exposed, attacks = (
+            self.rows[
+                (self.rows["stage"] == stage)
+                & (self.rows["threat"] == threat)
+                & (self.rows["defense_spec"] == spec)
+            ]
+            for stage in ("adversary", "attack")
+        )
+        return coverage(exposed, attacks)
+
+    @cached_property
+    def by_threat(self) -> Mapping[str, AdversaryFindings]:
+        """The adversaries whose view was attacked, by threat."""
+        adversaries = {}
+        for panel in panels(self.rows):
+            attacks = self.rows[
+                (self.rows["stage"] == "attack") & (self.rows["threat"] == panel.threat)
+            ]
+            covered = {
+                spec: self.coverage(panel.threat, spec)
+                for spec in dict.fromkeys(attacks["defense_spec"])
+            }
+            adversaries[panel.threat] = self._adversary(panel.threat, attacks, covered)
+        return adversaries
+
+    def _adversary(
+        self, threat: str, attacks: pd.DataFrame, covered: Mapping[str, Coverage]
+    ) -> AdversaryFindings:
+        """Return an adversary with its description."""
+        name, several = adversary_named(threat, role_names(self.setting))
+        sees = seen_by(threat, self.setting, self.run.disclosure)
+        return AdversaryFindings(
+            threat, attacks, covered, self.margin, name, several, sees, self.base
+        )
+
+    @cached_property
+    def tested(self) -> tuple[AdversaryFindings, ...]:
+        """The adversaries whose view was attacked, the gravest leak first."""
+        return tuple(
+            sorted(self.by_threat.values(), key=lambda a: (*_sort_key(a.leading()), a.threat))
+        )
+
+    @cached_property
+    def adversaries(self) -> tuple[AdversaryFindings, ...]:
+        """The attacked adversaries, then the remaining roles of the protocol."""
+        missing = [
+            name
+            for g in self.run.gaps.entries
+            for name in g.names
+            if (g.setting, g.kind, g.status) == (self.setting, "threat", NOT_ASKED)
+        ]
+        return (*self.tested, *(self._adversary(n, self.rows.iloc[:0], {}) for n in missing))
+
+    @property
+    def has_guarantee(self) -> bool:
+        """Whether the protocol of the setting is a recipe without a defense.
+
+        This is the case if the protocol claims a guarantee. It is also the case if its grid omitted
+        the undefended run (`undefended` of `fedtrees.experiments.suite.Grid`), because its results
+        are then meant to be compared with another protocol.
+        """
+        undefended = self.guarantees.get(UNDEFENDED)
+        if undefended is None:
+            return True
+        return any(g.kind != NoGuarantee.kind for terms in undefended.claimed for g in terms)
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """All recipes, the best first."""
+        from fedtrees.report.trials import trials_of_setting
+
+        return recommend(trials_of_setting(self), recommended())
+
+    @cached_property
+    def leak(self) -> Leak:
+        """The main finding without a defense."""
+        return _leak(self)
+
+    @cached_property
+    def use(self) -> Recipe | None:
+        """The recipe that the report names.
+
+        It is the recommended one, or, if no recipe resists all attacks, the best one that helps
+        (`helping`). It is None in three cases: there is no undefended run, no result is open
+        without a defense (doing nothing is then sufficient and free), or no recipe helps.
+        """
+        if self.base != UNDEFENDED or not any(a.open(UNDEFENDED) for a in self.tested):
+            return None
+        return self.recommendation.choice or next(iter(self.helping), None)
+
+    @cached_property
+    def helping(self) -> tuple[Recipe, ...]:
+        """The recipes that are shown to remove or reduce a leak here, without a clear loss.
+
+        The best recipe comes first.
+        """
+        return tuple(c for c in self.recommendation.recipes if c.price.tier < 2 and self._helps(c))
+
+    def _helps(self, recipe: Recipe) -> bool:
+        """Return whether a recipe removes a leak of some adversary, or clearly reduces one."""
+        after = {t.place: t.results for t in recipe.trials}
+        return any(
+            helps(a.results(UNDEFENDED), after.get(a.threat, ()), self.margin) for a in self.tested
+        )
+
+    @cached_property
+    def recipe(self) -> str:
+        """Name of the recipe if it is a defense of this setting, "" if it is another protocol."""
+        return self.use.name if self.use and self.defended(self.use.name) else ""
+
+    @cached_property
+    def stricter(self) -> Recipe | None:
+        """A recipe that is shown to expose fewer persons than `use`.
+
+        None if there is no such recipe or `use` exposes no person. A recipe against which attacks
+        on persons failed is not shown to expose fewer.
+        """
+        if self.use is None:
+            return None
+        of_persons = [r.weight for _, r in self.use.open if measure(r.metric).klass == "person"]
+        better = [c for c in self.helping if c.left("person") < max(of_persons, default=0.0)]
+        return min(better, key=lambda c: c.left("person"), default=None)
+
+    @cached_property
+    def untested(self) -> Untested:
+        """Gaps of this setting, with reasons."""
+        here = [g for g in self.run.gaps.entries if g.setting == self.setting]
+
+        def names(kind: str, status: str) -> tuple[str, ...]:
+            group = [n for g in here if g.kind == kind and g.status == status for n in g.names]
+            return tuple(dict.fromkeys(group))
+
+        def reasons(kind: str, *statuses: str) -> tuple[tuple[str, str], ...]:
+            pairs = [
+                (n, str(g.why))
+                for g in here
+                if g.kind == kind and g.status in statuses
+                for n in g.names
+            ]
+            return tuple(dict.fromkeys(pairs))
+
+        words = role_names(self.setting)
+        early = [c.early for a in self.by_threat.values() for c in a.coverage.values()]
+        return Untested(
+            tuple((adversary_named(n, words)[0], n) for n in names("threat", NOT_ASKED)),
+            names("defense", NOT_ASKED),
+            names("attack", NOT_ASKED),
+            tuple(dict.fromkeys(name for group in early for name in group)),
+            reasons("attack", "failed", "timeout"),
+            reasons("defense", "skipped"),
+            self.run.unfinished,
+            reasons("attack", NO_CLAIM),
+            reasons("defense", "failed", "timeout"),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RunAnalysis:
+    """The rows of a run, and the results that are derived from them on demand.
+
+    Attributes
+    ----------
+    folder : Path
+        Folder of the run. Its ``disclosure.json`` lists which party receives which message.
+    rows : DataFrame
+        Results as returned by `load_rows`.
+    metric, utility : str or None
+        Keys of the metrics of the frontiers. None: the first one of each panel.
+    margin : float
+        Largest advantage under a defense that counts as no better than a blind guess.
+    """
+
+    folder: Path
+    rows: pd.DataFrame = field(repr=False)
+    metric: str | None = None
+    utility: str | None = None
+    margin: float = MARGIN
+
+    def __post_init__(self) -> None:
+        check_margin(self.margin)
+        if self.metric is not None and self.metric not in (metrics := attack_metrics(self.rows)):
+            raise UsageError(
+                f"no attack of this run reports an advantage for {self.metric!r}"
+                f"{did_you_mean(self.metric, metrics)}"
+            )
+        trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
+        if self.utility is not None and self.utility not in trained:
+            known_utilities = [m.key for m in UTILITY if m.key in trained]
+            raise UsageError(
+                f"no model of this run was scored by {self.utility!r}"
+                f"{did_you_mean(self.utility, known_utilities)}"
+            )
+
+    @cached_property
+    def by_setting(self) -> Mapping[Setting, SettingFindings]:
+        """The findings of every setting with a training or an attack, by setting."""
+        here = self.rows[self.rows["stage"].isin(["train", "attack"])]
+        return {s: SettingFindings(self, s) for s in sorted({*here["setting"]})}
+
+    @cached_property
+    def settings(self) -> tuple[SettingFindings, ...]:
+        """The findings of every setting, the gravest leak first."""
+
+        def key(f: SettingFindings) -> tuple[object, ...]:
+            return f.leak.kind != "leak", *_sort_key(f.leak.result), str(f.setting)
+
+        return tuple(sorted(self.by_setting.values(), key=key))
+
+    @property
+    def version(self) -> str:
+        """Versions of fedtrees that wrote the rows."""
+        return ", ".join(sorted({v for v in self.rows["version"] if v}))
+
+    @cached_property
+    def disclosure(self) -> list[dict[str, Any]]:
+        """The entries of ``disclosure.json``: which party receives which message."""
+        return read_json(self.folder, "disclosure.json") or []
+
+    @cached_property
+    def unfinished(self) -> bool:
+        """Whether the run is not finished."""
+        return is_unfinished(self.folder)
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        """Every attacked pair of setting and threat."""
+        return panels(self.rows)
+
+    @cached_property
+    def frontiers(self) -> tuple[Frontier, ...]:
+        """The frontier of every panel, in the requested metric and utility."""
+        return tuple(
+            panel_frontier(self.by_setting[p.setting], p.threat, self.metric, self.utility)
+            for p in self.panels
+        )
+
+    @cached_property
+    def over_budgets(self) -> tuple[Frontier, ...]:
+        """Frontiers of protocols that were run with several values of a parameter."""
+        return over_budgets(self.frontiers)
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """Defenses, threats and attacks that were not run or failed."""
+        return Gaps.of(self.rows, tuple(self.by_setting))
+
+
+def analyze_run(
+    folder: str | Path, metric: str | None = None, margin: float | None = None
+) -> RunAnalysis:
+    """Load a run.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Folder of the run.
+    metric : str or None
+        Attack metric to show.
+    margin : float or None
+        Margin of the states, None for the default.
+    """
+    margin = MARGIN if margin is None else margin
+    return RunAnalysis(Path(folder), load_rows(folder), metric, margin=margin)
+
+
+def frontiers(
+    rows: pd.DataFrame, metric: str | None = None, utility: str | None = None
+) -> tuple[Frontier, ...]:
+    """Compute the frontier of every (dataset, partition, protocol, threat).
 
     Parameters
     ----------
     rows : DataFrame
-        Results as returned by `fedtrees.report.results.load_rows`.
-    folder : path
-        Folder of the run. Its ``disclosure.json`` lists which party receives which message.
-    margin : float
-        Largest advantage under a defense that counts as no better than a blind guess.
-
-    Returns
-    -------
-    findings : RunFindings
-        One entry per setting, the gravest leak first.
+        Results as returned by `load_rows`.
+    metric : str or None
+        Attack metric whose advantage is the leak. Default: the first headline metric of each panel.
+    utility : str or None
+        Training metric. Default: the first metric of `UTILITY` that the setting has.
     """
-    here = rows[rows["stage"].isin(["train", "attack"])]
-    settings = tuple(sorted(set(here["setting"])))
-    gaps = Gaps.of(rows, settings)
-    seen = read_json(folder, "disclosure.json") or []
-    tables = {s: _read_setting(rows, s, margin) for s in settings}
-    per_setting = [_setting_findings(rows, s, tables, gaps, seen, margin) for s in settings]
-    if begun_only(folder):
-        per_setting = [
-            replace(f, untested=replace(f.untested, unfinished=True)) for f in per_setting
-        ]
-    per_setting.sort(key=lambda f: (f.leak.kind != "leak", *_sort_key(f.leak.cell), str(f.setting)))
-    version = ", ".join(sorted({v for v in rows["version"] if v}))
-    return RunFindings(tuple(per_setting), margin, version)
+    run = RunAnalysis(Path(), rows)
+    return tuple(
+        panel_frontier(run.by_setting[p.setting], p.threat, metric, utility) for p in run.panels
+    )
 
 
-def begun_only(folder: Any) -> bool:
+def is_unfinished(folder: str | Path) -> bool:
     """Return whether a folder contains a run that is not finished.
 
     A run writes ``disclosure.json`` last. A submission to the leaderboard contains
@@ -81,304 +564,34 @@ def begun_only(folder: Any) -> bool:
     return "suite.toml" in present and not present & {"disclosure.json", "submission.json"}
 
 
-@dataclass(frozen=True)
-class _SettingResults:
-    """Cells, costs and guarantees of one setting, by threat or by defense."""
+def _leak(findings: SettingFindings) -> Leak:
+    """Return the main finding without a defense.
 
-    rows: pd.DataFrame
-    readers: Mapping[str, Reader]
-    defenses: tuple[str, ...]
-    costs: Mapping[str, Cost]
-    guarantees: Mapping[str, Guarantees]
-
-
-def _read_setting(rows: pd.DataFrame, setting: Setting, margin: float) -> _SettingResults:
-    """Compute the cells, the costs and the guarantees of one setting."""
-    here = rows[rows["setting"] == setting]
-    readers = {}
-    for panel in panels(here):
-        attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-        exposed = here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)]
-        covered = {
-            spec: coverage(exposed[exposed["defense_spec"] == spec],
-                           attacks[attacks["defense_spec"] == spec])
-            for spec in dict.fromkeys(attacks["defense_spec"])
-        }  # fmt: skip
-        readers[panel.threat] = read(attacks, covered, margin)
-    trains = here[here["stage"] == "train"]
-    # A skipped training means that the defense does not fit the protocol.
-    fit = trains[trains["status"] != "skipped"]
-    return _SettingResults(
-        here,
-        readers,
-        tuple(ordered(set(fit["defense_spec"]))),
-        {c.defense: c for c in cost_table(here, setting)},
-        {g.defense: g for g in guarantee_table(here, setting)},
-    )
-
-
-def _setting_findings(
-    rows: pd.DataFrame,
-    setting: Setting,
-    tables: Mapping[Setting, _SettingResults],
-    gaps: Gaps,
-    seen: Sequence[Mapping[str, Any]],
-    margin: float,
-) -> SettingFindings:
-    """Compute the findings of one setting.
-
-    Recipes may use the results of all settings in `tables`.
+    If no result is open, the kind describes how much is known about the remaining results.
     """
-    table = tables[setting]
-    trains = table.rows[table.rows["stage"] == "train"]
-    utility = utility_of(trains)
-    baselines = {name: e.mean for name, e in references(rows, setting, utility.metric)}
-    priced = prices(trains, utility, baselines.get(_CONSTANT, math.nan))
-    letters = (_letter(i) for i in range(10**6))
-    defenses = tuple(
-        Defended(
-            spec,
-            "0" if spec == UNDEFENDED else next(letters),
-            priced[spec],
-            table.costs[spec],
-            table.guarantees[spec],
-            _claim_failure(table, spec),
-        )
-        for spec in table.defenses
-    )
-    undefended = next((d.price.mean_utility for d in defenses if d.spec == UNDEFENDED), math.nan)
-    return SettingFindings(
-        setting,
-        int(table.rows["seed"].dropna().nunique()),
-        utility,
-        undefended,
-        baselines,
-        _adversaries(setting, table, gaps, seen),
-        defenses,
-        recommend(
-            _trials(setting, tables, utility, baselines.get(_CONSTANT, math.nan), priced),
-            recommended(),
-        ),
-        _collect_untested(setting, table, gaps),
-        margin,
-    )
+    leading = [(a, r) for a in findings.tested if (r := a.leading()) is not None]
+    if leading:
+        return Leak("leak", *min(leading, key=lambda x: gravest(x[1])))
+    # No result is open here. The remaining kinds state how much is known.
+    results = [(a, r) for a in findings.tested for r in a.results(findings.base)]
+    if not any(r.state in ("shut", "unsettled", "unknown") for _, r in results):
+        return Leak("no-attack")
+    if all(r.state in SETTLED for _, r in results):
+        traces = [(a, r) for a, r in results if r.advantage.low > 0]
+        if traces:
+            # The interval excludes zero, but the advantage is below the margin.
+            return Leak("trace", *min(traces, key=lambda x: gravest(x[1])))
+        return Leak("none-found")
+    scored = [(a, r) for a, r in results if r.state == "unsettled" and r.scores]
+    if not scored:
+        return Leak("unknown")  # every attack on these results failed or returned no claim
+    adversary, result = max(scored, key=lambda x: finite(x[1].advantage.mean))
+    return Leak("attack-failed" if result.below_baseline else "none-clear", adversary, result)
 
 
-def _trials(
-    setting: Setting,
-    tables: Mapping[Setting, _SettingResults],
-    utility: Utility,
-    constant: float,
-    priced: Mapping[str, Price],
-) -> dict[str, list[Trial]]:
-    """Return the trials of every recipe for a setting, by name of the recipe.
-
-    Recipes are the defenses of the setting, and other protocols that claim a guarantee
-    (`_has_guarantee`) on the same dataset and partition.
-    """
-    table = tables[setting]
-    trials: dict[str, list[Trial]] = {}
-    for other, other_table in tables.items():
-        if (other.dataset, other.partition) != (setting.dataset, setting.partition):
-            continue
-        same = other == setting
-        if not same and not _has_guarantee(other_table):
-            continue
-        # A recipe of another protocol is compared with the undefended run of this setting, because
-        # this is the run that a user would replace.
-        base = None if same else table.rows[table.rows["stage"] == "train"]
-        trains = other_table.rows[other_table.rows["stage"] == "train"]
-        cost = priced if same else prices(trains, utility, constant, base)
-        for spec in other_table.defenses:
-            # Doing nothing is not a recipe.
-            if same and spec == UNDEFENDED:
-                continue
-            name = spec if same else _recipe_name(other, spec)
-            for threat, reader in table.readers.items():
-                # Two protocols can have different roles. Only common adversaries are compared.
-                if threat not in other_table.readers:
-                    continue
-                other_reader = other_table.readers[threat]
-                cells = tuple(other_reader.cell(spec, m) for m in reader.metrics)
-                trials.setdefault(name, []).append(
-                    Trial(threat, cells, cost[spec], _why_untested(other_reader, spec, other_table),
-                          other_table.costs[spec].bytes, reader.of(UNDEFENDED))
-                )  # fmt: skip
-    return trials
-
-
-def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> dict[str, list[Trial]]:
-    """Return the trials of every recipe of a run, over all protocols and tables, by name.
-
-    A protocol without a guarantee and without a defense is not a recipe. The most accurate of these
-    protocols on each table is the reference for prices, under the name `UNDEFENDED`. A protocol
-    with a defense that trained on no table is left out.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Results as returned by `fedtrees.report.results.load_rows`.
-    bare : bool
-        Whether protocols without a guarantee and without a defense are recipes, too, each under its
-        name.
-    """
-    here = rows[rows["stage"].isin(["train", "attack"])]
-    tables = {s: _read_setting(rows, s, MARGIN) for s in sorted(set(here["setting"]))}
-    trials: dict[str, list[Trial]] = {}
-    for place in dict.fromkeys((s.dataset, s.partition) for s in tables):
-        at_place = {s: r for s, r in tables.items() if (s.dataset, s.partition) == place}
-        plain = {
-            s: r for s, r in at_place.items() if not _has_guarantee(r) and UNDEFENDED in r.defenses
-        }
-        trains = {s: r.rows[r.rows["stage"] == "train"] for s, r in at_place.items()}
-        if not plain:
-            continue
-        utilities = {s: utility_of(trains[s]) for s in plain}
-        # Prices are relative to the most accurate model without a defense, so that a recipe cannot
-        # look cheap because its protocol is inaccurate anyway.
-        best = max(
-            plain,
-            key=lambda s: (
-                utilities[s].sign
-                * prices(trains[s], utilities[s], math.nan)[UNDEFENDED].mean_utility
-            ),
-        )
-        utility = utilities[best]
-        baselines = {name: e.mean for name, e in references(rows, best, utility.metric)}
-        constant = baselines.get(_CONSTANT, math.nan)
-        for setting, read_here in at_place.items():
-            cost = prices(trains[setting], utility, constant, trains[best])
-            for spec in read_here.defenses:
-                bare_here = spec == UNDEFENDED and setting in plain
-                names = [UNDEFENDED] * (bare_here and setting == best)
-                names += [_recipe_name(setting, spec)] * (bare or not bare_here)
-                if not cost[spec].by_seed:
-                    continue
-                for threat, reader in read_here.readers.items():
-                    # A recipe has a cell for every measure that any recipe has at this place. A
-                    # missing cell would otherwise look like safety.
-                    metrics = dict.fromkeys(
-                        m for r in at_place.values() if threat in r.readers
-                        for m in r.readers[threat].metrics
-                    )  # fmt: skip
-                    trial = Trial(
-                        f"{setting.dataset} · {threat}",
-                        tuple(reader.cell(spec, m) for m in metrics),
-                        cost[spec],
-                        _why_untested(reader, spec, read_here),
-                        read_here.costs[spec].bytes,
-                    )
-                    for name in names:
-                        trials.setdefault(name, []).append(trial)
-    return trials
-
-
-def _recipe_name(setting: Setting, spec: str) -> str:
-    """Return the name of a recipe: its protocol, and its defense if there is one."""
-    return setting.protocol if spec == UNDEFENDED else Elsewhere(setting.protocol, spec)
-
-
-def _has_guarantee(table: _SettingResults) -> bool:
-    """Return whether the protocol of a setting is a recipe without a defense.
-
-    This is the case if the protocol claims a guarantee. It is also the case if its grid omitted the
-    undefended run (`undefended` of `fedtrees.experiments.suite.Grid`), because its results are then
-    meant to be compared with another protocol.
-    """
-    guarantees = table.guarantees.get(UNDEFENDED)
-    if guarantees is None:
-        return True
-    claims = [g for terms in guarantees.claimed or () for g in terms]
-    return any(g.kind != NoGuarantee.kind for g in claims)
-
-
-def _why_untested(reader: Reader, spec: str, setting_results: _SettingResults) -> str:
-    """Return why the trial of a defense is no evidence, "" if every applicable attack ran."""
-    if _claim_failure(setting_results, spec) == ActedOnNothing.kind:
-        return str(Reason("acted-on-nothing"))
-    if spec not in reader.coverage:
-        return "not attacked"
-    spec_coverage: Coverage = reader.coverage[spec]
-    return "" if spec_coverage.complete else str(spec_coverage)
-
-
-def _claim_failure(setting_results: _SettingResults, spec: str) -> str:
-    """Return why the claim of a defense failed, "" if it did not.
-
-    "void": the accountant found no finite bound. `REFUTED`: an audit measured more. The kind of
-    `ActedOnNothing`: the defense changed no message.
-    """
-    guarantees = setting_results.guarantees[spec]
-    spent = [g for terms in guarantees.spent for g in terms]
-    if any(isinstance(g, ActedOnNothing) for g in spent):
-        return ActedOnNothing.kind
-    bounded = [g.budget for terms in guarantees.claimed for g in terms if g.budget]
-    infinite = any(g.budget and math.isinf(g.budget[1]) for g in spent)
-    return "void" if bounded and infinite else REFUTED if guarantees.refuted else ""
-
-
-def _adversaries(
-    setting: Setting,
-    setting_results: _SettingResults,
-    gaps: Gaps,
-    seen: Sequence[Mapping[str, Any]],
-) -> tuple[Adversary, ...]:
-    """Return the attacked adversaries, the gravest leak first, then the remaining roles."""
-    words = role_names(setting)
-    tested = [
-        Adversary(
-            threat,
-            *adversary_named(threat, words),
-            seen_by(threat, setting, seen),
-            reader,
-            base_of(setting_results.defenses),
-        )
-        for threat, reader in setting_results.readers.items()
-    ]
-    tested.sort(key=lambda a: (*_sort_key(a.leading()), a.threat))
-    missing = [
-        name
-        for g in gaps.entries
-        for name in g.names
-        if (g.setting, g.kind, g.status) == (setting, "threat", NOT_ASKED)
-    ]
-    rest = [Adversary(n, *adversary_named(n, words), seen_by(n, setting, seen)) for n in missing]
-    return (*tested, *rest)
-
-
-def _collect_untested(setting: Setting, setting_results: _SettingResults, gaps: Gaps) -> Untested:
-    """Collect the parts of a setting that were not tested, with reasons."""
-    here = [g for g in gaps.entries if g.setting == setting]
-
-    def names(kind: str, status: str) -> tuple[str, ...]:
-        group_names = [n for g in here if g.kind == kind and g.status == status for n in g.names]
-        return tuple(dict.fromkeys(group_names))
-
-    words = role_names(setting)
-    early = [t.early for r in setting_results.readers.values() for t in r.coverage.values()]
-    failures = [
-        (g.kind, n, str(g.why)) for g in here if g.status in ("failed", "timeout") for n in g.names
-    ]
-    failed = [(n, why) for kind, n, why in failures if kind == "attack"]
-    failed_trainings = [(n, why) for kind, n, why in failures if kind == "defense"]
-    silent = [(n, str(g.why)) for g in here if g.status == NO_CLAIM for n in g.names]
-    unfit = tuple((n, str(g.why)) for g in here if g.kind == "defense" and g.status == "skipped"
-                  for n in g.names)  # fmt: skip
-    return Untested(
-        tuple((adversary_named(n, words)[0], n) for n in names("threat", NOT_ASKED)),
-        names("defense", NOT_ASKED),
-        names("attack", NOT_ASKED),
-        tuple(dict.fromkeys(name for names in early for name in names)),
-        tuple(dict.fromkeys(failed)),
-        unfit,
-        no_claim=tuple(dict.fromkeys(silent)),
-        failed_trainings=tuple(dict.fromkeys(failed_trainings)),
-    )
-
-
-def _sort_key(cell: Cell | None) -> tuple[float, float, float]:
-    """Return a sort key of cells that puts the gravest first and a missing cell last."""
-    return (math.inf,) * 3 if cell is None else gravest(cell)
+def _sort_key(result: LeakageResult | None) -> tuple[float, float, float]:
+    """Return a sort key of results that puts the gravest first and a missing result last."""
+    return (math.inf,) * 3 if result is None else gravest(result)
 
 
 def _letter(at: int) -> str:

@@ -1,44 +1,59 @@
 """Compute frontiers: utility against the worst-case advantage of all attacks, by defense.
 
-The module only computes points. `static_figure` and `interactive_figure` draw them.
+`panel_frontier` collects one `Point` per defense from the findings of a setting. `over_budgets`
+joins the frontiers of a protocol that was run with several values of a parameter. The figures draw
+them (`fedtrees.report.figures`).
 """
+
+from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedtrees.core.guarantee import ActedOnNothing, Guarantee, join
 from fedtrees.core.results import UTILITY, measure
+from fedtrees.core.specs import Composed, Value, parse_one
 from fedtrees.metrics.metric import headlines
-from fedtrees.report import guarantees
-from fedtrees.report.budgets import Budget, budgets, family, ordered
-from fedtrees.report.coverage import Coverage, coverage, cut_short
-from fedtrees.report.leakage import margin_of
-from fedtrees.report.results import UNDEFENDED, Panel, Setting
-from fedtrees.report.statistics import (
-    Estimate,
-    attack_metrics,
-    by_seed,
-    estimate,
-    panels,
-    worst_case,
-)
+from fedtrees.report.cost import references
+from fedtrees.report.coverage import Coverage
+from fedtrees.report.guarantees import DefenseGuarantees, Kind, span
+from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.results import UNDEFENDED, Panel, Setting, family
+from fedtrees.report.statistics import Estimate, attack_metrics, by_seed, estimate
+
+if TYPE_CHECKING:
+    from fedtrees.report.findings import SettingFindings
 
 
 @dataclass(frozen=True)
-class SeedPoint:
-    """Utility of one seed, and the attack with the largest advantage on this seed."""
+class Budget:
+    """The swept parameter of one defense.
 
-    seed: int
-    utility: float
-    advantage: float
-    attack: str = ""
-    score: float = math.nan
-    blind: float = math.nan
+    Attributes
+    ----------
+    name : str
+        Name of the parameter, for example "epsilon". "" if nothing was swept.
+    value : float
+        Value of the parameter, NaN if nothing was swept.
+    rest : str
+        The remaining parameters. Only points that agree in them are joined by a line.
+    """
+
+    name: str = ""
+    value: float = math.nan
+    rest: str = ""
+
+    @property
+    def known(self) -> bool:
+        """Whether the defense was swept over a numeric parameter."""
+        return not math.isnan(self.value)
 
 
 @dataclass(frozen=True)
@@ -51,51 +66,88 @@ class Point:
         Name with and without parameters.
     budget : Budget
         The swept parameter.
-    kind : str
-        Kind of the claim (`fedtrees.report.guarantees.KINDS`).
-    claimed : str
-        The claimed guarantee.
-    utility, advantage, score, blind, population : Estimate
-        Means over seeds: utility, advantage of the strongest attack, its score, and its two
-        baselines.
-    attacks : tuple of (str, int)
-        The strongest attacks, with the number of seeds on which each was the strongest.
-    seeds : tuple of SeedPoint
-        The values of every seed.
+    guarantees : DefenseGuarantees
+        Claimed, spent and measured guarantees.
+    utilities : mapping of int to float
+        Utility by seed.
+    leakage : LeakageResult
+        The strongest attack of every seed, with its score and its baselines.
     coverage : Coverage
         Which attacks apply, and how they ended.
-    measured : str
-        Largest guarantee that an audit measured on a seed, "" without an audit.
     untouched : bool
         Whether no attack applies.
-    unfit : bool
-        Whether the defense does not fit the protocol.
-    attack_failed : bool
-        Whether the strongest attack scored worse than its baseline by more than the margin.
     """
 
     defense: str
     family: str
     budget: Budget
-    kind: guarantees.Kind
-    claimed: str
-    utility: Estimate
-    advantage: Estimate
-    score: Estimate
-    blind: Estimate
-    attacks: tuple[tuple[str, int], ...]
-    seeds: tuple[SeedPoint, ...]
+    guarantees: DefenseGuarantees
+    utilities: Mapping[int, float]
+    leakage: LeakageResult
     coverage: Coverage = field(default_factory=Coverage)
-    population: Estimate = Estimate()
-    measured: str = ""
     untouched: bool = False
-    unfit: bool = False
-    attack_failed: bool = False
+
+    @cached_property
+    def kind(self) -> Kind:
+        """Kind of the claim (`fedtrees.report.guarantees.KINDS`)."""
+        return self.guarantees.kind
+
+    @property
+    def measured(self) -> str:
+        """Largest guarantee that an audit measured on a seed, "" without an audit."""
+        return span([self.guarantees.largest]) if self.guarantees.largest else ""
+
+    @cached_property
+    def utility(self) -> Estimate:
+        """Mean utility with its bootstrap interval."""
+        return estimate(self.utilities.values())
+
+    @cached_property
+    def advantage(self) -> Estimate:
+        """Mean advantage of the strongest attack, over the better of both baselines."""
+        return estimate(self.leakage.advantages, self.leakage.errors)
+
+    @cached_property
+    def score(self) -> Estimate:
+        """Mean score of the strongest attack."""
+        return estimate(self.leakage.scores, self.leakage.score_errors)
+
+    @cached_property
+    def blind(self) -> Estimate:
+        """Mean score of the blind baseline."""
+        return estimate(self.leakage.blinds)
+
+    @cached_property
+    def population(self) -> Estimate:
+        """Mean score of the population baseline, unknown for adversaries with local rows."""
+        return estimate(self.leakage.populations)
+
+    @property
+    def attacks(self) -> tuple[tuple[str, int], ...]:
+        """The strongest attacks, with the number of seeds on which each was the strongest."""
+        counts = Counter(self.leakage.strongest)
+        return tuple(sorted(counts.items(), key=lambda x: (-x[1], x[0])))
+
+    @property
+    def seeds(self) -> tuple[tuple[float, float], ...]:
+        """Utility and advantage of every seed that has both."""
+        leaks = zip(self.leakage.seeds, self.leakage.advantages, strict=True)
+        return tuple((self.utilities[s], a) for s, a in leaks if s in self.utilities)
+
+    @property
+    def attack_failed(self) -> bool:
+        """Whether the strongest attack scored worse than its baseline by more than the margin."""
+        return self.leakage.below_baseline
 
     @property
     def incomplete(self) -> bool:
         """Whether an applicable attack has no result. The advantage is then a lower bound."""
         return self.coverage.missing
+
+    @property
+    def is_lower_bound(self) -> bool:
+        """Whether the leak can be larger than the advantage: an attack is missing or failed."""
+        return self.incomplete or self.attack_failed
 
     @property
     def drawn(self) -> bool:
@@ -152,62 +204,47 @@ class Frontier:
         return next((p for p in self.points if p.defense == defense), None)
 
 
-def frontiers(
-    rows: pd.DataFrame, metric: str | None = None, utility: str | None = None
-) -> tuple[Frontier, ...]:
-    """Compute the frontier of every (dataset, partition, protocol, threat).
+def panel_frontier(
+    findings: SettingFindings, threat: str, metric: str | None = None, utility: str | None = None
+) -> Frontier:
+    """Compute the frontier of one setting under one threat.
 
     Parameters
     ----------
-    rows : DataFrame
-        Results as returned by `load_rows`.
+    findings : SettingFindings
+        Findings of the setting.
+    threat : str
+        A threat under which it was attacked.
     metric : str or None
-        Attack metric whose advantage is the leak. Default: the first headline metric of each panel.
+        Attack metric whose advantage is the leak. Default: the first headline metric of the panel.
     utility : str or None
         Training metric. Default: the first metric of `UTILITY` that the setting has.
     """
-    return tuple(_panel_frontier(rows, panel, metric, utility) for panel in panels(rows))
-
-
-def _panel_frontier(
-    rows: pd.DataFrame, panel: Panel, metric: str | None, utility: str | None
-) -> Frontier:
-    """Compute the frontier of one panel."""
-    here = rows[rows["setting"] == panel.setting]
-    trains = here[here["stage"] == "train"]
-    attacks = here[(here["stage"] == "attack") & (here["threat"] == panel.threat)]
-    metric = metric or (*attack_metrics(attacks), *headlines())[0]
-    measured = set(trains["metric"])
+    adversary, trains = findings.by_threat[threat], findings.trains
+    metric = metric or (*attack_metrics(adversary.attacks), *headlines())[0]
+    measured = {*trains["metric"]}
     utility = utility or next((u.key for u in UTILITY if u.key in measured), UTILITY[0].key)
-    worst = _split_by_defense(worst_case(attacks, metric))
-    trained = _split_by_defense(trains[(trains["metric"] == utility) | (trains["status"] != "ok")])
-    # One row per attack cell shows whether the attack ran, failed or was skipped. The rows that
-    # record the limits of a search are needed, too.
-    noted = cut_short(attacks)
-    same = ["defense_spec", "attack_spec", "seed", "status"]
-    cells = _split_by_defense(pd.concat([attacks[~noted].drop_duplicates(same), attacks[noted]]))
-    exposed = _split_by_defense(
-        here[(here["stage"] == "adversary") & (here["threat"] == panel.threat)]
-    )
-    specs = ordered({*trains["defense_spec"], *attacks["defense_spec"]})
-    varying = budgets(specs)
-    empty = rows.iloc[:0]
-    parts = (trained, cells, worst, exposed)
-    points = tuple(
-        _build_point(spec, *(part.get(spec, empty) for part in parts), utility, varying[spec])
-        for spec in specs
-    )
-    # Whether the strongest attack failed depends on the margin of the measure.
-    limit = margin_of(metric, counted=bool(measure(metric).counted_by))
-    points = tuple(replace(p, attack_failed=p.advantage.mean < -limit) for p in points)
-    refs, blind = references(rows, panel.setting, utility), blind_guesses(rows, panel, metric)
-    front, lines = front_of(points, utility), lines_of(points)
-    return Frontier(panel, metric, utility, points, front, lines, refs, blind)
-
-
-def _split_by_defense(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Split rows by defense."""
-    return {str(spec): group for spec, group in rows.groupby("defense_spec")}
+    leakage, varying = adversary.by_defense(metric), budgets(findings.specs)
+    points = []
+    for spec in findings.specs:
+        attacks = adversary.attacks[adversary.attacks["defense_spec"] == spec]
+        points.append(
+            Point(
+                spec,
+                family(spec),
+                varying[spec],
+                findings.guarantees[spec],
+                by_seed(trains[trains["defense_spec"] == spec], utility),
+                leakage.get(spec, LeakageResult(metric)),
+                adversary.coverage.get(spec) or findings.coverage(threat, spec),
+                len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
+            )
+        )
+    panel, rows = Panel(findings.setting, threat), findings.run.rows
+    return Frontier(
+        panel, metric, utility, tuple(points), front_of(points, utility), lines_of(points),
+        references(rows, findings.setting, utility), blind_guesses(rows, panel, metric),
+    )  # fmt: skip
 
 
 def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
@@ -237,37 +274,6 @@ def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False)
     return ~(no_worse & better).any(axis=0)
 
 
-def references(
-    rows: pd.DataFrame, setting: Setting, utility: str
-) -> tuple[tuple[str, Estimate], ...]:
-    """Return the utility of training without a federation (`ALONE`) and of the constant model.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Results as returned by `load_rows`.
-    setting : Setting
-        Dataset, partition and protocol.
-    utility : str
-        Key of the training metric.
-
-    Returns
-    -------
-    references : tuple of (str, Estimate)
-        By name: one of `ALONE`, or "majority-class".
-    """
-    here = rows[
-        (rows["stage"] == "reference")
-        & (rows["dataset"] == setting.dataset)
-        & (rows["partition"] == setting.partition)
-        & rows["protocol_params"].isin(["", setting.protocol])
-        & (rows["metric"] == utility)
-        & (rows["status"] == "ok")
-    ]
-    groups = here.groupby("protocol")["value"]
-    return tuple((str(name), estimate(values)) for name, values in groups)
-
-
 def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, ...]:
     """Return the names of the blind guesses that were the best on some seed.
 
@@ -290,57 +296,7 @@ def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, .
     return tuple(sorted({*here["blind_guess"]} - {""}))
 
 
-def _build_point(
-    spec: str,
-    trained: pd.DataFrame,
-    attacks: pd.DataFrame,
-    worst: pd.DataFrame,
-    exposed: pd.DataFrame,
-    utility: str,
-    budget: Budget,
-) -> Point:
-    """Compute the point of one defense from its rows.
-
-    `trained`, `attacks` and `exposed` are rows of the stages train, attack and adversary. `worst`
-    contains the worst-case row of each seed.
-    """
-    useful = by_seed(trained, utility)
-    columns = (worst[c].tolist() for c in ("seed", "advantage", "attack_spec", "value", "blind"))
-    leak = {int(seed): values for seed, *values in zip(*columns, strict=True)}
-    seeds = [
-        SeedPoint(seed, useful.get(seed, math.nan), *leak.get(seed, (math.nan,)))
-        for seed in sorted({*useful, *leak})
-    ]
-    claimed, spent = (
-        next(
-            (guarantee for part in (trained, attacks) for guarantee in part[column] if guarantee),
-            None,
-        )
-        for column in ("claimed", "spent")
-    )
-    shown = [m for m in trained["measured"] if m]
-    measured = max(shown, key=lambda guarantee: guarantee[0].budget or ("", 0.0), default=None)
-    return Point(
-        defense=spec,
-        family=family(spec),
-        budget=budget,
-        kind=guarantees.standing(claimed, spent, measured),
-        claimed=_claim_text(claimed, spent),
-        utility=estimate(useful.values()),
-        advantage=estimate(worst["advantage"], worst.get("advantage_error", ())),
-        score=estimate(worst["value"], worst.get("value_error", ())),
-        blind=estimate(worst["blind"]),
-        attacks=tuple(sorted(Counter(worst["attack_spec"]).items(), key=lambda x: (-x[1], x[0]))),
-        seeds=tuple(seeds),
-        coverage=coverage(exposed, attacks),
-        population=estimate(worst["population"].dropna()),
-        measured=guarantees.span([measured]) if measured else "",
-        untouched=len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),
-        unfit=len(trained) > 0 and bool((trained["status"] == "skipped").all()),
-    )
-
-
-def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
+def lines_of(points: Sequence[Point]) -> tuple[tuple[str, ...], ...]:
     """Join the points of one family in the order of the swept parameter.
 
     Only points that agree in the remaining parameters are joined.
@@ -356,14 +312,14 @@ def lines_of(points: tuple[Point, ...]) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
+def front_of(points: Sequence[Point], utility: str) -> tuple[str, ...]:
     """Return the names of the non-dominated points, by utility.
 
     A point is excluded if its advantage is only a lower bound. This is the case if an attack did
     not finish or did not run (`Point.incomplete`), or if the strongest attack scored worse than its
     baseline (`Point.attack_failed`).
     """
-    solid = [p for p in points if p.drawn and not (p.incomplete or p.attack_failed)]
+    solid = [p for p in points if p.drawn and not p.is_lower_bound]
     if not solid:
         return ()
     lower = measure(utility).better == "lower"
@@ -374,8 +330,104 @@ def front_of(points: tuple[Point, ...], utility: str) -> tuple[str, ...]:
     return tuple(p.defense for p in sorted(front, key=lambda p: (p.utility.mean, p.advantage.mean)))
 
 
-def _claim_text(claimed: tuple[Guarantee, ...] | None, spent: tuple[Guarantee, ...] | None) -> str:
-    """Write the claim of a defense. A defense that changed no message in a run has no claim."""
-    if any(isinstance(g, ActedOnNothing) for g in spent or ()):
-        return ActedOnNothing.kind
-    return join(claimed) if claimed else ""
+def parameters(defense: Composed) -> dict[str, Value]:
+    """Return the parameters of a defense by ``part.name``, to distinguish equal names of parts."""
+    return {f"{p.name}.{key}": value for p in defense.parts for key, value in p.params.items()}
+
+
+def budgets(specs: Iterable[str]) -> dict[str, Budget]:
+    """Find the swept parameter of each family of defenses, and return it by defense.
+
+    It is a numeric parameter that differs within the family. If several differ, epsilon and xi have
+    priority.
+    """
+    families: dict[str, dict[str, dict[str, Value]]] = {}
+    for spec in specs:
+        defense = parse_one(spec)
+        families.setdefault(defense.name, {})[spec] = parameters(defense)
+    out = {}
+    for members in families.values():
+        key = _find_swept(list(members.values()))
+        for spec, own_parameters in members.items():
+            rest = str(sorted((k, v) for k, v in own_parameters.items() if k != key))
+            out[spec] = Budget(key.rsplit(".", 1)[-1], _number(own_parameters.get(key)), rest)
+    return out
+
+
+def _find_swept(members: list[dict[str, Value]]) -> str:
+    """Return the key of the swept parameter, "" if no numeric parameter differs."""
+    keys = sorted({k for m in members for k in m})
+    varying = [
+        key
+        for key in keys
+        if len({m.get(key) for m in members}) > 1
+        and not any(math.isnan(_number(m.get(key))) for m in members)
+    ]
+    # False sorts before True, so that privacy parameters come first.
+    varying.sort(key=lambda k: k.rsplit(".", 1)[-1] not in ("epsilon", "xi"))
+    return varying[0] if varying else ""
+
+
+def _number(value: Value) -> float:
+    """Return a value as float, NaN if it is not a number. Booleans are not numbers."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if number else math.nan  # type: ignore[arg-type]
+
+
+def over_budgets(panels: Sequence[Frontier]) -> tuple[Frontier, ...]:
+    """Join the panels of protocols that differ in one number, such as ``dp-forest[epsilon=]``.
+
+    The result has one panel per dataset, partition, protocol and threat. It contains one line for
+    the protocol without a defense, and one line for each defense. Only references that do not
+    depend on the parameter are shown, all of them.
+    """
+    groups: dict[Panel, list[tuple[Frontier, Budget]]] = {}
+    for data in panels:
+        setting = data.panel.setting
+        protocols = {
+            f.panel.setting.protocol
+            for f in panels
+            if replace(f.panel.setting, protocol="") == replace(setting, protocol="")
+            and family(f.panel.setting.protocol) == family(setting.protocol)
+        }
+        budget = budgets(protocols)[setting.protocol]
+        if len(protocols) > 1 and budget.known:
+            groups.setdefault(Panel(unswept(setting), data.panel.threat), []).append((data, budget))
+    joined = (_join_frontiers(panel, parts) for panel, parts in groups.items())
+    return tuple(data for data in joined if data.lines)
+
+
+def unswept(setting: Setting) -> Setting:
+    """Return a setting without the parameters of its protocol."""
+    return replace(setting, protocol=family(setting.protocol))
+
+
+def _join_frontiers(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Frontier:
+    """Join the frontiers of one protocol, given with their values of the parameter."""
+    parts = sorted(parts, key=lambda part: part[1].value)
+    first = parts[0][0]
+    comparable = [
+        (f, b) for f, b in parts if (f.metric, f.utility) == (first.metric, first.utility)
+    ]
+    points = tuple(_point(f, b, p) for f, b in comparable for p in f.drawn)
+    same: dict[str, set[Estimate]] = {}
+    for f, _ in comparable:
+        for name, value in f.references:
+            same.setdefault(name, set()).add(value)
+    # A reference that differs between the panels depends on the swept parameter.
+    fixed = tuple((name, *values) for name, values in same.items() if len(values) == 1)
+    return Frontier(
+        panel, first.metric, first.utility, points, front_of(points, first.utility),
+        lines_of(points), fixed, first.blind, every_reference=True,
+    )  # fmt: skip
+
+
+def _point(data: Frontier, budget: Budget, point: Point) -> Point:
+    """Return a point with the protocol in its name, so that points of several panels differ."""
+    protocol, defended = data.panel.setting.protocol, point.defense != UNDEFENDED
+    return replace(
+        point,
+        defense=f"{protocol} {point.defense}" if defended else protocol,
+        family=f"{family(protocol)} {point.family}" if defended else family(protocol),
+        budget=replace(budget, rest=f"{budget.rest} {point.defense}"),
+    )

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import pandas as pd
+
 from fedtrees.core.guarantee import (
+    ActedOnNothing,
     ApproximateDP,
     AtLeast,
     Computational,
@@ -38,7 +41,84 @@ KINDS: dict[Kind, str] = {
     "none": "no claim",
     "unknown": "claim not known",
 }
+#: Failure of a claim: an audit measured more than the claimed bound permits.
+REFUTED = "refuted"
 _STRENGTH: tuple[Kind, ...] = ("proved", "computational", "structural", "none", "unknown")
+
+
+@dataclass(frozen=True)
+class DefenseGuarantees:
+    """Guarantees of one defense: as claimed, as composed by an accountant, as measured by an audit.
+
+    Attributes
+    ----------
+    claimed, spent, measured : tuple of tuple of Guarantee
+        The distinct guarantees over all seeds and threats. More than one entry means that they
+        differ.
+    """
+
+    claimed: tuple[tuple[Guarantee, ...], ...]
+    spent: tuple[tuple[Guarantee, ...], ...]
+    measured: tuple[tuple[Guarantee, ...], ...]
+
+    @classmethod
+    def of_rows(cls, rows: pd.DataFrame) -> DefenseGuarantees:
+        """Collect the guarantees of one defense from its training and attack rows in a setting."""
+        claimed, spent, measured = (
+            tuple(sorted({g for g in rows[c] if g}, key=join))
+            for c in ("claimed", "spent", "measured")
+        )
+        return cls(claimed, spent, measured)
+
+    @property
+    def largest(self) -> Stated:
+        """The largest guarantee that an audit measured, None without an audit."""
+        return max(self.measured, key=lambda g: g[0].budget or ("", 0.0), default=None)
+
+    @property
+    def _compared(self) -> tuple[Stated, Stated, Stated]:
+        """One claimed, one spent and the largest measured guarantee."""
+        return next(iter(self.claimed), None), next(iter(self.spent), None), self.largest
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the claim (`standing`)."""
+        return standing(*self._compared)
+
+    @property
+    def refuted(self) -> bool:
+        """Whether an audit measured more than the guarantee permits."""
+        return refuted(*self._compared)
+
+    @property
+    def verdict(self) -> str:
+        """Comparison of the three in words (`compare`), "" if there is nothing to report."""
+        differs = any(len(distinct) > 1 for distinct in (self.claimed, self.spent, self.measured))
+        remarks = [compare(*self._compared), "differs between seeds or threats" * differs]
+        return "; ".join(filter(None, remarks))
+
+    @property
+    def claim(self) -> str:
+        """The claim as text. A defense that changed no message in a run has no claim."""
+        claimed, spent, _ = self._compared
+        if any(isinstance(g, ActedOnNothing) for g in spent or ()):
+            return ActedOnNothing.kind
+        return join(claimed) if claimed else ""
+
+    @property
+    def failure(self) -> str:
+        """Why a claimed guarantee is not kept, "" if it is.
+
+        "void": the accountant found no finite bound. `REFUTED`: an audit measured more. The kind of
+        `ActedOnNothing`: the defense changed no message.
+        """
+        spent = [g for terms in self.spent for g in terms]
+        if any(isinstance(g, ActedOnNothing) for g in spent):
+            return ActedOnNothing.kind
+        bounded = any(g.budget for terms in self.claimed for g in terms)
+        if bounded and any(g.budget and math.isinf(g.budget[1]) for g in spent):
+            return "void"
+        return REFUTED if self.refuted else ""
 
 
 def span(several: Sequence[tuple[Guarantee, ...]]) -> str:

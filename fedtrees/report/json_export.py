@@ -12,17 +12,17 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.core.errors import StoreError
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.findings import DefenseResult, RunAnalysis, SettingFindings
 from fedtrees.report.guarantees import span
-from fedtrees.report.leakage import Cell
-from fedtrees.report.recipe import Candidate
-from fedtrees.report.run_analysis import Study
-from fedtrees.report.setting_findings import Adversary, Defended, RunFindings, SettingFindings
+from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.recipe import Recipe
 from fedtrees.report.statistics import Estimate
 
 
-def as_json(run_findings: RunFindings) -> list[dict[str, Any]]:
+def as_json(analysis: RunAnalysis) -> list[dict[str, Any]]:
     """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
-    return [_setting(f) for f in run_findings.settings]
+    return [_setting(f) for f in analysis.settings]
 
 
 def _setting(findings: SettingFindings) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _setting(findings: SettingFindings) -> dict[str, Any]:
         "leak": {
             "kind": lead.kind,
             "threat": lead.adversary.threat if lead.adversary else "",
-            "metric": lead.cell.metric if lead.cell else "",
+            "metric": lead.result.metric if lead.result else "",
         },
         "recipe": _candidate(findings.use) if findings.use else None,
         "defenses": [_defense(d) for d in findings.defenses],
@@ -56,13 +56,13 @@ def _setting(findings: SettingFindings) -> dict[str, Any]:
     }
 
 
-def _candidate(use: Candidate) -> dict[str, Any]:
+def _candidate(use: Recipe) -> dict[str, Any]:
     """Return a recipe with its price."""
     return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
             "change": estimate(use.price.change), "settled": use.price.settled}  # fmt: skip
 
 
-def _defense(d: Defended) -> dict[str, Any]:
+def _defense(d: DefenseResult) -> dict[str, Any]:
     """Return a defense with its utility, price and traffic."""
     return {
         "defense": d.spec,
@@ -77,20 +77,21 @@ def _defense(d: Defended) -> dict[str, Any]:
     }
 
 
-def _adversary(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
+def _adversary(findings: SettingFindings, adversary: AdversaryFindings) -> dict[str, Any]:
     """Return an adversary with one cell per defense and measure."""
-    reader = adversary.reader
     return {
         "threat": adversary.threat,
         "name": adversary.name,
         "tested": adversary.tested,
-        "cells": [] if reader is None else [
-            {"defense": d.spec, **_cell(c)} for d in findings.defenses for c in reader.of(d.spec)
+        "cells": [
+            {"defense": d.spec, **_cell(r)}
+            for d in findings.defenses
+            for r in adversary.results(d.spec)
         ],
-    }  # fmt: skip
+    }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: LeakageResult) -> dict[str, Any]:
     """Return a cell with its state, score and baseline."""
     return {
         "metric": cell.metric,
@@ -127,16 +128,16 @@ def no_attack_ran(rows: pd.DataFrame) -> bool:
     return len(attacks) > 0 and bool((attacks["status"] == "skipped").all())
 
 
-def summary(study: Study) -> dict[str, Any]:
+def summary(analysis: RunAnalysis) -> dict[str, Any]:
     """Return leaderboards, findings, verdict and gaps of a run as plain JSON types.
 
     Raises `StoreError` if the run contains no rows.
     """
-    from fedtrees.report.verdict_text import verdict
+    from fedtrees.report.verdict import verdict
 
-    if study.rows.empty:
+    if analysis.rows.empty:
         raise StoreError(
-            f"{study.folder} holds no results yet; finish it with fedtrees bench --resume"
+            f"{analysis.folder} holds no results yet; finish it with fedtrees bench --resume"
         )
     boards = [
         {
@@ -153,28 +154,28 @@ def summary(study: Study) -> dict[str, Any]:
                     "advantage": estimate(p.advantage),
                     "attacks": [name for name, _ in p.attacks],
                     "coverage": asdict(p.coverage),
-                    "claimed": p.claimed,
+                    "claimed": p.guarantees.claim,
                     "measured": p.measured,
                     "pareto_optimal": p.defense in f.front,
                 }
                 for p in f.points
             ],
         }
-        for f in study.frontiers
+        for f in analysis.frontiers
     ]
-    run_verdict = verdict(study.findings)
+    run_verdict = verdict(analysis)
     return {
-        "run": str(study.folder),
-        "rows": len(study.rows),
-        "margin": study.margin,
+        "run": str(analysis.folder),
+        "rows": len(analysis.rows),
+        "margin": analysis.margin,
         "leaderboards": boards,
-        "findings": as_json(study.findings),
+        "findings": as_json(analysis),
         "verdict": {
             "setting": run_verdict.setting,
             "lines": [asdict(x) for x in run_verdict.lines],
         },
         "gaps": [
             {**asdict(gap), "why": str(gap.why), "code": gap.why.code}
-            for gap in study.gaps.requested
+            for gap in analysis.gaps.requested
         ],
     }

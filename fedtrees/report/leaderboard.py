@@ -14,16 +14,17 @@ from fedtrees.core.errors import FedtreesError, many, short
 from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report import inline_svg, wording
-from fedtrees.report.findings import findings
+from fedtrees.report import wording
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.figures import inline_svg
+from fedtrees.report.findings import DefenseResult, RunAnalysis, SettingFindings
 from fedtrees.report.frontier import non_dominated
-from fedtrees.report.leakage import Cell
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.page import render
 from fedtrees.report.page_tables import drawn, frontier
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import Adversary, Defended, SettingFindings
-from fedtrees.report.style import number
 from fedtrees.report.submissions import Submission, merged
+from fedtrees.report.wording import number
 
 _CITED = re.compile(r"((?!As )[A-Z][\w-]+(?:,? (?:and )?[A-Z][\w-]+)*(?: et al\.)?) \(?(\d{4})")
 OURS, ELSEWHERE = "fedtrees", "another package"
@@ -83,7 +84,7 @@ def board(submissions: Sequence[Submission], recomputed: int) -> str:
     rows = merged(submissions)
     # The folder of a submission contains no ``disclosure.json``. The report of each run lists which
     # party receives which message.
-    settings = sorted(findings(rows, submissions[0].folder).settings, key=lambda f: f.setting)
+    settings = list(RunAnalysis(submissions[0].folder, rows).by_setting.values())
     columns = (rows[c] for c in ("setting", "defense_spec", "threat", "submission"))
     owners = defaultdict[tuple[Any, ...], dict[str, None]](dict)
     for *key, name in zip(*columns, strict=True):
@@ -136,7 +137,7 @@ def _places(settings: Sequence[SettingFindings]) -> Iterator[dict[str, Any]]:
 
 
 def _front_coordinates(
-    setting_findings: SettingFindings, adversary: Adversary, drawing: inline_svg.Drawing
+    setting_findings: SettingFindings, adversary: AdversaryFindings, drawing: inline_svg.Drawing
 ) -> list[tuple[float, float]]:
     """Return the coordinates of the Pareto-optimal defenses in a drawing."""
     best = pareto(setting_findings, adversary, drawn(setting_findings, adversary)[0])
@@ -155,7 +156,7 @@ def _defense_lines(
         metrics = drawn(setting_findings, adversary)
         best = pareto(setting_findings, adversary, metrics[0]) if metrics else ()
         for d in setting_findings.defenses if metrics else ():
-            cell = adversary.cell(d.spec, metrics[0])
+            cell = adversary.result(d.spec, metrics[0])
             first = d.label not in linked_labels
             linked_labels.add(d.label)
             by = ", ".join(owners[setting_findings.setting, d.spec, adversary.threat])
@@ -166,7 +167,9 @@ def _defense_lines(
             yield {"id": f"m{at}-{d.label}" if first else "", "state": cell.state, "cells": cells}
 
 
-def _result_cells(d: Defended, adversary: Adversary, cell: Cell, best: bool) -> list[Text]:
+def _result_cells(
+    d: DefenseResult, adversary: AdversaryFindings, cell: LeakageResult, best: bool
+) -> list[Text]:
     """Return the cells of a line that contain results, with their sort keys."""
     change, gain, seeds = d.price.change.mean, cell.advantage.mean, len(cell.seeds)
     head, adversary_name = measure(cell.metric).head, wording.capital(adversary.name)
@@ -184,7 +187,7 @@ def _result_cells(d: Defended, adversary: Adversary, cell: Cell, best: bool) -> 
     ]
 
 
-def _origin_cells(setting_findings: SettingFindings, d: Defended, by: str) -> list[Text]:
+def _origin_cells(setting_findings: SettingFindings, d: DefenseResult, by: str) -> list[Text]:
     """Return the cells of a line that name source, table, protocol and submission."""
     paper = "–" if d.spec == UNDEFENDED else source("defense", d.spec)
     place = f"{setting_findings.setting.dataset} · {setting_findings.setting.partition}"
@@ -196,17 +199,19 @@ def _sort_key(value: float) -> str:
     return f"{value:.9g}" if math.isfinite(value) else ""
 
 
-def pareto(setting_findings: SettingFindings, adversary: Adversary, metric: str) -> set[str]:
+def pareto(
+    setting_findings: SettingFindings, adversary: AdversaryFindings, metric: str
+) -> set[str]:
     """Return the defenses that no other defense beats in both utility and advantage.
 
     A defense is excluded if its measured advantage is only a lower bound of the leak. This is the
     case if an attack failed, did not run or scored worse than its baseline, or if it returned no
     claim and no other attack scored.
     """
-    covered = adversary.reader.coverage if adversary.reader else {}
+    covered = adversary.coverage
     comparable = []
     for d in setting_findings.defenses:
-        cell = adversary.cell(d.spec, metric)
+        cell = adversary.result(d.spec, metric)
         unscored = not cell.scores and cell.state != "gone"
         if cell.below_baseline or unscored or d.spec not in covered or covered[d.spec].missing:
             continue
@@ -226,7 +231,7 @@ def _strongest_attacks(settings: Sequence[SettingFindings]) -> Iterator[dict[str
         for adversary in f.tested:
             for metric in drawn(f, adversary):
                 for d in f.defenses:
-                    cell = adversary.cell(d.spec, metric)
+                    cell = adversary.result(d.spec, metric)
                     for attack in cell.attacks[:1]:
                         place = f"{f.setting.dataset}, {adversary.threat}, {wording.short(d.spec)}"
                         won[attack].append((cell.advantage.mean, place, measure(metric).head))

@@ -1,18 +1,18 @@
 """Decide what the results show about one adversary, one defense and one measure.
 
-Each combination is a `Cell` with one of six states:
+Each combination is a `LeakageResult` with one of six states:
 
 - *open*: the strongest attack is clearly above its baseline.
 - *shut* (safe): the attacks reach their baseline and are shown not to exceed it by the margin.
 - *gone*: no attack can make a claim of this kind under this defense.
 - *undefined*: the baseline already has the best score, so that no advantage exists.
-- *unknown*: an attack that could fill the cell failed or did not run.
+- *unknown*: an attack that could fill the result failed or did not run.
 - *unsettled*: none of these is shown.
 
-A cell is also unsettled if the strongest attack scored worse than its baseline. Such a score shows
-that the attack failed, and a failed attack shows nothing about the defense. The same is true if an
-applicable attack returned no claim (`fedtrees.core.guess.Guess.none`), unless another attack opens
-the cell.
+A result is also unsettled if the strongest attack scored worse than its baseline. Such a score
+shows that the attack failed, and a failed attack shows nothing about the defense. The same is true
+if an applicable attack returned no claim (`fedtrees.core.guess.Guess.none`), unless another attack
+opens the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
@@ -29,12 +29,19 @@ import pandas as pd
 from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.results import measure
 from fedtrees.report.coverage import Coverage
-from fedtrees.report.statistics import Estimate, attack_metrics, mean_of, t_estimate, worst_case
+from fedtrees.report.statistics import (
+    Estimate,
+    attack_metrics,
+    finite,
+    mean_of,
+    t_estimate,
+    worst_case,
+)
 
 State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
 
-#: A cell in one of these states needs no further evidence. A recipe is shown to resist every
-# attack if all its cells are in one of them.
+#: A result in one of these states needs no further evidence. A recipe is shown to resist every
+# attack if all its results are in one of them.
 SETTLED: frozenset[State] = frozenset({"shut", "gone", "undefined"})
 #: Largest advantage of an attack under a defense that still counts as no better than a blind
 # guess. Between federations of one table, advantages differ by 0.01 to 0.03, so that three seeds
@@ -71,7 +78,7 @@ def _counts_persons(metric: str, counted: bool) -> bool:
 
 
 @dataclass(frozen=True)
-class Cell:
+class LeakageResult:
     """Results of one adversary against one defense by one measure: the strongest attack per seed.
 
     Attributes
@@ -100,6 +107,10 @@ class Cell:
         Margin of the run (`MARGIN`).
     no_claim : tuple of (str, str)
         Attacks that could have made such a claim and returned none on some seed, with the reason.
+    strongest : tuple of str
+        By seed: the attack with the largest advantage.
+    score_errors : tuple of float
+        Standard errors of the scores, 0 if all rows were scored.
     """
 
     metric: str
@@ -114,6 +125,8 @@ class Cell:
     rows: float = math.nan
     margin: float = MARGIN
     no_claim: tuple[tuple[str, str], ...] = ()
+    strongest: tuple[str, ...] = ()
+    score_errors: tuple[float, ...] = ()
 
     @property
     def score(self) -> float:
@@ -150,7 +163,7 @@ class Cell:
         """Whether the strongest attack scored worse than its baseline by more than the margin.
 
         An adversary can always submit the guess of the baseline, so that a worse score is a failure
-        of the attack. The cell is then not settled, however narrow its interval is.
+        of the attack. The result is then not settled, however narrow its interval is.
         """
         return bool(self.advantages) and self.advantage.mean < -self.limit
 
@@ -198,78 +211,49 @@ class Cell:
         return dict(zip(self.seeds, self.scores, strict=True))
 
 
-@dataclass(frozen=True)
-class Reader:
-    """All cells of one adversary in one setting.
-
-    Attributes
-    ----------
-    cells : mapping of (str, str) to Cell
-        By defense and metric.
-    metrics : tuple of str
-        Metrics that some attack scored under some defense, or declared without returning a claim.
-        Those about persons come first.
-    coverage : mapping of str to Coverage
-        By defense.
-    """
-
-    cells: Mapping[tuple[str, str], Cell]
-    metrics: tuple[str, ...]
-    coverage: Mapping[str, Coverage] = field(default_factory=dict)
-
-    def cell(self, defense: str, metric: str) -> Cell:
-        """Return a cell.
-
-        If it does not exist, its state is "unknown" for a defense that was not attacked, else
-        "gone".
-        """
-        state: State = "gone" if defense in self.coverage else "unknown"
-        return self.cells.get((defense, metric), Cell(metric, state))
-
-    def of(self, defense: str) -> tuple[Cell, ...]:
-        """Return the cells of one defense, in the order of `metrics`."""
-        return tuple(self.cell(defense, m) for m in self.metrics)
-
-
-def read(
-    attacks: pd.DataFrame,
-    coverage: Mapping[str, Coverage],
-    margin: float = MARGIN,
-) -> Reader:
-    """Compute the cells of one adversary in one setting.
+def leakage_by_defense(
+    attacks: pd.DataFrame, coverage: Mapping[str, Coverage], metric: str, margin: float = MARGIN
+) -> dict[str, LeakageResult]:
+    """Compute the results of one adversary by one measure, for every attacked defense.
 
     Parameters
     ----------
     attacks : DataFrame
-        Attack rows of this adversary (`fedtrees.report.results.load_rows`).
+        Attack rows of this adversary in one setting (`fedtrees.report.results.load_rows`).
     coverage : mapping of str to Coverage
         By defense: which attacks apply, and how they ended.
+    metric : str
+        Key of the measure.
     margin : float
         Largest advantage that counts as no better than a blind guess.
     """
-    # Metrics without a class or without a phrase are neither about persons nor part of sentences.
+    worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
+    # An attack that never scores this metric has no influence on the result, even if it fails.
+    scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
+    able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
+    results = {}
+    for spec, rows in attacks.groupby("defense_spec", sort=False):
+        covered = coverage.get(spec, Coverage())
+        silent = _no_claims(metric, rows, able, attacks, covered)
+        if spec in worst:
+            result = replace(_build_result(metric, worst[spec]), margin=margin, no_claim=silent)
+            state = state_of(result, covered.complete)
+        else:
+            result = LeakageResult(metric, margin=margin, no_claim=silent)
+            state = _state_without_scores(result, rows, able, covered)
+        results[str(spec)] = replace(result, state=state)
+    return results
+
+
+def classified_metrics(attacks: pd.DataFrame) -> tuple[str, ...]:
+    """Return the metrics that describe a leak in words, those about persons first.
+
+    Metrics without a class or without a phrase are neither about persons nor part of sentences.
+    """
     classified = [
         m for m in _defined_metrics(attacks) if measure(m).klass in CLASSES and measure(m).phrase
     ]
-    metrics = sorted(classified, key=gravity)
-    by_defense = dict(iter(attacks.groupby("defense_spec", sort=False)))
-    cells = {}
-    for metric in metrics:
-        worst = dict(iter(worst_case(attacks, metric).groupby("defense_spec")))
-        # An attack that never scores this metric has no influence on the cell, even if it fails.
-        scored = (attacks["metric"] == metric) & (attacks["status"] == "ok")
-        able = set(attacks.loc[scored, "attack"])  # attacks that scored this metric somewhere
-        for spec, rows in by_defense.items():
-            covered = coverage.get(spec, Coverage())
-            silent = _no_claims(metric, rows, able, attacks, covered)
-            if spec in worst:
-                cell = replace(_build_cell(metric, worst[spec]), margin=margin, no_claim=silent)
-                state = state_of(cell, covered.complete)
-            else:
-                cell = Cell(metric, margin=margin, no_claim=silent)
-                state = _state_without_scores(cell, rows, able, covered)
-            cells[spec, metric] = replace(cell, state=state)
-    return Reader(cells, tuple(metrics), coverage)
+    return tuple(sorted(classified, key=gravity))
 
 
 def _no_claims(
@@ -309,7 +293,7 @@ def _no_claims(
 
 
 def _defined_metrics(attacks: pd.DataFrame) -> list[str]:
-    """Return the metrics that have cells.
+    """Return the metrics that have results.
 
     These are the scored ones, including those whose advantage is undefined everywhere, and those of
     claims that an attack did not make.
@@ -319,11 +303,11 @@ def _defined_metrics(attacks: pd.DataFrame) -> list[str]:
     return [*dict.fromkeys([*attack_metrics(attacks), *sorted({*ok["metric"]} | silent)])]
 
 
-def _build_cell(metric: str, worst: pd.DataFrame) -> Cell:
-    """Build a cell, still without its state, from the worst-case row of each seed."""
+def _build_result(metric: str, worst: pd.DataFrame) -> LeakageResult:
+    """Build a result, still without its state, from the worst-case row of each seed."""
     worst = worst.sort_values("seed")
     blinds, populations = worst["blind"].tolist(), worst["population"].tolist()
-    return Cell(
+    return LeakageResult(
         metric,
         scores=tuple(worst["value"]),
         blinds=tuple(blinds),
@@ -331,96 +315,98 @@ def _build_cell(metric: str, worst: pd.DataFrame) -> Cell:
         advantages=tuple(worst["advantage"]),
         errors=tuple(worst["advantage_error"]),
         seeds=tuple(int(s) for s in worst["seed"]),
+        strongest=tuple(worst["attack_spec"]),
         attacks=tuple(name for name, _ in Counter(worst["attack_spec"]).most_common()),
+        score_errors=tuple(worst["value_error"]),
         rows=float(worst["n"].mean()) if measure(metric).counted_by else math.nan,
     )
 
 
-def state_of(cell: Cell, complete: bool) -> State:
-    """Return the state of a cell that has scores.
+def state_of(result: LeakageResult, complete: bool) -> State:
+    """Return the state of a result that has scores.
 
     Parameters
     ----------
-    cell : Cell
-        A cell with at least one advantage. Its attribute `state` is ignored.
+    result : LeakageResult
+        A result with at least one advantage. Its attribute `state` is ignored.
     complete : bool
         Whether every applicable attack ran to its end on every seed.
     """
-    if is_open(cell):
+    if is_open(result):
         return "open"
-    return "shut" if complete and not cell.no_claim and is_safe(cell) else "unsettled"
+    return "shut" if complete and not result.no_claim and is_safe(result) else "unsettled"
 
 
 def _state_without_scores(
-    cell: Cell, attacks: pd.DataFrame, able: set[str], coverage: Coverage
+    result: LeakageResult, attacks: pd.DataFrame, able: set[str], coverage: Coverage
 ) -> State:
-    """Return the state of a cell in which no attack has a defined advantage.
+    """Return the state of a result in which no attack has a defined advantage.
 
     `attacks` are the attack rows of this defense. `able` contains the attacks that scored the
     metric under some defense.
     """
     relevant = attacks[attacks["attack"].isin(able)]
-    # The missing result could have opened the cell.
+    # The missing result could have opened the result.
     if relevant["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
-    if cell.no_claim:
+    if result.no_claim:
         return "unsettled"
-    scored = relevant[(relevant["metric"] == cell.metric) & (relevant["status"] == "ok")]
+    scored = relevant[(relevant["metric"] == result.metric) & (relevant["status"] == "ok")]
     return "undefined" if len(scored) else "gone"
 
 
-def is_open(cell: Cell) -> bool:
-    """Return whether a cell is clearly above its baseline.
+def is_open(result: LeakageResult) -> bool:
+    """Return whether a result is clearly above its baseline.
 
     Two conditions are necessary. The advantage is above zero with its complete interval or on every
     seed. Its mean exceeds the margin. If the measure counts persons, the second condition is an
     excess of one person instead (`_fewest_persons`).
     """
-    if not cell.advantages:
+    if not result.advantages:
         return False
-    e = cell.advantage
+    e = result.advantage
     # A positive advantage on every seed is also accepted, because one seed has no interval, and the
     # intervals of two or three seeds are wide.
     clear = e.low > 0 if math.isfinite(e.low) else False
-    clear = clear or all(a > 0 for a in cell.advantages)
-    if cell.counts_persons:
-        return clear and (cell.score - cell.line) * cell.rows >= _fewest_persons(cell)
-    return clear and e.mean > cell.limit
+    clear = clear or all(a > 0 for a in result.advantages)
+    if result.counts_persons:
+        return clear and (result.score - result.line) * result.rows >= _fewest_persons(result)
+    return clear and e.mean > result.limit
 
 
-def is_safe(cell: Cell) -> bool:
+def is_safe(result: LeakageResult) -> bool:
     """Return whether the scores show that an advantage lies within the margin.
 
     At least `FEWEST_SEEDS` seeds are necessary, and two conditions. The upper end of the interval
     lies below the margin, and the mean is at least minus the margin. Without the second one, an
     attack that failed completely would give the best evidence of safety.
     """
-    if len(cell.seeds) < FEWEST_SEEDS or cell.below_baseline:
+    if len(result.seeds) < FEWEST_SEEDS or result.below_baseline:
         return False
-    return upper(cell) < cell.limit
+    return upper(result) < result.limit
 
 
-def _fewest_persons(cell: Cell) -> float:
+def _fewest_persons(result: LeakageResult) -> float:
     """Return by how many persons a count must exceed its baseline to be a leak.
 
     The number is 1. With fewer than `FEWEST_SEEDS` seeds it is at least two standard deviations of
     the count of the baseline (Poisson), because a single federation gives no interval.
     """
-    few = len(cell.advantages) < FEWEST_SEEDS
-    return max(1.0, 2 * math.sqrt(max(cell.line, 0.0) * cell.rows)) if few else 1.0
+    few = len(result.advantages) < FEWEST_SEEDS
+    return max(1.0, 2 * math.sqrt(max(result.line, 0.0) * result.rows)) if few else 1.0
 
 
-def upper(cell: Cell) -> float:
+def upper(result: LeakageResult) -> float:
     """Return the upper end of the 95% interval of an advantage.
 
     If nothing was counted on any seed, the t interval has length zero. The exact binomial bound for
     zero successes (Clopper and Pearson 1934) is then a lower limit of the result.
     """
-    e = cell.advantage
+    e = result.advantage
     high = e.high if math.isfinite(e.high) else math.inf
-    if math.isfinite(cell.rows) and cell.rows > 0 and not any(cell.scores):
+    if math.isfinite(result.rows) and result.rows > 0 and not any(result.scores):
         # With n trials and no success, the bound p solves (1 - p)^n = alpha / 2.
-        high = max(high, 1 - (_ALPHA / 2) ** (1 / (cell.rows * len(cell.scores))))
+        high = max(high, 1 - (_ALPHA / 2) ** (1 / (result.rows * len(result.scores))))
     return high
 
 
@@ -430,7 +416,12 @@ def gravity(metric: str) -> tuple[int, int]:
     return CLASSES.index(m.klass) if m.klass in CLASSES else len(CLASSES), m.severity
 
 
-def plain(cells: Sequence[Cell]) -> list[Cell]:
-    """Return the cells without those whose leak another cell expresses more clearly."""
-    here = {c.metric for c in cells}
-    return [c for c in cells if not here & {*measure(c.metric).beside}]
+def gravest(result: LeakageResult) -> tuple[float, float, float]:
+    """Return a sort key of results that puts the gravest leak, and the largest advantage, first."""
+    return *gravity(result.metric), -finite(result.advantage.mean)
+
+
+def plain(results: Sequence[LeakageResult]) -> list[LeakageResult]:
+    """Return the results without those whose leak another result expresses more clearly."""
+    here = {c.metric for c in results}
+    return [c for c in results if not here & {*measure(c.metric).beside}]

@@ -25,7 +25,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import jinja2
-import pandas as pd
 from markupsafe import Markup
 
 from fedtrees.core.errors import listed, many
@@ -34,22 +33,21 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
 from fedtrees.report import wording
-from fedtrees.report.guarantees import in_words, span
-from fedtrees.report.leakage import MARGIN, Cell, gravity, plain
-from fedtrees.report.page_tables import Seen, folds, frontier, matrix, price_plot, untested
-from fedtrees.report.recipe import Candidate
-from fedtrees.report.results import UNDEFENDED, read_json, read_text
-from fedtrees.report.run_analysis import Study, study_of
-from fedtrees.report.setting_findings import (
-    Adversary,
-    Defended,
-    RunFindings,
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.findings import (
+    DefenseResult,
+    RunAnalysis,
     SettingFindings,
-    local,
+    analyze_run,
 )
-from fedtrees.report.style import bytes_text, number
-from fedtrees.report.verdict_text import command as typed
-from fedtrees.report.verdict_text import explain_refusal, leak
+from fedtrees.report.guarantees import in_words, span
+from fedtrees.report.leakage import MARGIN, LeakageResult, gravity, plain
+from fedtrees.report.page_tables import folds, frontier, matrix, price_plot, untested
+from fedtrees.report.recipe import Recipe
+from fedtrees.report.results import UNDEFENDED, read_json, read_text
+from fedtrees.report.verdict import command as typed
+from fedtrees.report.verdict import explain_refusal, leak
+from fedtrees.report.wording import bytes_text, number
 
 _SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
 
@@ -119,36 +117,32 @@ class Method:
     versions: str
 
 
-def page(run_findings: RunFindings, rows: pd.DataFrame, method: Method, seen: Seen = ()) -> str:
+def page(analysis: RunAnalysis, method: Method) -> str:
     """Return the report as one HTML document. The same run gives the same bytes.
 
     Parameters
     ----------
-    run_findings : RunFindings
+    analysis : RunAnalysis
         Findings of the run.
-    rows : DataFrame
-        Results as returned by `fedtrees.report.results.load_rows`.
     method : Method
         How to reproduce the run.
-    seen : sequence of mapping
-        Entries of ``disclosure.json``: which party receives which message.
     """
-    pages = [_setting(f, rows, at, seen) for at, f in enumerate(run_findings.settings)]
-    tables = sorted({f.setting.dataset for f in run_findings.settings})
+    pages = [_setting(f, at) for at, f in enumerate(analysis.settings)]
+    tables = sorted({f.setting.dataset for f in analysis.settings})
     title = f"{wording.some(tables, 3)}: privacy findings" if tables else "privacy findings"
     return render(
         "report.html.j2",
         title=title,
         pages=pages,
-        glossary=_glossary(run_findings),
+        glossary=_glossary(analysis),
         command=method.command,
         suite=method.suite,
         versions=method.versions,
-        version=run_findings.version or "of unknown version",
+        version=analysis.version or "of unknown version",
     )
 
 
-def _setting(findings: SettingFindings, rows: pd.DataFrame, at: int, seen: Seen) -> dict[str, Any]:
+def _setting(findings: SettingFindings, at: int) -> dict[str, Any]:
     """Return the contents of the page of one setting."""
     recipe = _recipe(findings)
     return {
@@ -164,7 +158,7 @@ def _setting(findings: SettingFindings, rows: pd.DataFrame, at: int, seen: Seen)
         "frontiers": [f for a in findings.tested if (f := frontier(findings, a, at))],
         "matrix": matrix(findings),
         "untested": list(untested(findings)),
-        "folds": list(folds(findings, rows, seen)),
+        "folds": list(folds(findings)),
     }
 
 
@@ -174,7 +168,7 @@ def _where(findings: SettingFindings) -> str:
     s = findings.setting
     parts = [s.dataset, s.partition, s.protocol, many(findings.seeds, "seed")]
     if math.isfinite(findings.undefended):
-        local_utility = local(findings)
+        local_utility = findings.local
         text = f"{name} {number(findings.undefended)} undefended"
         parts.append(
             text
@@ -186,9 +180,9 @@ def _where(findings: SettingFindings) -> str:
 def _headline(findings: SettingFindings) -> str:
     """Write one sentence: the leak, the leak that the recipe leaves, and the price."""
     lead = findings.leak
-    if lead.kind != "leak" or lead.cell is None or lead.adversary is None:
+    if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return leak(findings)
-    cell = lead.cell
+    cell = lead.result
     base = "Undefended" if findings.base == UNDEFENDED else f"With {wording.short(findings.base)}"
     text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
         wording.amount(cell, cell.score)
@@ -211,10 +205,10 @@ def _headline(findings: SettingFindings) -> str:
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
-def _after(use: Candidate, adversary: Adversary, metric: str) -> Cell | None:
+def _after(use: Recipe, adversary: AdversaryFindings, metric: str) -> LeakageResult | None:
     """Return the cell of a measure under the recipe, None if it was not measured."""
     trial = use.at(adversary.threat)
-    return trial.cell(metric) if trial else None
+    return trial.result(metric) if trial else None
 
 
 def _note(findings: SettingFindings) -> str:
@@ -234,7 +228,7 @@ def _note(findings: SettingFindings) -> str:
     return " ".join(parts)
 
 
-def _tile(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
+def _tile(findings: SettingFindings, adversary: AdversaryFindings) -> dict[str, Any]:
     """Return the contents of the tile of one adversary."""
     seen = adversary.sees[:_MOST_SEEN]
     sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
@@ -243,17 +237,16 @@ def _tile(findings: SettingFindings, adversary: Adversary) -> dict[str, Any]:
         say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
         return {**out, "facts": [], "why": ("Not tested", say)}
     facts = [_fact(findings, adversary, c) for c in _three(adversary)]
-    why = ("Nothing to read", "No attack that ran has anything to say of this view.")
+    why = ("No attack applies", "No attack that ran applies to the messages of this view.")
     return {**out, "facts": facts, "why": why}
 
 
-def _three(adversary: Adversary) -> list[Cell]:
+def _three(adversary: AdversaryFindings) -> list[LeakageResult]:
     """Return up to three cells: the leading one, and the gravest cell of each slot.
 
     Open cells come first.
     """
-    assert adversary.reader is not None
-    cells = [c for c in adversary.reader.of(adversary.base) if c.scores]
+    cells = [c for c in adversary.results(adversary.base) if c.scores]
     best = []
     for slot in _SLOTS:
         of_slot = [c for c in cells if measure(c.metric).slot == slot]
@@ -266,7 +259,9 @@ def _three(adversary: Adversary) -> list[Cell]:
     return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
 
 
-def _fact(findings: SettingFindings, adversary: Adversary, cell: Cell) -> dict[str, Any]:
+def _fact(
+    findings: SettingFindings, adversary: AdversaryFindings, cell: LeakageResult
+) -> dict[str, Any]:
     """Return one fact of a tile: a score without and with the recipe, and its baseline."""
     after = _after(findings.use, adversary, cell.metric) if findings.use else None
     share = measure(cell.metric).decimals is None
@@ -296,7 +291,7 @@ def _recipe(findings: SettingFindings) -> dict[str, Any] | None:
     use = findings.use
     if use is None:
         return None
-    protocol, defense = wording.parted(use.name)
+    protocol, defense = wording.split_recipe(use.name)
     parts = [(protocol, _about("protocol", protocol))] if protocol else []
     parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
     e = use.price.change
@@ -321,7 +316,7 @@ def _recipe(findings: SettingFindings) -> dict[str, Any] | None:
     }
 
 
-def _guarantee(defended: Defended) -> str:
+def _guarantee(defended: DefenseResult) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
     meaning = in_words(defended.guarantees.spent)
@@ -342,7 +337,7 @@ def _about(kind: str, name: str) -> str:
     return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
 
 
-def _remains(findings: SettingFindings, use: Candidate) -> Iterator[tuple[str, str]]:
+def _remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]:
     """Yield each adversary with a sentence about what it can learn in spite of the recipe."""
     for adversary in findings.adversaries:
         name = wording.capital(adversary.name)
@@ -350,49 +345,49 @@ def _remains(findings: SettingFindings, use: Candidate) -> Iterator[tuple[str, s
         if not adversary.tested or trial is None:
             yield name, "was not tested."
             continue
-        cells = plain([c for c in trial.cells if c.state == "open"])
+        cells = plain([c for c in trial.results if c.state == "open"])
         cells.sort(key=lambda c: gravity(c.metric))
-        failed = [c for c in trial.cells if c.below_baseline]
-        doubt = [c for c in trial.cells if c.state in ("unsettled", "unknown") and c not in failed]
+        failed = [c for c in trial.results if c.below_baseline]
+        doubt = [
+            c for c in trial.results if c.state in ("unsettled", "unknown") and c not in failed
+        ]
         if cells:
             yield name, f"can still {listed([wording.can(c) for c in cells])}."
         elif doubt:
-            yield name, f"reads nothing that is clear; not settled: {_heads(doubt)}."
+            yield name, f"learns nothing for certain; not settled: {_heads(doubt)}."
         elif not failed:
             yield (
                 name,
-                f"reads nothing beyond {findings.margin:g} of a blind guess, by every measure.",
+                f"learns no more than a blind guess (within {findings.margin:g}) by any measure.",
             )
         if failed:
             yield (
                 name,
-                f"({_heads(failed)}): the attack did worse than a blind guess, so that "
-                "nothing is shown.",
+                f"({_heads(failed)}): the attack scored worse than a blind guess, which shows "
+                "nothing.",
             )
 
 
-def _heads(cells: list[Cell]) -> str:
+def _heads(cells: list[LeakageResult]) -> str:
     """List the names of the measures of some cells."""
     return listed([*dict.fromkeys(measure(c.metric).head.lower() for c in cells)])
 
 
-def _glossary(run_findings: RunFindings) -> list[tuple[str, str]]:
+def _glossary(analysis: RunAnalysis) -> list[tuple[str, str]]:
     """Return the terms of the page with their explanations."""
-    used = dict.fromkeys(
-        m for f in run_findings.settings for a in f.tested if a.reader for m in a.reader.metrics
-    )
+    used = dict.fromkeys(m for f in analysis.settings for a in f.tested for m in a.all_metrics)
     words = [
         ("Blind guess", "The best of several guesses by the same adversary with an empty "
          "transcript. An adversary without rows is also compared with the population baseline, "
          "which knows other rows of the population, as its attacks do."),
         *((wording.capital(measure(m).head), _explain_metric(m)) for m in used
           if _explain_metric(m).lower() != f"{measure(m).head}."),
-        ("Read ●", "The advantage over the better baseline is above the margin in the mean (of "
+        ("Leak ●", "The advantage over the better baseline is above the margin in the mean (of "
          "persons: one row or more), and above zero in every seed or with its whole interval."),
         ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
          "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
          "attack finished."),
-        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack did worse "
+        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack scored worse "
          "than a blind guess: then the attack failed, and nothing is shown about the defense."),
         ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
          "least: rows and labels first, then guesses, then facts about groups; ties by price."),
@@ -429,18 +424,17 @@ def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
     UsageError
         If the margin is not valid.
     """
-    return write_page(study_of(Path(run_folder), margin=margin))
+    return write_page(analyze_run(Path(run_folder), margin=margin))
 
 
-def write_page(study: Study) -> Path:
+def write_page(analysis: RunAnalysis) -> Path:
     """Write ``report.html`` into the folder of a run. For errors see `write_report`."""
-    return write_text(study.folder / "report.html", render_report(study))
+    return write_text(analysis.folder / "report.html", render_report(analysis))
 
 
-def render_report(study: Study) -> str:
+def render_report(analysis: RunAnalysis) -> str:
     """Return the report as one HTML document."""
-    seen = read_json(study.folder, "disclosure.json") or ()
-    return page(study.findings, study.rows, _read_method(study.folder), seen)
+    return page(analysis, _read_method(analysis.folder))
 
 
 def _read_method(folder: Path) -> Method:

@@ -16,20 +16,23 @@ import pandas as pd
 from fedtrees.core.errors import listed, many
 from fedtrees.core.guarantee import ActedOnNothing
 from fedtrees.core.results import measure
-from fedtrees.report import inline_svg, wording
-from fedtrees.report.adversaries import of_protocol, words_of
-from fedtrees.report.cost import TOLERANCE, Price
-from fedtrees.report.guarantees import in_words, span
-from fedtrees.report.leakage import Cell
+from fedtrees.report import wording
+from fedtrees.report.adversaries import AdversaryFindings, of_protocol, words_of
+from fedtrees.report.cost import TOLERANCE, UtilityChange
+from fedtrees.report.figures import inline_svg
+from fedtrees.report.findings import DefenseResult, SettingFindings
+from fedtrees.report.guarantees import REFUTED, in_words, span
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.setting_findings import REFUTED, Adversary, Defended, SettingFindings
 from fedtrees.report.statistics import finite, mean_of
-from fedtrees.report.style import bytes_text, number, seconds_text
+from fedtrees.report.wording import bytes_text, number, seconds_text
 
 _MOST_SPARKS = 4
 
 
-def frontier(findings: SettingFindings, adversary: Adversary, at: int) -> dict[str, Any] | None:
+def frontier(
+    findings: SettingFindings, adversary: AdversaryFindings, at: int
+) -> dict[str, Any] | None:
     """Compute the layout of one adversary's frontier, with small ones for further leaks.
 
     The result is None if no measure can be drawn. `at` is the index of the setting on the page,
@@ -42,10 +45,11 @@ def frontier(findings: SettingFindings, adversary: Adversary, at: int) -> dict[s
     leaking = [
         m
         for m in metrics
-        if m != first and any(adversary.cell(d.spec, m).state == "open" for d in findings.defenses)
+        if m != first
+        and any(adversary.result(d.spec, m).state == "open" for d in findings.defenses)
     ]
     rest = leaking[:_MOST_SPARKS]
-    cell = adversary.cell(adversary.base, first)
+    cell = adversary.result(adversary.base, first)
     unit = _unit(cell)
     drawing = inline_svg.draw(
         _marks(findings, adversary, first, at), unit * _line(adversary, findings, first)
@@ -64,7 +68,7 @@ def frontier(findings: SettingFindings, adversary: Adversary, at: int) -> dict[s
     }
 
 
-def drawn(findings: SettingFindings, adversary: Adversary) -> list[str]:
+def drawn(findings: SettingFindings, adversary: AdversaryFindings) -> list[str]:
     """Return the measures that can be drawn, the leading one first."""
     lead = adversary.leading()
     metrics = [m for m in adversary.metrics if _drawable(findings, adversary, m)]
@@ -77,7 +81,7 @@ def _tick(value: float) -> str:
     return number(value, decimals, signed=True) if value else "0"
 
 
-def _unit(cell: Cell) -> float:
+def _unit(cell: LeakageResult) -> float:
     """Return the factor from a score to the axis.
 
     It is the number of rows if rows are counted, else 1.
@@ -85,14 +89,18 @@ def _unit(cell: Cell) -> float:
     return cell.rows if math.isfinite(cell.rows) else 1.0
 
 
-def _drawable(findings: SettingFindings, adversary: Adversary, metric: str) -> bool:
+def _drawable(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> bool:
     """Return whether a defense has both a price and a score by this measure."""
-    return any(d.price.by_seed and adversary.cell(d.spec, metric).scores for d in findings.defenses)
+    return any(
+        d.price.by_seed and adversary.result(d.spec, metric).scores for d in findings.defenses
+    )
 
 
-def _spark(findings: SettingFindings, adversary: Adversary, metric: str, at: int) -> dict[str, Any]:
+def _spark(
+    findings: SettingFindings, adversary: AdversaryFindings, metric: str, at: int
+) -> dict[str, Any]:
     """Compute the layout of a small frontier."""
-    unit = _unit(adversary.cell(adversary.base, metric))
+    unit = _unit(adversary.result(adversary.base, metric))
     line = unit * _line(adversary, findings, metric)
     drawing = inline_svg.spark(_marks(findings, adversary, metric, at), line)
     return {
@@ -102,23 +110,23 @@ def _spark(findings: SettingFindings, adversary: Adversary, metric: str, at: int
     }
 
 
-def _line(adversary: Adversary, findings: SettingFindings, metric: str) -> float:
+def _line(adversary: AdversaryFindings, findings: SettingFindings, metric: str) -> float:
     """Return the baseline of a measure."""
-    cells = (adversary.cell(d.spec, metric) for d in findings.defenses)
+    cells = (adversary.result(d.spec, metric) for d in findings.defenses)
     return next((c.line for c in cells if c.scores), 0.0)
 
 
 def _marks(
-    findings: SettingFindings, adversary: Adversary, metric: str, at: int
+    findings: SettingFindings, adversary: AdversaryFindings, metric: str, at: int
 ) -> list[inline_svg.Mark]:
     """Return one mark per defense that has a price and a score or a known absence of a claim."""
     out = []
     for d in findings.defenses:
-        cell = adversary.cell(d.spec, metric)
+        cell = adversary.result(d.spec, metric)
         at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
         if not d.price.by_seed or not (cell.scores or at_baseline):
             continue
-        unit = _unit(adversary.cell(adversary.base, metric))
+        unit = _unit(adversary.result(adversary.base, metric))
         score = unit * (cell.score if cell.scores else _line(adversary, findings, metric))
         e = d.price.change
         say = f"{d.label} {wording.short(d.spec)}. {measure(metric).head}: {wording.shown(cell)}"
@@ -140,7 +148,7 @@ def _marks(
     return out
 
 
-def price_plot(price: Price) -> dict[str, Any] | None:
+def price_plot(price: UtilityChange) -> dict[str, Any] | None:
     """Compute the layout of a change in utility by seed.
 
     None if there are fewer than two seeds or no seed differs.
@@ -165,7 +173,7 @@ def price_plot(price: Price) -> dict[str, Any] | None:
     }
 
 
-def forest(findings: SettingFindings, price: Price) -> dict[str, Any] | None:
+def forest(findings: SettingFindings, price: UtilityChange) -> dict[str, Any] | None:
     """Compute the layout of a price's interval, on the same scale for all defenses.
 
     None if there is no interval or no seed differs.
@@ -182,51 +190,50 @@ def forest(findings: SettingFindings, price: Price) -> dict[str, Any] | None:
 
 _VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 
-Seen = Sequence[Mapping[str, Any]]
-
 
 def matrix(findings: SettingFindings) -> dict[str, Any] | None:
     """Return the scores of every adversary under every defense.
 
     None if there is no column to show.
     """
-    groups, blind, columns = [], [], list[tuple[Adversary, str, bool]]()
+    groups, blind, columns = [], [], list[tuple[AdversaryFindings, str, bool]]()
     idle: list[str] = []
     for adversary in findings.tested:
-        assert adversary.reader is not None
         shown = [m for m in adversary.metrics if _shown_column(findings, adversary, m)]
         hidden = [m for m in adversary.metrics if m not in shown]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
-            idle.append(f"{wording.capital(adversary.name)} reads nothing by {heads}.")
+            idle.append(f"{wording.capital(adversary.name)} learns nothing by {heads}.")
         if not shown:
             continue
         groups.append({"name": wording.capital(adversary.name),
                        "heads": [wording.capital(measure(m).head) for m in shown]})  # fmt: skip
         for k, m in enumerate(shown):
             columns.append((adversary, m, k == 0))
-            cells = [adversary.cell(d.spec, m) for d in findings.defenses]
+            cells = [adversary.result(d.spec, m) for d in findings.defenses]
             text = next((wording.value(c, c.line) for c in cells if c.scores), "–")
             blind.append((text, k == 0))
     if not columns:
         return None
     rows = [_row(findings, d, columns) for d in findings.defenses]
     counted = many(len(idle), "measure or attack", "measures and attacks")
-    idle_table = (f"{counted} with nothing to read, and why", idle)
+    idle_table = (f"{counted} by which nothing leaks, and why", idle)
     return {"groups": groups, "rows": rows, "blind": blind, "idle": idle_table if idle else None}
 
 
-def _shown_column(findings: SettingFindings, adversary: Adversary, metric: str) -> bool:
+def _shown_column(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> bool:
     """Return whether the column of a measure is shown.
 
     It is hidden if each of its cells is settled.
     """
-    states = {adversary.cell(d.spec, metric).state for d in findings.defenses}
+    states = {adversary.result(d.spec, metric).state for d in findings.defenses}
     return bool(states & {"open", "unsettled", "unknown"})
 
 
 def _row(
-    findings: SettingFindings, d: Defended, columns: Sequence[tuple[Adversary, str, bool]]
+    findings: SettingFindings,
+    d: DefenseResult,
+    columns: Sequence[tuple[AdversaryFindings, str, bool]],
 ) -> dict[str, Any]:
     """Return the line of one defense: its price and its cells."""
     e, bare = d.price.change, d.spec == UNDEFENDED
@@ -239,11 +246,11 @@ def _row(
         "change": "0" if d.price.settled == "same" and not bare else change,
         "interval": wording.interval(d.price.change),
         "forest": None if bare else forest(findings, d.price),
-        "cells": [_matrix_cell(a, a.cell(d.spec, m), first) for a, m, first in columns],
+        "cells": [_matrix_cell(a, a.result(d.spec, m), first) for a, m, first in columns],
     }
 
 
-def _matrix_cell(adversary: Adversary, cell: Cell, first: bool) -> dict[str, Any]:
+def _matrix_cell(adversary: AdversaryFindings, cell: LeakageResult, first: bool) -> dict[str, Any]:
     """Return one cell with its state and a description for the pointer."""
     word = wording.word(cell)
     e = cell.advantage
@@ -285,8 +292,8 @@ def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     for name, why in gaps.no_claim:
         yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
     for name, defense, heads in _failed_attacks(findings):
-        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack did "
-               "worse than a blind guess; nothing is shown.", "")  # fmt: skip
+        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack "
+               "scored worse than a blind guess, which shows nothing.", "")  # fmt: skip
     if gaps.cut:
         yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
                "read more.", "")  # fmt: skip
@@ -306,27 +313,15 @@ def _failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]
     """
     for adversary in findings.tested:
         for spec in dict.fromkeys([findings.base, *([findings.recipe] if findings.recipe else [])]):
-            cells = [adversary.cell(spec, m) for m in adversary.metrics]
+            cells = [adversary.result(spec, m) for m in adversary.metrics]
             heads = [measure(c.metric).head.lower() for c in cells if c.below_baseline]
             if heads:
                 yield adversary.name, spec, listed(heads)
 
 
-def folds(
-    findings: SettingFindings, rows: pd.DataFrame, seen: Sequence[Mapping[str, Any]]
-) -> Iterator[dict[str, Any]]:
-    """Yield the long tables that are folded: attacks, columns, messages, guarantees and costs.
-
-    Parameters
-    ----------
-    findings : SettingFindings
-        The findings of the setting.
-    rows : DataFrame
-        Results as returned by `fedtrees.report.results.load_rows`.
-    seen : sequence of mapping
-        Entries of ``disclosure.json``.
-    """
-    here = rows[rows["setting"] == findings.setting]
+def folds(findings: SettingFindings) -> Iterator[dict[str, Any]]:
+    """Yield the long tables that are folded: attacks, columns, messages, guarantees and costs."""
+    here, seen = findings.rows, findings.run.disclosure
     for adversary in findings.tested:
         yield _attacks(findings, adversary, here)
     columns = _columns(findings, here)
@@ -390,19 +385,20 @@ def _sizes(entries: Sequence[Mapping[str, Any]]) -> str:
     return " to ".join(ends)
 
 
-def _attacks(findings: SettingFindings, adversary: Adversary, here: pd.DataFrame) -> dict[str, Any]:
+def _attacks(
+    findings: SettingFindings, adversary: AdversaryFindings, here: pd.DataFrame
+) -> dict[str, Any]:
     """Return the table of all attacks of one adversary."""
-    assert adversary.reader is not None
     of_adversary = here[(here["stage"] == "attack") & (here["threat"] == adversary.threat)
                 & (here["status"] == "ok")]  # fmt: skip
     lines = []
     for attack, group in of_adversary.groupby("attack_spec"):
-        for metric in adversary.reader.metrics:
+        for metric in adversary.all_metrics:
             measured = group[group["metric"] == metric]
             base = measured[measured["defense_spec"] == findings.base]
             if measured.empty:
                 continue
-            cell = adversary.cell(findings.base, metric)
+            cell = adversary.result(findings.base, metric)
             after = (
                 measured[measured["defense_spec"] == findings.recipe]
                 if findings.recipe
@@ -427,7 +423,7 @@ def _before(findings: SettingFindings) -> str:
     return "Undefended" if findings.base == UNDEFENDED else wording.short(findings.base)
 
 
-def _format_mean(cell: Cell, values: pd.Series) -> str:
+def _format_mean(cell: LeakageResult, values: pd.Series) -> str:
     """Format the mean of some scores."""
     mean = mean_of(values)
     return wording.value(cell, mean) if math.isfinite(mean) else "–"

@@ -10,13 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.results import CPU, FORMULA, measure
-from fedtrees.report import style
-from fedtrees.report.budgets import ordered
+from fedtrees.core.results import FORMULA, measure
+from fedtrees.report import wording
+from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
-from fedtrees.report.results import UNDEFENDED, Selection, label, load_rows
-from fedtrees.report.run_analysis import Study
+from fedtrees.report.results import UNDEFENDED, Selection, load_rows, merge_runs, ordered
 from fedtrees.report.statistics import Estimate
 from fedtrees.report.wording import Names
 
@@ -26,11 +25,6 @@ FAILED = "‡"  # the strongest attack scored worse than its baseline, which sho
 NO_ATTACK = "n/a"
 MEAN_RANK, POPULATION = "mean rank", "population"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: fewest, most, and without intervals
-_SAME = 1e-9  # largest difference of two equal scores
-_CELL = (
-    "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
-    "threat", "attack", "attack_params", "seed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -281,7 +275,7 @@ class PaperTable:
         digits = decimals([e.value for e in present])
 
         def line(of: Sequence[Estimate | None]) -> list[str]:
-            return [style.number(x.mean, digits) if x and x.known else "" for x in of]
+            return [wording.number(x.mean, digits) if x and x.known else "" for x in of]
 
         baselines = {
             "blind": line([e and e.blind for e in entries]),
@@ -309,8 +303,8 @@ class PaperTable:
         if any(e.below for e in self.entries):
             notes.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
         if any(e.failed for e in self.entries):
-            notes.append(f"{FAILED} the strongest attack did worse than a blind guess: nothing is "
-                         "shown about the leak, and there is no rank.")  # fmt: skip
+            notes.append(f"{FAILED} the strongest attack scored worse than a blind guess: nothing "
+                         "is shown about the leak, and there is no rank.")  # fmt: skip
         if any(e.untouched for e in self.entries):
             notes.append(f"{NO_ATTACK}: no attack applies.")
         return notes
@@ -363,7 +357,9 @@ def _text(entry: Entry | None, digits: int) -> str | Cell:
     half = (entry.value.high - entry.value.low) / 2
     spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
     return Cell(
-        style.number(entry.value.mean, digits), spread, BELOW * entry.below + FAILED * entry.failed
+        wording.number(entry.value.mean, digits),
+        spread,
+        BELOW * entry.below + FAILED * entry.failed,
     )
 
 
@@ -396,48 +392,15 @@ def table_of(
     StoreError
         If the rows cannot be read, see `load_rows`.
     """
-    rows = together([(str(run), load_rows(run)) for run in runs])
-    study = Study(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
-    if not study.panels:
+    rows = merge_runs([(str(run), load_rows(run)) for run in runs])
+    analysis = RunAnalysis(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
+    if not analysis.panels:
         raise UsageError("there is no attack in what is shown of these runs, so no table")
-    table = PaperTable(entries_of(study.frontiers), Names(labels))
+    table = PaperTable(entries_of(analysis.frontiers), Names(labels))
     # Formatting the table once records all its names, with which `check` compares the labels.
     _ = table.grid
     table.names.check()
     return table
-
-
-def together(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
-    """Return the rows of several runs.
-
-    A cell that several runs contain is taken from the first one.
-
-    Raises `UsageError` if two runs have different scores for the same training. They were then made
-    by different versions, or from different tables of the same name.
-    """
-    parts: list[pd.DataFrame] = []
-    first: dict[tuple[object, ...], int] = {}  # index of the run from which a cell is taken
-    scores: dict[tuple[object, ...], float] = {}
-    for at, (name, rows) in enumerate(runs):
-        keys = list(rows[list(_CELL)].fillna(-1).itertuples(index=False, name=None))
-        is_first = [first.setdefault(key, at) == at for key in keys]
-        columns = (rows[c].tolist() for c in ("stage", "metric", "part", "value", "unit"))
-        for key, stage, metric, part, value, unit in zip(keys, *columns, strict=True):
-            if stage != "train" or unit == CPU.unit:
-                # Attacks are not compared, because a time limit can end them at different points.
-                continue
-            # Trainings are deterministic, so that two runs of one version give equal scores.
-            before = scores.setdefault((*key, metric, part), value)
-            if abs(before - value) > _SAME:
-                where = " ".join(filter(None, key[1:7]))
-                raise UsageError(
-                    f"{runs[first[key]][0]} and {name} both hold {where}, seed {key[-1]:g}: "
-                    f"{metric} is {before:g} there and {value:g} here; give runs of one version "
-                    "and one table, or leave one out"
-                )
-        parts.append(rows[is_first])
-    # The categories of `setting` differ between runs.
-    return label(pd.concat(parts, ignore_index=True)) if len(parts) > 1 else parts[0]
 
 
 def write_table(table: PaperTable, out: str | Path) -> Path:

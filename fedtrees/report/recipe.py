@@ -1,14 +1,14 @@
 """Compute the recommended defense from results, for the verdict, the documentation and advice.
 
 A recipe is a protocol with a defense. It *resists* (attribute `holds`) if every applicable attack
-ran, against every adversary on every table, and no cell is open. It is *shown* to resist if, in
-addition, every cell is settled (`fedtrees.report.leakage`). A cell in which the attack scored worse
-than its baseline is not settled.
+ran, against every adversary on every table, and no result is open. It is *shown* to resist if, in
+addition, every result is settled (`fedtrees.report.leakage`). A result in which the attack scored
+worse than its baseline is not settled.
 
 Recipes that resist come first, and among them those that are shown to resist. Equals are sorted by
-the class of their loss of utility (`Price.tier`), then by the advantage that they leave (first
-about persons, then guesses about persons, then facts about groups), and then by their price. A run
-places the recipe that the documentation recommends before its equals (`recommend`).
+the class of their loss of utility (`UtilityChange.tier`), then by the advantage that they leave
+(first about persons, then guesses about persons, then facts about groups), and then by their price.
+A run places the recipe that the documentation recommends before its equals (`recommend`).
 
 The module also describes how to configure a recipe in other systems that run it, such as NVFlare or
 XGBoost. This text is built from the attribute ``deployed`` of protocols and defenses.
@@ -28,11 +28,11 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.supported import SYSTEMS, name_versions
-from fedtrees.report.cost import TOLERANCE, Price
-from fedtrees.report.leakage import MARGIN, SETTLED, Cell, gravity
+from fedtrees.report.cost import TOLERANCE, UtilityChange
+from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite, mean_of, t_estimate
-from fedtrees.report.wording import parted
+from fedtrees.report.wording import split_recipe
 
 #: File with the name of the recommended recipe (`recommended`).
 RECOMMENDED = "recommended.json"
@@ -46,69 +46,69 @@ _RELIEF = 0.1
 
 
 @dataclass(frozen=True)
-class Trial:
+class RecipeResult:
     """Results of a recipe against one adversary on one table.
 
     Attributes
     ----------
     place : str
         Table and adversary, in words.
-    cells : tuple of Cell
-        One cell for every measure that this adversary has on this table under some defense.
-    price : Price
+    results : tuple of LeakageResult
+        One result for every measure that this adversary has on this table under some defense.
+    price : UtilityChange
         Change in utility.
     untested : str
         Why the trial is no evidence, "" if every applicable attack ran.
     bytes : float
         Traffic of training.
-    undefended : tuple of Cell
+    undefended : tuple of LeakageResult
         Cells of the run without a defense at the same place.
     """
 
     place: str
-    cells: tuple[Cell, ...]
-    price: Price
+    results: tuple[LeakageResult, ...]
+    price: UtilityChange
     untested: str = ""
     bytes: float = math.nan
-    undefended: tuple[Cell, ...] = ()
+    undefended: tuple[LeakageResult, ...] = ()
 
-    def weight(self, cell: Cell) -> float:
-        """Return the advantage by which a cell of this trial counts in comparisons.
+    def weight(self, result: LeakageResult) -> float:
+        """Return the advantage by which a result of this trial counts in comparisons.
 
-        If attacks failed, nothing is shown about the defense. The cell then counts as without the
+        If attacks failed, nothing is shown about the defense. The result then counts as without the
         defense, because otherwise a defense could improve its rank by making attacks fail. If they
-        failed without the defense too, the cell counts 0 for every recipe. Without an undefended
-        run it counts 1 (`fedtrees.report.leakage.Cell`).
+        failed without the defense too, the result counts 0 for every recipe. Without an undefended
+        run it counts 1 (`fedtrees.report.leakage.LeakageResult`).
         """
-        if not cell.attack_failed or not self.undefended:
-            return cell.weight
-        before = next((c for c in self.undefended if c.metric == cell.metric), None)
+        if not result.attack_failed or not self.undefended:
+            return result.weight
+        before = next((c for c in self.undefended if c.metric == result.metric), None)
         return 0.0 if before is None or before.attack_failed else before.weight
 
-    def cell(self, metric: str) -> Cell | None:
-        """Return the cell of a measure, None if this adversary has no such cell."""
-        return next((c for c in self.cells if c.metric == metric), None)
+    def result(self, metric: str) -> LeakageResult | None:
+        """Return the result of a measure, None if this adversary has no such result."""
+        return next((c for c in self.results if c.metric == metric), None)
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Recipe:
     """A recipe with all its trials.
 
     Attributes
     ----------
     name : str
         Name of the recipe.
-    trials : tuple of Trial
+    trials : tuple of RecipeResult
         One per table and adversary.
     missing : tuple of str
         Places at which other recipes were tested and this one was not, with reasons.
     """
 
     name: str
-    trials: tuple[Trial, ...]
+    trials: tuple[RecipeResult, ...]
     missing: tuple[str, ...] = ()
 
-    def at(self, place: str) -> Trial | None:
+    def at(self, place: str) -> RecipeResult | None:
         """Return the trial at a place, None if there is none."""
         return next((t for t in self.trials if t.place == place), None)
 
@@ -119,33 +119,33 @@ class Candidate:
         return (*self.missing, *untested_places)
 
     @property
-    def open(self) -> tuple[tuple[str, Cell], ...]:
-        """The open cells with their places: those about persons first, then by advantage."""
-        open_cells = [(t.place, c) for t in self.trials for c in t.cells if c.state == "open"]
+    def open(self) -> tuple[tuple[str, LeakageResult], ...]:
+        """The open results with their places: those about persons first, then by advantage."""
+        open_cells = [(t.place, c) for t in self.trials for c in t.results if c.state == "open"]
         return tuple(sorted(open_cells, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
 
     @property
     def holds(self) -> bool:
-        """Whether the recipe was tested everywhere and no cell is open."""
+        """Whether the recipe was tested everywhere and no result is open."""
         return not (self.untested or self.open)
 
     @property
     def shown(self) -> bool:
-        """Whether the recipe resists and every cell is settled."""
-        return self.holds and all(c.state in SETTLED for t in self.trials for c in t.cells)
+        """Whether the recipe resists and every result is settled."""
+        return self.holds and all(c.state in SETTLED for t in self.trials for c in t.results)
 
     @property
-    def failed(self) -> tuple[tuple[str, Cell], ...]:
+    def failed(self) -> tuple[tuple[str, LeakageResult], ...]:
         """Cells in which the attacks failed, with their places."""
-        return tuple((t.place, c) for t in self.trials for c in t.cells if c.attack_failed)
+        return tuple((t.place, c) for t in self.trials for c in t.results if c.attack_failed)
 
     @property
-    def dearest(self) -> Trial:
+    def dearest(self) -> RecipeResult:
         """The trial on the table with the largest mean loss of utility."""
         return min(self.trials, key=lambda t: finite(t.price.change.mean))
 
     @property
-    def price(self) -> Price:
+    def price(self) -> UtilityChange:
         """The price on the table where it is highest (`dearest`)."""
         return self.dearest.price
 
@@ -163,21 +163,23 @@ class Candidate:
             return f"untested: {'; '.join(self.untested)}"
         if not self.open:
             return ""
-        place, cell = self.open[0]
-        return f"open: {cell.metric} {cell.score:.3f} against {cell.line:.3f} ({place})"
+        place, result = self.open[0]
+        return f"open: {result.metric} {result.score:.3f} against {result.line:.3f} ({place})"
 
     def left(self, klass: str) -> float:
-        """Return the largest `Trial.weight` among the measures of one class."""
-        cells = [(t, c) for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
-        return max((t.weight(c) for t, c in cells), default=0.0)
+        """Return the largest `RecipeResult.weight` among the measures of one class."""
+        results = [
+            (t, c) for t in self.trials for c in t.results if measure(c.metric).klass == klass
+        ]
+        return max((t.weight(c) for t, c in results), default=0.0)
 
     def measured(self, klass: str) -> float:
         """Return the largest advantage that an attack reached by the measures of one class.
 
         Failed attacks are left out, in contrast to `left`, which counts them as without a defense.
         """
-        cells = [c for t in self.trials for c in t.cells if measure(c.metric).klass == klass]
-        return max((c.weight for c in cells if not c.attack_failed), default=0.0)
+        results = [c for t in self.trials for c in t.results if measure(c.metric).klass == klass]
+        return max((c.weight for c in results if not c.attack_failed), default=0.0)
 
     @property
     def leaves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -198,7 +200,7 @@ class Candidate:
     def rank(self) -> tuple[object, ...]:
         """Sort key of recipes, the best first."""
         cost = -round(finite(self.price.change.mean, -1.0) / TOLERANCE)
-        parts = len(parse_one(parted(self.name)[1]).parts)
+        parts = len(parse_one(split_recipe(self.name)[1]).parts)
         return (
             not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
             self.leaves, cost, parts, finite(self.bytes, math.inf), self.name,
@@ -209,19 +211,19 @@ class Candidate:
 class Recommendation:
     """All recipes of a run, the best first."""
 
-    candidates: tuple[Candidate, ...]
+    recipes: tuple[Recipe, ...]
 
     @property
-    def choice(self) -> Candidate | None:
+    def choice(self) -> Recipe | None:
         """The first recipe that resists and whose model is better than a constant one, or None."""
-        return next((c for c in self.candidates if c.holds and not c.price.collapsed), None)
+        return next((c for c in self.recipes if c.holds and not c.price.collapsed), None)
 
     @property
-    def least(self) -> Candidate | None:
+    def least(self) -> Recipe | None:
         """The fully tested recipe that leaves the least advantage. None if a recipe resists."""
         if self.choice is not None:
             return None
-        every = [c for c in self.candidates if not (c.untested or c.price.collapsed)]
+        every = [c for c in self.recipes if not (c.untested or c.price.collapsed)]
         return min(every, key=lambda c: c.leaves, default=None)
 
 
@@ -234,12 +236,12 @@ def recommended() -> str:
     return str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
 
 
-def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Recommendation:
+def recommend(trials: Mapping[str, Sequence[RecipeResult]], preferred: str = "") -> Recommendation:
     """Rank the recipes of a run, the best first.
 
     Parameters
     ----------
-    trials : mapping of str to sequence of Trial
+    trials : mapping of str to sequence of RecipeResult
         By name of the recipe, one trial for every table and adversary. The run without a defense is
         not a recipe.
     preferred : str
@@ -251,19 +253,19 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
     Returns
     -------
     recommendation : Recommendation
-        All recipes in the order of `Candidate.rank`.
+        All recipes in the order of `Recipe.rank`.
     """
     # A required measure that any recipe has at a place is needed from all recipes. Otherwise a
     # recipe could be ranked first because the gravest attack on it did not run.
     needed: dict[str, set[str]] = {}
     for tried in trials.values():
         for t in tried:
-            scored = {c.metric for c in t.cells if c.scores and measure(c.metric).required}
+            scored = {c.metric for c in t.results if c.scores and measure(c.metric).required}
             needed.setdefault(t.place, set()).update(scored)
-    # The cells without a defense decide how failed attacks count (`Trial.weight`).
-    bare = {t.place: t.cells for t in trials.get(UNDEFENDED, ())}
+    # The results without a defense decide how failed attacks count (`RecipeResult.weight`).
+    bare = {t.place: t.results for t in trials.get(UNDEFENDED, ())}
     candidates = [
-        Candidate(
+        Recipe(
             name,
             tuple(replace(t, undefended=t.undefended or bare.get(t.place, ())) for t in tried),
             tuple(_missing(tried, needed)),
@@ -281,32 +283,34 @@ def recommend(trials: Mapping[str, Sequence[Trial]], preferred: str = "") -> Rec
     return Recommendation(tuple(ranked))
 
 
-def _missing(tried: Sequence[Trial], needed: Mapping[str, set[str]]) -> Iterator[str]:
+def _missing(tried: Sequence[RecipeResult], needed: Mapping[str, set[str]]) -> Iterator[str]:
     """Yield the places at which a recipe was not run or lacks a required measure, with reasons."""
     by_place = {t.place: t for t in tried}
     for place, metrics in needed.items():
         if place not in by_place:
             yield f"{place}: not run"
         elif not by_place[place].untested:
-            scored = {c.metric for c in by_place[place].cells if c.state != "gone"}
+            scored = {c.metric for c in by_place[place].results if c.state != "gone"}
             lacking = sorted(metrics - scored)
             if lacking:
                 yield f"{place}: no {' and no '.join(lacking)} was measured"
 
 
-def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = MARGIN) -> bool:
+def helps(
+    undefended: Sequence[LeakageResult], defended: Sequence[LeakageResult], margin: float = MARGIN
+) -> bool:
     """Return whether a defense is shown to remove a leak, or a considerable part of one.
 
-    This is the case if a cell that is open without the defense is shut or gone with it. It is also
-    the case if the advantage falls clearly: the interval of the fall, paired by seed, is above
+    This is the case if a result that is open without the defense is shut or gone with it. It is
+    also the case if the advantage falls clearly: the interval of the fall, paired by seed, is above
     zero, and its mean is at least the margin. For measures that count persons, the mean must be at
     least a tenth of the advantage instead. A fall to less than the baseline does not count, because
     it shows that the attack failed, and another attack may still succeed.
 
     Parameters
     ----------
-    undefended, defended : sequence of Cell
-        Cells of the same adversary.
+    undefended, defended : sequence of LeakageResult
+        Results of the same adversary.
     margin : float
         Margin of the run.
     """
@@ -334,7 +338,7 @@ def helps(undefended: Sequence[Cell], defended: Sequence[Cell], margin: float = 
 def systems() -> tuple[str, ...]:
     """Return the names of the systems that run at least one registered protocol."""
     protocols = (register.get("protocol", name) for name in register.names("protocol"))
-    return tuple(sorted({system for protocol in protocols for system in protocol.deployed}))  # type: ignore[attr-defined]
+    return tuple(sorted({system for protocol in protocols for system in protocol.info.deployments}))  # type: ignore[attr-defined]
 
 
 def runs_in(system: str, protocol: Spec, defenses: Sequence[Spec] = ()) -> bool:
@@ -372,6 +376,6 @@ def _supports(
     for kind, spec in (("protocol", protocol), *(("defense", part) for part in defenses)):
         if spec.name in register.names(kind):
             plugin: Any = register.make(kind, spec)
-            yield plugin.deployed.get(system), getattr(plugin, "parameters", vars(plugin))
+            yield plugin.info.deployments.get(system), getattr(plugin, "parameters", vars(plugin))
         else:
             yield None, {}

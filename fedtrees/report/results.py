@@ -2,13 +2,15 @@
 
 The module also builds names such as ``laplace-hist[epsilon=8]`` from their columns (`label`).
 
-It also selects a part of a run by the names of datasets, threats and protocols.
+It also merges the rows of several runs (`merge_runs`), and selects a part of a run by the names of
+datasets, threats and protocols (`Selection`).
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,18 @@ import fedtrees
 from fedtrees.core.errors import StoreError, UsageError, did_you_mean
 from fedtrees.core.files import parse_json, read_listed
 from fedtrees.core.reasons import Reason
-from fedtrees.core.results import COLUMNS, Column, read_described
+from fedtrees.core.results import COLUMNS, CPU, Column, read_described
 from fedtrees.core.specs import parse_one, written
-from fedtrees.report.refused import as_skips
 
 UNDEFENDED = "none"
+#: Columns that identify a training, an attack or a baseline in tables that `load_rows` returned.
+CELL_COLUMNS = ("stage", "setting", "defense_spec", "threat", "attack_spec", "seed")
+# The same columns of the file, from which `label` builds those above.
+_FILE_COLUMNS = (
+    "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
+    "threat", "attack", "attack_params", "seed",
+)  # fmt: skip
+_SAME = 1e-9  # largest difference of two equal scores
 
 
 @dataclass(frozen=True, order=True)
@@ -89,9 +98,7 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
     Returns
     -------
     rows : DataFrame
-        The columns `COLUMNS` with parsed values, and the columns that `label` adds. Results of
-        combinations that the present release refuses have the status "skipped"
-        (`fedtrees.report.refused`).
+        The columns `COLUMNS` with parsed values, and the columns that `label` adds.
 
     Raises
     ------
@@ -132,7 +139,7 @@ def parse_rows(path: Path, text: str) -> pd.DataFrame:
     _check_defenses(path, frame)
     # `copy` merges the columns into one block per type. Filters on many single-column blocks are
     # slow.
-    return as_skips(frame).copy()
+    return frame.copy()
 
 
 def _records(path: Path, text: str) -> pd.DataFrame:
@@ -212,6 +219,39 @@ def _check_defenses(path: Path, frame: pd.DataFrame) -> None:
             ) from error
 
 
+def merge_runs(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """Return the rows of several runs.
+
+    A cell that several runs contain is taken from the first one.
+
+    Raises `UsageError` if two runs have different scores for the same training. They were then made
+    by different versions, or from different tables of the same name.
+    """
+    parts: list[pd.DataFrame] = []
+    first: dict[tuple[object, ...], int] = {}  # index of the run from which a cell is taken
+    scores: dict[tuple[object, ...], float] = {}
+    for at, (name, rows) in enumerate(runs):
+        keys = list(rows[list(_FILE_COLUMNS)].fillna(-1).itertuples(index=False, name=None))
+        is_first = [first.setdefault(key, at) == at for key in keys]
+        columns = (rows[c].tolist() for c in ("stage", "metric", "part", "value", "unit"))
+        for key, stage, metric, part, value, unit in zip(keys, *columns, strict=True):
+            if stage != "train" or unit == CPU.unit:
+                # Attacks are not compared, because a time limit can end them at different points.
+                continue
+            # Trainings are deterministic, so that two runs of one version give equal scores.
+            before = scores.setdefault((*key, metric, part), value)
+            if abs(before - value) > _SAME:
+                where = " ".join(filter(None, key[1:7]))
+                raise UsageError(
+                    f"{runs[first[key]][0]} and {name} both hold {where}, seed {key[-1]:g}: "
+                    f"{metric} is {before:g} there and {value:g} here; give runs of one version "
+                    "and one table, or leave one out"
+                )
+        parts.append(rows[is_first])
+    # The categories of `setting` differ between runs.
+    return label(pd.concat(parts, ignore_index=True)) if len(parts) > 1 else parts[0]
+
+
 def read_text(run_folder: str | Path, name: str) -> str | None:
     """Return the text of a file in the run folder, None if the file does not exist.
 
@@ -282,3 +322,24 @@ def _select_names(option: str, selection: Sequence[str], names: pd.Series) -> pd
             hint = did_you_mean(name, {*names_in_run, *short.values()})
             raise UsageError(f"--{option} {name!r} is nothing in this run{hint}")
     return names.isin({"", *(n for n, s in short.items() if n in selection or s in selection)})
+
+
+def family(spec: str) -> str:
+    """Return the names of the parts of a defense without their parameters."""
+    return parse_one(spec).name
+
+
+def ordered(specs: Iterable[str]) -> list[str]:
+    """Sort defenses: the undefended run first, then by name, with numbers in a name by value.
+
+    For example, ``epsilon=8`` precedes ``epsilon=16``.
+    """
+
+    def key(text: str) -> tuple[bool, list[tuple[int, float, str]]]:
+        # `re.split` with a group returns texts and numbers alternately, the numbers at odd indices.
+        pieces = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", text)
+        return text != UNDEFENDED, [
+            (0, float(p), "") if i % 2 else (1, 0.0, p) for i, p in enumerate(pieces)
+        ]
+
+    return sorted(specs, key=key)

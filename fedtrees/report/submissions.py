@@ -44,7 +44,7 @@ from fedtrees.core.results import CPU, RAREST, described, measure, measures
 from fedtrees.core.threat import Threat
 from fedtrees.metrics.advantage import advantage
 from fedtrees.report.coverage import STOPPED_EARLY
-from fedtrees.report.findings import begun_only
+from fedtrees.report.findings import is_unfinished
 from fedtrees.report.results import load_rows, parse_rows, read_json, read_text
 
 STAGES = ("train", "cheated", "adversary", "attack", "blind", "reference")
@@ -282,7 +282,7 @@ def write(run: Path, out: Path, by: str) -> Submission:
     _check_folder(out)
     load_rows(run)
     suite, environment = read_text(run, SUITE), read_json(run, "environment.json")
-    if suite is None or begun_only(run) or not isinstance(environment, dict):
+    if suite is None or is_unfinished(run) or not isinstance(environment, dict):
         raise UsageError(f"{run} is no finished run; fedtrees bench --resume --out {run}")
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")

@@ -12,21 +12,65 @@ from collections.abc import Iterable, Mapping, Sequence
 from fedtrees.core.errors import UsageError, did_you_mean, listed
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, Price
-from fedtrees.report.leakage import Cell
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, mean_of
-from fedtrees.report.style import number
 
 _SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
-_MOST_PARTS = 2
 GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
 WORDS = {
-    "open": "read", "unsettled": "not settled",
+    "open": "leak", "unsettled": "not settled",
     "unknown": "not known: an attack failed or did not run",
-    "shut": "within the margin of blind", "gone": "nothing to read",
+    "shut": "within the margin of a blind guess", "gone": "no attack applies",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
+
+
+def number(value: float, digits: int = 3, signed: bool = False) -> str:
+    """Format a number with fixed decimals and a true minus sign. "–" if it is not finite."""
+    if not math.isfinite(value):
+        return "–"
+    text = f"{value:{'+' if signed else ''},.{digits}f}"
+    # A value that rounds to zero has no sign.
+    if not float(text.replace(",", "")):
+        text = text.lstrip("+-")
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
+def scored(score: float, blind: float, population: float) -> str:
+    """Format a score with its baselines.
+
+    The population baseline is NaN for adversaries with local rows, and is then omitted.
+    """
+    population_text = f", population {number(population)}" if math.isfinite(population) else ""
+    return f"score {number(score)}, blind {number(blind)}{population_text}"
+
+
+def mean_and_interval(e: Estimate, digits: int = 3, signed: bool = False) -> str:
+    """Format a mean with its interval as ``mean [low, high]``."""
+    mean = number(e.mean, digits, signed)
+    if not math.isfinite(e.low):
+        return mean
+    return f"{mean} [{number(e.low, digits, signed)}, {number(e.high, digits, signed)}]"
+
+
+def bytes_text(value: float) -> str:
+    """Format bytes in decimal units with three significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(value) < 999.5:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def seconds_text(value: float) -> str:
+    """Format seconds with three significant digits."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.0f} s" if value >= 100 else f"{value:.3g} s"
 
 
 def count(value: float) -> str:
@@ -42,7 +86,7 @@ def percent(share: float) -> str:
     return f"{number(100 * share, digits)}%"
 
 
-def value(cell: Cell, score: float) -> str:
+def value(cell: LeakageResult, score: float) -> str:
     """Format a score without its total, for example ``83``, ``67%`` or ``0.81``."""
     if not math.isfinite(score):
         return "none"
@@ -52,7 +96,7 @@ def value(cell: Cell, score: float) -> str:
     return percent(score) if decimals is None else number(score, decimals)
 
 
-def shown(cell: Cell) -> str:
+def shown(cell: LeakageResult) -> str:
     """Format a cell: its score, or the word that explains why it has no score."""
     if cell.scores:
         return value(cell, cell.score)
@@ -61,7 +105,7 @@ def shown(cell: Cell) -> str:
     return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
-def amount(cell: Cell, score: float) -> str:
+def amount(cell: LeakageResult, score: float) -> str:
     """Format a score with its total, for example ``83 of 456 rows``, ``67%`` or ``0.81``."""
     counted = measure(cell.metric).counted_by
     if math.isfinite(cell.rows):
@@ -69,7 +113,7 @@ def amount(cell: Cell, score: float) -> str:
     return f"{value(cell, score)} of the {counted}" if counted else value(cell, score)
 
 
-def can(cell: Cell) -> str:
+def can(cell: LeakageResult) -> str:
     """Describe what an adversary can learn, with the baselines in brackets.
 
     For example, ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
@@ -79,36 +123,46 @@ def can(cell: Cell) -> str:
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
-def achievement(who: str, cell: Cell) -> str:
-    """Write two sentences: the score of an adversary, and its score without any message.
+def describe_leak(who: str, cell: LeakageResult) -> str:
+    """Write one sentence with the score of an adversary and its score without any message.
 
-    For example, ``Your server can reconstruct 83 of 456 rows in every column. A guess without any
-    message reaches 0.``
+    For example, ``Your server can reconstruct 83 of 456 rows in every column; guessing without any
+    message reconstructs 0.``
     """
-    sentence = measure(cell.metric).phrase.format(amount(cell, cell.score))
+    phrase = measure(cell.metric).phrase
+    sentence = phrase.format(amount(cell, cell.score))
+    verb, _, following = phrase.partition(" ")
+    # "guesses 40%" is a sentence only if the amount is the object of the verb.
+    reaches = _third_person(verb) if following.startswith("{}") else "reaches"
     blind = value(cell, mean_of(cell.blinds)) if cell.blinds else "none"
-    baseline = f"A guess without any message reaches {blind}"
+    baseline = f"guessing without any message {reaches} {blind}"
     population = value(cell, mean_of(cell.populations)) if cell.has_population else blind
     if population != blind:
-        baseline += f", a guess from other rows of the population {population}"
+        baseline += f", and guessing from other rows of the population {population}"
     details = by_seed(cell)
     seeds = f" ({details})" if details else ""
-    return f"{capital(who)} can {sentence}{seeds}. {baseline}."
+    return f"{capital(who)} can {sentence}{seeds}; {baseline}."
 
 
-def line(cell: Cell) -> str:
+def _third_person(verb: str) -> str:
+    """Return the third person of a regular verb: ``guess`` becomes ``guesses``."""
+    return f"{verb}es" if verb.endswith(("s", "sh", "ch")) else f"{verb}s"
+
+
+def line(cell: LeakageResult) -> str:
     """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
 
     The population baseline guesses from rows that no party has. It exists if the adversary has no
-    local rows.
+    local rows, and it is named if it differs from the blind baseline.
     """
     blind = mean_of(cell.blinds)
     if not cell.blinds or not cell.has_population:
         return f"blind {value(cell, cell.line)}"
-    return f"blind {value(cell, blind)}, population {value(cell, mean_of(cell.populations))}"
+    first, second = value(cell, blind), value(cell, mean_of(cell.populations))
+    return f"blind {first}" if first == second else f"blind {first}, population {second}"
 
 
-def by_seed(cell: Cell) -> str:
+def by_seed(cell: LeakageResult) -> str:
     """Format the score of every seed if the mean is misleading.
 
     For example, ``by seed 70%, 0%, 0%, 0%, 0%``. The mean is misleading if there are three or more
@@ -119,19 +173,19 @@ def by_seed(cell: Cell) -> str:
     return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
 
 
-def _by_population(cell: Cell) -> bool:
+def _by_population(cell: LeakageResult) -> bool:
     """Return whether the population baseline counts, because it is better than the blind one."""
     blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
     return not (cell.line == blind or math.isnan(blind))
 
 
-def failed(cell: Cell) -> str:
-    """Write that the attack failed: ``the attack did worse than a blind guess; ...``."""
+def failed(cell: LeakageResult) -> str:
+    """Write that the attack failed: ``the attack scored worse than a blind guess, ...``."""
     other = "a guess from other rows" if _by_population(cell) else "a blind guess"
-    return f"the attack did worse than {other}; nothing is shown"
+    return f"the attack scored worse than {other}, which shows nothing"
 
 
-def word(cell: Cell) -> str:
+def word(cell: LeakageResult) -> str:
     """Describe the state of a cell in words."""
     if cell.below_baseline:
         return failed(cell)
@@ -140,12 +194,12 @@ def word(cell: Cell) -> str:
     return WORDS[cell.state]
 
 
-def silent(cell: Cell) -> str:
+def silent(cell: LeakageResult) -> str:
     """List the attacks without a claim, for example ``lattice returned no claim: <reason>``."""
     return "; ".join(f"{name} returned no claim: {why}" for name, why in cell.no_claim)
 
 
-class Elsewhere(str):
+class ProtocolRecipe(str):
     """Name of a recipe that uses another protocol than the setting.
 
     Attributes
@@ -157,34 +211,38 @@ class Elsewhere(str):
     protocol: str
     defense: str
 
-    def __new__(cls, protocol: str, defense: str) -> Elsewhere:
+    def __new__(cls, protocol: str, defense: str) -> ProtocolRecipe:
         """Build the name from the protocol and the defense."""
         text = super().__new__(cls, f"{protocol} with {defense}")
         text.protocol, text.defense = protocol, defense
         return text
 
 
-def parted(name: str) -> tuple[str, str]:
+def split_recipe(name: str) -> tuple[str, str]:
     """Split the name of a recipe into its protocol and its defense.
 
     The protocol is "" if the recipe uses the protocol of the setting.
     """
-    return (name.protocol, name.defense) if isinstance(name, Elsewhere) else ("", name)
+    return (name.protocol, name.defense) if isinstance(name, ProtocolRecipe) else ("", name)
 
 
-def short(spec: str) -> str:
-    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``split-only + 3 more``."""
+def short(spec: str, most_parts: int = 2) -> str:
+    """Abbreviate a defense, for example ``laplace-hist ε=8`` or ``dp-gbdt with dp-grid-cuts``.
+
+    A defense with more than `most_parts` parts, or of another protocol, is written without the
+    parameters of its parts.
+    """
     if spec == UNDEFENDED:
         return "no defense"
-    protocol, defense = parted(spec)
+    protocol, defense = split_recipe(spec)
     parts = parse_one(defense).parts
-    if protocol or len(parts) > _MOST_PARTS:
-        name = parse_one(protocol).parts[0].name if protocol else parts[0].name
-        return f"{name} + {len(parts) - (not protocol)} more"
+    if protocol:
+        names = " + ".join(part.name for part in parts)
+        return f"{parse_one(protocol).parts[0].name} with {names}"
     texts = []
     for part in parts:
         values = [f"{_SYMBOLS.get(k, k)}={v}" for k, v in part.params.items()]
-        texts.append(" ".join([part.name, *values]))
+        texts.append(" ".join([part.name, *(values if len(parts) <= most_parts else ())]))
     return " + ".join(texts)
 
 
@@ -200,7 +258,7 @@ def interval(e: Estimate) -> str:
     return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
 
 
-def settled(price: Price) -> str:
+def settled(price: UtilityChange) -> str:
     """Describe whether a price is settled.
 
     For example, ``not settled at ±0.01, run about 5 seeds``.

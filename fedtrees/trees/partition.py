@@ -154,6 +154,17 @@ class RowPartition:
         known_ranges = [self._ranges[int(n)] for n in nodes]
         return np.array(known_ranges, dtype=np.int64).reshape(len(known_ranges), 2)
 
+    def rows_of(self, node: int) -> NDArray[np.int32]:
+        """Return the rows of one node, int32, in the order of `rows`.
+
+        Raises
+        ------
+        DataError
+            If the node does not exist in this partition.
+        """
+        ((begin, end),) = self.ranges(np.array([node], dtype=np.int32))
+        return self.rows[begin:end]
+
     def goes_left(self, bins: Bins, decisions: Decisions) -> NDArray[np.bool_]:
         """Return whether rows go left, bool, in the order of the nodes and their rows."""
         ranges = self.ranges(decisions.nodes)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.read import FirstTree, first_trees
-from fedtrees.attacks.evidence.readback.sources import members
+from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
+from fedtrees.attacks.counts.sum_bounds import members
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError
@@ -187,7 +187,7 @@ def train_drawn(drawn: Drawn) -> Training | None:
 
 
 def true_counts(
-    drawn: Drawn, first_tree: FirstTree, t: int, names: tuple[str, ...], cuts: Any
+    drawn: Drawn, first_tree: FirstTreeCounts, t: int, names: tuple[str, ...], cuts: Any
 ) -> NDArray[np.int64]:
     """Count the rows of some clients in every cell of a first tree.
 
@@ -219,7 +219,7 @@ def true_counts(
         streams = Streams(drawn.seed).child(name)
         # Only rows on which the tree was grown count, without those that subsampling or early
         # stopping leaves out.
-        used = drawn.protocol.grown_on(len(share), streams, 0, drawn.defense)
+        used = drawn.protocol.training_rows(len(share), streams, 0, drawn.defense)
         table = share if used is None else share.take(used)
         bins = bin_rows(table.X, cuts).codes.astype(np.int64)
         for node, rows in members(first_tree.tree, cuts, bins):
@@ -270,7 +270,7 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
     if set(local_data) <= set(drawn.who) or not fit(None, run.defense, None, drawn.who, sealed).ok:
         return False, 0
     view = view_of(run, drawn.who, local_data)
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     trees = None if evidence is None else first_trees(view, evidence)
     if evidence is None or trees is None:
         return False, 0
@@ -279,7 +279,7 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
         sources = [(s.counted, (s.name,)) for s in tree.sources if s.name in local_data]
         remaining = tuple(n for n in local_data if n not in drawn.who)
         for counted, names in (*sources, (tree.counted, remaining)):
-            true = true_counts(drawn, tree, t, names, evidence.cuts)
+            true = true_counts(drawn, tree, t, names, evidence.observed.cuts)
             lo, hi = counted.lo[..., :3], counted.hi[..., :3]
             wrong += int(((true < lo) | (true > hi)).any(axis=-1).sum())
             is_certain = (lo == hi).all(axis=-1)
@@ -292,7 +292,9 @@ def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bo
         seen["certain leaves"] += int(tree.certain.sum())
         right = (
             likely
-            == true_counts(drawn, tree, t, remaining, evidence.cuts)[tree.tree.leaves, -1, :2]
+            == true_counts(drawn, tree, t, remaining, evidence.observed.cuts)[
+                tree.tree.leaves, -1, :2
+            ]
         )
         seen["likely leaves"] += int(right.all(axis=1).sum())
     return True, wrong

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
-from fedtrees.attacks.peeling.values import to_bins
+from fedtrees.attacks.peeling.bin_values import to_bins
 from fedtrees.core.composition import Composition
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients

@@ -15,7 +15,7 @@ from federations import sample_federation
 
 from fedtrees.core.errors import FedtreesError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import Reveal, closed
+from fedtrees.core.messages import Reveal, has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
@@ -137,7 +137,7 @@ def revealing(view: View) -> list[type]:
     found = {
         type(s.message): None
         for s in view.seen
-        if not closed(s.message)
+        if not has_sealed_field(s.message)
         and (s.opened or s.sender not in view.principals)
         and s.message.reveals & OF_ROWS
     }

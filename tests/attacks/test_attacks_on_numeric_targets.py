@@ -6,20 +6,19 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boosted import Targets
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.targets import Moments, moments_of, targets_of, with_targets
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.joint.state import State
-from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.membership.attack import MembershipInference
+from fedtrees.attacks.observations.boosting import Targets
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.targets import Moments, moments_of, targets_of, with_targets
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
@@ -159,11 +158,11 @@ def test_reasons_say_what_numeric_targets_leave_unread():
 @pytest.mark.parametrize("level", ["statistics", "values"])
 def test_chains_keep_their_books_of_targets(level):
     seen, victims = view("fedtree-hist[trees=4,max_depth=3,max_bin=8]", "client-0")
-    whole, own, schema = with_targets(evidence_of(seen, level), seen.rows, SCHEMA, Moments())
+    whole, own, schema = with_targets(read_boosting(seen, level), seen.rows, SCHEMA, Moments())
     values = np.unique(victims.y)  # a cell for every target, so that the truth meets all sums
     edges = values[1:].astype(np.float32)
     whole = replace(whole, targets=Targets(edges, values, np.ones(len(values), dtype=np.int64)))
-    basis = Basis.of(whole, own, schema)
+    basis = ReconstructionContext.of(whole, own, schema)
     world = World.of(whole, basis.sums, basis.grid)
     cell = basis.grid.cells(wide(victims).X)
 
@@ -192,7 +191,7 @@ def test_chains_keep_their_books_of_targets(level):
 def test_hessians_of_1_count_the_rows_of_all_leaves(defense, counted):
     seen, victims = view("fedtree-hist[trees=4,max_depth=3]", "client-0", defense)
     claims = Lattice().run(seen, np.random.default_rng(0)).claims
-    trees = evidence_of(seen).trees
+    trees = read_boosting(seen).trees
     at = Routes.of(trees).apply(victims.X)
     assert all(len(claim.leaf) for claim in claims)
     for claim in claims:
@@ -213,13 +212,13 @@ SHARED = [
 @pytest.mark.parametrize(("protocol", "who"), SHARED)
 def test_shared_trees_tell_how_many_rows_a_client_has_and_their_mean(protocol, who):
     seen, _ = view(protocol, who)
-    victims = victims_of(seen)
+    victims = observe_clients(seen)
     assert len(victims) == (3 if who == "server" else 2)
     own = Table.empty(SCHEMA) if seen.rows is None else seen.rows
     truth = [rows(90).y[30 * k : 30 * k + 30].mean() for k in range(len(victims))]
     for victim in victims:
         found, _, _ = with_targets(victim.evidence, own, SCHEMA, Moments())
-        assert found.sizes == (30, 0)
+        assert found.row_counts.sizes == (30, 0)
     means = [moments_of(victim.evidence, own, Moments()).mean for victim in victims]
     near = 1e-3 if who == "server" else 0.8  # means are 1.8 apart
     np.testing.assert_allclose(sorted(means), sorted(truth), atol=near)

@@ -6,8 +6,13 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.attacks.attributes.attack import AttributeInference, _taught
-from fedtrees.attacks.attributes.sum_constraints import Sum, Sums, fit_probabilities
+from fedtrees.attacks.attributes.attack import (
+    AttributeInference,
+    Sum,
+    Sums,
+    _taught,
+    fit_probabilities,
+)
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import Entries

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.categories import likely_shares
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.sketched import columns_of
-from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
+from fedtrees.attacks.observations.columns import columns_of, likely_shares
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.rows_from_columns import likely_rows
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.sketch_reading import SketchReading
 from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
@@ -105,9 +104,9 @@ def test_rows_with_drawn_columns_are_nearer_than_rows_without():
 @pytest.mark.long
 def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read():
     view = seen(0.01)
-    evidence = evidence_of(view)
-    assert not evidence.ranges_told
-    basis = Basis.of(evidence, Table.empty(SCHEMA), SCHEMA)
+    evidence = read_boosting(view)
+    assert not evidence.columns.cuts_reveal_ranges
+    basis = ReconstructionContext.of(evidence, Table.empty(SCHEMA), SCHEMA)
     assert (basis.prior.low[3], basis.prior.high[3]) == (0, 9)
     guess = SketchReading().run(view, np.random.default_rng(0))
     X = guess.all(Records)[0].table.X

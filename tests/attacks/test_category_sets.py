@@ -8,13 +8,12 @@ from federations import leaf_scores
 from test_sampled_rounds import federation, trained
 from timberstrike_world import structured
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.grid import ANY, allowed
-from fedtrees.attacks.evidence.prior import reach
-from fedtrees.attacks.evidence.view import evidence_of
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.reconstruction.boxes import ANY, allowed, open_boxes
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.prior import reach
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
@@ -42,9 +41,9 @@ def run(request):
 
 def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(run):
     made, _, view = run
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     assert any(np.isnan(t.threshold).any() for t in evidence.trees)
-    grid = Basis.of(evidence, view.rows, view.schema).with_missing_values().grid
+    grid = ReconstructionContext.of(evidence, view.rows, view.schema).with_missing_values().grid
     X = np.concatenate([h.table.X for h in made.local_data.values()])
     cells = grid.cells(X)
     node = Routes.of(evidence.trees).apply(X)
@@ -62,8 +61,8 @@ def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(run):
 
 def test_leaves_share_an_open_box_and_half_a_set(run):
     _, _, view = run
-    evidence = evidence_of(view)
-    basis = Basis.of(evidence, view.rows, view.schema).with_missing_values()
+    evidence = read_boosting(view)
+    basis = ReconstructionContext.of(evidence, view.rows, view.schema).with_missing_values()
     boxes = open_boxes((3, 3), basis.grid, evidence)
     boxes.codes[::2, 2] = 0b0010110
     for tree in evidence.trees:

@@ -8,13 +8,14 @@ from counted_world import odd_run
 from peeling_world import SERVER, Run, made_up
 from scipy.stats import poisson
 
-from fedtrees.attacks.leaves.attack import ForestBoxes
-from fedtrees.attacks.leaves.forests import FlatForest, TargetForest, read_target_forests
-from fedtrees.attacks.leaves.gibbs import Numbers, State, advance, likelihood, start
+from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
+from fedtrees.attacks.forest_gibbs.forests import FlatForest, TargetForest, read_target_forests
+from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
 from fedtrees.core.errors import UsageError
 from fedtrees.core.reasons import Reason
+from fedtrees.crypto.primitives import ExposureError, TooFewPartiesError
 from fedtrees.defenses.rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import SplitOnly
@@ -22,7 +23,6 @@ from fedtrees.guessing.recipes import agreement
 from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.forests.local_forests import LocalForests
-from fedtrees.sealing.errors import ExposureError, TooFewPartiesError
 from fedtrees.trees.forest.random_forest import ClassTree, shares
 
 TABLE = made_up(0, 90)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from counts_campaign import campaign
 
-from fedtrees.attacks.evidence.readback.forms import possible
+from fedtrees.attacks.counts.count_bounds import possible
 
 
 @pytest.mark.long
@@ -23,5 +23,5 @@ def test_a_wrong_bound_is_seen(monkeypatch):
     def careless(tree, cuts, row, most, missing):
         return possible(tree, cuts, row, most, np.zeros_like(missing))
 
-    monkeypatch.setattr("fedtrees.attacks.evidence.readback.read.possible", careless)
+    monkeypatch.setattr("fedtrees.attacks.counts.interval_counts.possible", careless)
     assert campaign(43, 1)["wrong"] > 0

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.chain import State, advance
-from fedtrees.attacks.forests.informed import Enumeration
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
@@ -23,7 +22,7 @@ from fedtrees.attacks.forests.posterior import (
     share_of_work,
     weights,
 )
-from fedtrees.attacks.forests.programs import cells_program, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, OneHot, Schema

@@ -1,17 +1,19 @@
 """Of a large table some rows are reconstructed, which stand for all."""
 
-from dataclasses import replace
-
 import guessed
 import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.counts import Counts
-from fedtrees.attacks.evidence.equations import equations
-from fedtrees.attacks.evidence.fewer import _counts, share_of, with_fewer_rows
+from fedtrees.attacks.counts.leaf_sums import Counts
 from fedtrees.attacks.joint import reconstruct as joint
+from fedtrees.attacks.reconstruction.context import (
+    ReconstructionContext,
+    _counts,
+    equations,
+    share_of,
+    with_fewer_rows,
+)
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.core.guess import LeafCounts
 
@@ -25,8 +27,8 @@ def strong():
 
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_the_equations_of_a_share_are_that_share_of_all(strong, level):
-    evidence = replace(strong.evidence(level), reg_alpha=0.1)
-    basis = Basis.of(evidence, strong.own, strong.schema)
+    evidence = strong.evidence(level).change(reg_alpha=0.1)
+    basis = ReconstructionContext.of(evidence, strong.own, strong.schema)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), 0.25)
     for t, tree in enumerate(evidence.trees):
         leaves = basis.grid.leaves(tree)

@@ -11,10 +11,10 @@ import pytest
 from federations import view_in
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence import NodeNoise
-from fedtrees.attacks.evidence.counts import Counts
+from fedtrees.attacks.counts.leaf_sums import Counts
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.reconstruct import reconstruct
+from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.timberstrike import Options
 from fedtrees.attacks.timberstrike import reconstruct as timberstrike
 from fedtrees.core.coarsening import Rounding
@@ -95,7 +95,7 @@ def test_rows_stay_in_the_first_leaves(odd, level):
 @pytest.mark.long
 def test_counts_that_are_certain_are_kept_where_noise_hides_them(odd):
     """So that no attack opens the leaves of rows that rounding leaves certain."""
-    noise = tuple(NodeNoise(np.full(len(t), 1.0), np.full(len(t), 1.0)) for t in odd.forest.trees)
+    noise = tuple(SumVariance(np.full(len(t), 1.0), np.full(len(t), 1.0)) for t in odd.forest.trees)
     few, n = replace(QUICK, chains=1, moves=10), odd.first_counts()
     parts = (odd.evidence(noise=noise), odd.own, odd.schema, few)
     hidden, told = (
@@ -131,7 +131,7 @@ def test_same_evidence_same_guess(odd):
 @pytest.mark.long
 def test_declared_noise_and_rounding_loosen_the_sums(odd):
     """Sums worth nothing leave the prior: the chains do not chase them."""
-    noise = tuple(NodeNoise(np.full(len(t), 1e4), np.full(len(t), 1e4)) for t in odd.forest.trees)
+    noise = tuple(SumVariance(np.full(len(t), 1e4), np.full(len(t), 1e4)) for t in odd.forest.trees)
     deaf = attack(odd, odd.evidence(noise=noise)).notes["residual_rms"]
     assert deaf > 3 * attack(odd, odd.evidence()).notes["residual_rms"]
     rounded = attack(odd, odd.evidence("values", rounding=Rounding(10.0))).notes["residual_rms"]

@@ -14,13 +14,12 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import beta, gammaln
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import make_prior, value_ranges
-from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.joint.classes import CLASS_WEIGHT, Classes, draw_class
+from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.joint.state import State
-from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.reconstruction.boxes import Grid
+from fedtrees.attacks.reconstruction.prior import make_prior, value_ranges
 
 
 class Setting:

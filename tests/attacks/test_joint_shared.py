@@ -13,18 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured
 
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import make_prior, value_ranges
-from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.clients.per_client import observe_clients
+from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.joint import reconstruct as reconstruction
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.classes import Classes
-from fedtrees.attacks.joint.energy import accept, judge
-from fedtrees.attacks.joint.moves import Proposal
-from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.joint.state import State
-from fedtrees.attacks.joint.world import World
+from fedtrees.attacks.joint.log_posterior import accept, judge
+from fedtrees.attacks.joint.posterior_problem import State, World
+from fedtrees.attacks.joint.sampler import Proposal, draw_classes, sample
+from fedtrees.attacks.reconstruction.boxes import Grid
+from fedtrees.attacks.reconstruction.prior import make_prior, value_ranges
 from fedtrees.core.local_data import client_names
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
@@ -73,7 +71,7 @@ class Victims:
         self.grid = Grid.of(evidence.trees, len(fed.schema.features))
         ranges = value_ranges(fed.schema, view.rows, self.grid, None, "schema")
         self.prior = make_prior(fed.schema, view.rows, self.grid, *ranges)
-        sums = victim_sums(evidence, view.rows, len(evidence.trees), evidence.own_inside)
+        sums = victim_sums(evidence, view.rows, len(evidence.trees), evidence.observed.own_inside)
         self.world = World.of(evidence, sums, self.grid)
         self.cell = self.grid.cells(self.rows.X)
 
@@ -89,7 +87,7 @@ class Victims:
 @cache
 def victims(spec, defense="none"):
     fed, view = run(spec, defense=defense)
-    return [Victims(fed, view, v) for v in victims_of(view)]
+    return [Victims(fed, view, v) for v in observe_clients(view)]
 
 
 @pytest.mark.long
@@ -197,7 +195,7 @@ def test_rows_of_the_first_leaves_stay_there(spec, monkeypatch):
     fed, view = run(spec)
     guess = attack(view)
     mine = np.array(guessed.owner(guess)) == "client-0"
-    tree, held = victims_of(view)[0].evidence.trees[0], clients_of(fed)[0]
+    tree, held = observe_clients(view)[0].evidence.trees[0], clients_of(fed)[0]
     routes = Routes.of((tree,))
     for label in (0, 1):
         found, true = (
@@ -235,7 +233,7 @@ def test_names_do_not_matter(spec):
 @pytest.mark.long
 def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     view = run(CYCLIC)[1]
-    first, late = (v.evidence for v in victims_of(view))
+    first, late = (v.evidence for v in observe_clients(view))
     guess = attack(view, replace(QUICK, chains=4))
     assert guess.notes["trees_solved"] == 1  # the first client's first tree
     owner = np.array(guessed.owner(guess))

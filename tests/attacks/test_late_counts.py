@@ -12,13 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured
 
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.cells import Cells, cells_of
-from fedtrees.attacks.evidence.clients.compositions import MOST_SCORES, LeafEquations, totals_of
-from fedtrees.attacks.evidence.clients.late_counts import late_counts
-from fedtrees.attacks.evidence.clients.start_of_values import VALUE_ERROR
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.routing import gradients
+from fedtrees.attacks.clients.base_score import VALUE_ERROR
+from fedtrees.attacks.clients.client_sizes import late_counts
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.margin_cells import (
+    MOST_SCORES,
+    Cells,
+    LeafEquations,
+    cells_of,
+    totals_of,
+)
+from fedtrees.attacks.clients.per_client import observe_clients
+from fedtrees.attacks.observations.boosting import gradients
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
@@ -145,7 +150,7 @@ def test_gradient_sums_are_read_with_the_eta_that_made_the_values(name):
 def test_what_is_certain_is_right_whoever_comes_first(order, who):
     clients, done = cyclic(order)
     claimed = 0
-    for victim in victims_of(view_of(done, (who,), over_clients(clients))):
+    for victim in observe_clients(view_of(done, (who,), over_clients(clients))):
         if victim.late is None:
             continue
         t, held = victim.blocks[0].first, clients[int(victim.owner[-1])]
@@ -162,7 +167,7 @@ def test_what_is_certain_is_right_whoever_comes_first(order, who):
 
 def test_the_margins_of_all_rows_are_among_the_cells():
     clients, done = cyclic()
-    for victim in victims_of(view_of(done, ("server",), over_clients(clients))):
+    for victim in observe_clients(view_of(done, ("server",), over_clients(clients))):
         t = victim.blocks[0].first
         if not t:
             continue
@@ -180,20 +185,20 @@ def test_the_margins_of_all_rows_are_among_the_cells():
 def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), over_clients(clients))
-    victim = next(v for v in victims_of(view) if v.late is not None)
+    victim = next(v for v in observe_clients(view) if v.late is not None)
     evidence, t = victim.evidence, victim.blocks[0].first
     tree, certain = evidence.trees[t], victim.late.certain
     assert certain.sum() > 1
     h = tree.h.copy()
     h[tree.leaves[np.flatnonzero(certain)[0]]] *= 1.01
     trees = (*evidence.trees[:t], replace(tree, h=h), *evidence.trees[t + 1 :])
-    found = late_counts(replace(evidence, trees=trees), view.rows, view.schema)
+    found = late_counts(evidence.change(trees=trees), view.rows, view.schema)
     assert not found.certain.any()
 
 
 def test_rounded_values_are_not_counted():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), over_clients(clients))
-    victim = next(v for v in victims_of(view) if v.late is not None)
-    rounded = replace(victim.evidence, rounding=Rounding(0.01))
+    victim = next(v for v in observe_clients(view) if v.late is not None)
+    rounded = victim.evidence.change(rounding=Rounding(0.01))
     assert late_counts(rounded, view.rows, view.schema) is None

@@ -12,13 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.evidence import NodeNoise
-from fedtrees.attacks.evidence.grid import Grid
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.lattice.decode import decode
-from fedtrees.attacks.lattice.exact_sums import base_margin_of, exact_sums, first_counts
-from fedtrees.attacks.lattice.leaf_values import certain_counts
-from fedtrees.attacks.lattice.rows import rows_of
+from fedtrees.attacks.lattice.integer_sums import (
+    base_margin_of,
+    certain_counts,
+    exact_sums,
+    first_counts,
+)
+from fedtrees.attacks.lattice.path_hypotheses import rows_of
+from fedtrees.attacks.observations.boosting import SumVariance
+from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -170,15 +174,15 @@ def test_leaf_values_alone_certify_counts_of_the_first_tree():
             certain + sum(len(c.leaf) for c in found),
             leaves + len(values.trees[0].leaves),
         )
-        coarse = certain_counts(replace(values, rounding=Rounding(0.1)), w.own)
+        coarse = certain_counts(values.change(rounding=Rounding(0.1)), w.own)
         assert wrong_leaves(w, [] if coarse is None else [coarse]) == []
-        for off in ({"n_rows": None}, {"suppressed": True}, {"level": "statistics"}):
-            assert certain_counts(replace(values, **off), w.own) is None
+        for off in ({"n_rows": None}, {"hides_small_bins": True}, {"level": "statistics"}):
+            assert certain_counts(values.change(**off), w.own) is None
     assert certain > 0.9 * leaves
 
 
 def test_sums_that_are_not_exact_certify_nothing(loose):
-    noise = tuple(NodeNoise(np.ones(len(t)), np.ones(len(t))) for t in loose.forest.trees)
+    noise = tuple(SumVariance(np.ones(len(t)), np.ones(len(t))) for t in loose.forest.trees)
     rounded = disturbed(loose, 2.0**-20), disturbed(loose, 1e-5)
     others = (
         loose.evidence("values"),

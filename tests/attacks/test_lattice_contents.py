@@ -7,9 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedtrees.attacks.lattice.candidates import multinomial_ways
-from fedtrees.attacks.lattice.contents import UNIT, Choices, find_contents
-from fedtrees.attacks.lattice.exact_sums import rounding_of, units_of
+from fedtrees.attacks.lattice.integer_sums import UNIT, rounding_of, units_of
+from fedtrees.attacks.lattice.leaf_subset_sum import Choices, find_contents, multinomial_ways
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import logistic_gradients
 

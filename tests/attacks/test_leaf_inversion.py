@@ -5,16 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.second_phase.attack import (
-    LeafInversion,
-    draw_known_rows,
-    leaf_accuracy,
-    likely,
-    models_of,
-    seen_batches,
-    soft_trees,
-)
-from fedtrees.attacks.second_phase.refinement import Whitened
+from fedtrees.attacks.tree_network_inversion.attack import LeafInversion, leaf_accuracy
+from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
+from fedtrees.attacks.tree_network_inversion.matching import models_of, seen_batches
+from fedtrees.attacks.tree_network_inversion.search import Whitened
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
@@ -44,8 +38,8 @@ def trained(clients, schema, **params):
 @pytest.mark.parametrize("signs", [False, True])
 def test_derivatives_are_those_of_differences(world, signs):
     view = world[2]
-    models = models_of(view)
-    trees, matching = soft_trees(models, view), next(seen_batches(view)).matching(models, view)
+    matching = next(seen_batches(view)).matching(models_of(view), view)
+    trees = matching.trees
     if signs:
         matching = replace(matching, width=np.full_like(matching.target, 0.01))
     rng = np.random.default_rng(0)
@@ -82,11 +76,12 @@ def test_single_steps_of_adam_tell_signs_and_these_most_leaves(world):
 def a_batch(world, rows=8, seed=0):
     """Return trees, what a gradient of some rows is compared by, these and others."""
     clients, view = world[0], world[2]
-    models, everybody = models_of(view), Table.concat(clients)
-    trees, matching = soft_trees(models, view), next(seen_batches(view)).matching(models, view)
+    everybody = Table.concat(clients)
+    matching = next(seen_batches(view)).matching(models_of(view), view)
+    trees = matching.trees
     order = np.random.default_rng(seed).permutation(len(everybody))
     batch, others = everybody.take(order[:rows]), everybody.take(order[rows:])
-    gradient = matching.of(trees.outputs(trees.leaves(trees.cells_of(batch.X))), batch.y)
+    gradient = matching.of_cells(trees.cells_of(batch.X), batch.y)
     return trees, replace(matching, target=gradient), batch, others
 
 
@@ -108,7 +103,7 @@ def test_directions_that_noise_drowns_count_for_less(world):
     odds = []
     for told in (0.0, noise):
         one = replace(matching, target=noisy.astype(np.float32), noise=told)
-        white = Whitened.of(one, trees, len(batch), np.random.default_rng(0))
+        white = Whitened.of(one, len(batch), np.random.default_rng(0))
         target, parts = one.target @ white.to * len(batch), white.of_rows(leaves, batch.y)
         wrong = white.of_rows(trees.leaves(trees.cells_of(others.X)), others.y)
         off = parts.sum(axis=0) - target
@@ -122,11 +117,8 @@ def test_what_most_draws_of_known_rows_agree_on_is_likelier_than_a_draw(world):
     scores = []
     for seed in range(10):
         trees, _, batch, others = a_batch(world, seed=seed)
-        rng = np.random.default_rng(seed)
-        guesses = (
-            draw_known_rows(others, batch.y, rng),
-            likely(others, batch.y, True, world[2], rng),
-        )
+        rng, known = np.random.default_rng(seed), KnownRows(others, world[2].schema)
+        guesses = known.draw(batch.y, rng), known.likely(batch.y, True, rng)
         a, b, truth = (trees.leaves(trees.cells_of(t.X)) for t in (*guesses, batch))
         scores.append((leaf_accuracy(a, truth), leaf_accuracy(b, truth)))
     one, many = np.mean(scores, axis=0)
@@ -140,7 +132,7 @@ def found(clients, training, view):
     for claim in guess.all(BatchRows):
         (name,) = claim.owner
         streams = Streams(1).child(name)
-        used = training.protocol.grown_on(100, streams, claim.round)
+        used = training.protocol.training_rows(100, streams, claim.round)
         truth = held[name].table.take(np.flatnonzero(used))
         leaves = training.model.apply(claim.table.X), training.model.apply(truth.X)
         right.append(leaf_accuracy(*leaves))

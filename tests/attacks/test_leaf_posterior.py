@@ -5,9 +5,15 @@ import pytest
 from federations import sample_federation
 from present import here
 
-from fedtrees.attacks.evidence.boosted import Evidence, NodeNoise
-from fedtrees.attacks.evidence.leaf_posterior import most_probable_counts
-from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.counts.leaf_posterior import most_probable_counts
+from fedtrees.attacks.counts.leaf_sums import victim_sums
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    Distortion,
+    ObservedSums,
+    RowCounts,
+    SumVariance,
+)
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
@@ -21,6 +27,7 @@ from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.boosted.params import TreeParams
 
 LEAVES = 16
 
@@ -52,10 +59,14 @@ def evidence_with(truth, deviation, seed):
     h = 0.25 * n + rng.normal(0, deviation, LEAVES)
     tree = complete_tree(g, h)
     variance = np.full(2 * LEAVES - 1, deviation**2)
-    return Evidence(
-        trees=(tree,), level="statistics", base_margin=np.float32(0), learning_rate=0.3,
-        reg_lambda=1.0, n_rows=int(n.sum()), noise=(NodeNoise(variance, variance, 0.0, 0.0),),
-    )  # fmt: skip
+    return BoostingObservations(
+        (tree,),
+        np.float32(0),
+        TreeParams(),
+        ObservedSums("statistics"),
+        Distortion(noise=(SumVariance(variance, variance, 0.0, 0.0),)),
+        RowCounts(int(n.sum())),
+    )
 
 
 def share_exact(truth, deviation, seed):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.evidence.lightgbm_trees import machines_model
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.observations.lightgbm import machines_model
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
@@ -40,7 +40,7 @@ def test_first_leaves_are_counted_where_depth_has_no_limit(attack, who):
     done, held = run()
     assert done.protocol.max_depth == -1
     view = view_of(done, (who,), held)
-    assert evidence_of(view).level == "statistics"
+    assert read_boosting(view).observed.level == "statistics"
     guess = register.make("attack", Spec(attack)).run(view, np.random.default_rng(0))
     rows = [h.table for name, h in held.items() if name != who]
     first = done.model.trees[0]

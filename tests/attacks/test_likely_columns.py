@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
-from fedtrees.attacks.mappers.column_values import ColumnFacts, likely_column
+from fedtrees.attacks.lightgbm.attack import BinMapperReading, SingleRowBins
+from fedtrees.attacks.lightgbm.column_values import ColumnFacts, likely_column
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics.column_values import ColumnValuesMetric, VictimsColumns

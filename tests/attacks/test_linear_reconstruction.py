@@ -7,8 +7,8 @@ import pytest
 from columns import dealt, run, seen_by
 
 from fedtrees.attacks.bins.attack import LinearReconstruction, columns_of
-from fedtrees.attacks.bins.feasible import constrain_open_rows
-from fedtrees.attacks.evidence.subsets import _of_all, _of_few, certain_bins
+from fedtrees.attacks.bins.column_shares import constrain_open_rows
+from fedtrees.attacks.solvers.subset_sum import _of_all, _of_few, certain_bins
 from fedtrees.core.guess import ColumnBins, ColumnRanks
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.membership.attack import MembershipInference, model_in, together
+from fedtrees.attacks.membership.attack import MembershipInference, model_in
+from fedtrees.attacks.membership.base import together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.attacks.membership.references import (

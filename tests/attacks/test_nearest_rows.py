@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.boxes import FeatureBoxes
-from fedtrees.attacks.evidence.grid import ANY
-from fedtrees.attacks.timberstrike.nearest import nearest_rows
+from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes
+from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_rows
 
 
 def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps
 from fedtrees.attacks.gradients.membership import NetworkMembership
+from fedtrees.attacks.gradients.observed import LocalSteps
 from fedtrees.core.composition import Composition
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import Seen, View

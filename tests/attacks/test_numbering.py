@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedtrees.attacks.labels.numbering import number_values
+from fedtrees.attacks.labels.communities import number_values
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

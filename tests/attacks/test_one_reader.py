@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.attacks.evidence.clients.histograms import told_apart
-from fedtrees.attacks.evidence.replay import OTHERS, replay_trees
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_client_histograms
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import OTHERS, replay_trees
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -58,13 +58,13 @@ def same_tree(tree, released):
 @pytest.mark.parametrize(("protocol", "defense", "principals"), RUNS)
 def test_every_reader_of_a_view_rebuilds_the_released_trees(protocol, defense, principals, seed):
     released, view, rows = run_of(protocol, defense, principals, seed)
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     for tree, truth in zip(evidence.trees, released.trees, strict=True):
         same_tree(tree, truth)
     rebuilt = Forest(evidence.trees, released.base_margin, LOGISTIC)
     np.testing.assert_array_equal(rebuilt.margin(rows.X), released.margin(rows.X))
 
-    by_client = list(told_apart(view).values())
+    by_client = list(observe_client_histograms(view).values())
     for other in by_client:
         for tree, truth in zip(other.trees, released.trees, strict=True):
             same_tree(tree, truth)

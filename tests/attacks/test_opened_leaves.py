@@ -8,8 +8,8 @@ from federations import sample_federation
 from present import here
 from scipy import stats
 
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_clients
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
@@ -68,12 +68,12 @@ def sums_of(evidence):
 @pytest.mark.parametrize("who", [("server",), ("server", "client-2")])
 def test_a_server_that_adds_the_noise_reads_every_client_without_it(who):
     done = run("epsilon=0.5")
-    victims = victims_of(seen(done, *who))
+    victims = observe_clients(seen(done, *who))
     assert [v.owner for v in victims] == ["client-0", "client-1", "client-2"][: 4 - len(who)]
     for k, victim in enumerate(victims):
-        assert victim.evidence.noise is None
-        assert victim.evidence.n_rows == len(PARTS[k])
-        assert not victim.evidence.own_inside
+        assert victim.evidence.distortion.noise is None
+        assert victim.evidence.row_counts.n_rows == len(PARTS[k])
+        assert not victim.evidence.observed.own_inside
         for told, true in zip(sums_of(victim.evidence), true_sums(done, [k]), strict=True):
             assert np.array_equal(told, true)
 
@@ -82,9 +82,9 @@ def test_a_server_that_adds_the_noise_reads_every_client_without_it(who):
 def test_under_a_secure_sum_it_reads_all_clients_together(defense):
     done = run("epsilon=0.5", defense)
     view = seen(done, "server")
-    assert not victims_of(view)
-    evidence = evidence_of(view)
-    assert evidence.noise is None
+    assert not observe_clients(view)
+    evidence = read_boosting(view)
+    assert evidence.distortion.noise is None
     for told, true in zip(sums_of(evidence), true_sums(done, [0, 1, 2]), strict=True):
         assert np.array_equal(told, true)
 
@@ -93,11 +93,11 @@ def test_whoever_knows_a_share_of_the_noise_takes_it_off():
     scores = []
     for seed in range(8):
         done = run("epsilon=1,noise=distributed", seed=seed)
-        evidence = evidence_of(seen(done, "client-0"))
-        assert not evidence.own_inside
-        assert evidence.n_rows == len(PARTS[1]) + len(PARTS[2])
-        every = evidence_of(seen(done, "public"))
-        assert evidence.noise[0].g == pytest.approx(2 / 3 * every.noise[0].g)
+        evidence = read_boosting(seen(done, "client-0"))
+        assert not evidence.observed.own_inside
+        assert evidence.row_counts.n_rows == len(PARTS[1]) + len(PARTS[2])
+        every = read_boosting(seen(done, "public"))
+        assert evidence.distortion.noise[0].g == pytest.approx(2 / 3 * every.distortion.noise[0].g)
         scores += scores_of(done, evidence, [1, 2])
     check_standard_normal(scores)
 
@@ -106,7 +106,7 @@ def scores_of(done, evidence, clients):
     """Return the noise of every leaf in its standard deviations."""
     out = []
     for t, true in enumerate(true_sums(done, clients)):
-        noise, leaves = evidence.noise[t], evidence.trees[t].leaves
+        noise, leaves = evidence.distortion.noise[t], evidence.trees[t].leaves
         sd = np.sqrt(np.stack([noise.g, noise.h], axis=1)[leaves])
         out.append((sums_of(evidence)[t] - true) / sd)
     return out
@@ -123,7 +123,7 @@ def test_shared_noise_has_the_variance_that_evidence_says(who):
     scores = []
     for seed in range(8):
         done = run("epsilon=1,noise=distributed", seed=seed)
-        evidence = evidence_of(seen(done, who))
+        evidence = read_boosting(seen(done, who))
         scores += scores_of(done, evidence, [0, 1, 2])
     check_standard_normal(scores)
 

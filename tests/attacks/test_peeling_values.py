@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 from peeling_world import SERVER, Run, patients, schema_of
 
-from fedtrees.attacks.evidence.column import Column
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import pooled_range, value_ranges
-from fedtrees.attacks.peeling.owners import owners_of
-from fedtrees.attacks.peeling.values import ranges_of, told_values, values_in
+from fedtrees.attacks.observations.columns import Column
+from fedtrees.attacks.peeling.bin_values import owners_of, ranges_of, told_values, values_in
+from fedtrees.attacks.reconstruction.boxes import Grid
+from fedtrees.attacks.reconstruction.prior import pooled_range, value_ranges
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.trees.binning import Cuts

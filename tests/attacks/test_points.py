@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.prior import UNIFORM_SHARE, Prior
-from fedtrees.attacks.timberstrike.points import _draw, nearest_told
+from fedtrees.attacks.reconstruction.prior import UNIFORM_SHARE, Prior
+from fedtrees.attacks.timberstrike.sample_from_boxes import _draw, nearest_told
 from fedtrees.core.schema import Table
 
 N, M, D, C = 60, 40, 3, 2

@@ -7,14 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence import evidence_of
-from fedtrees.attacks.evidence.readback.forms import Row, SumBounds, possible, read_counts
-from fedtrees.attacks.evidence.readback.likely import _weigh
-from fedtrees.attacks.evidence.readback.propagation import propagate
-from fedtrees.attacks.evidence.readback.read import first_trees, values_seen
-from fedtrees.attacks.evidence.readback.sources import members
-from fedtrees.attacks.evidence.readback.values import counts_of_values
+from fedtrees.attacks.counts.count_bounds import Row, SumBounds, possible, propagate, read_counts
+from fedtrees.attacks.counts.count_estimate import _weigh
+from fedtrees.attacks.counts.interval_counts import first_trees, values_seen
+from fedtrees.attacks.counts.rounded_leaf_values import counts_of_values
+from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.guess import LeafCounts
@@ -46,9 +45,9 @@ def seen(clinic, who, *defense, protocol=NVFlareHist, **settings):
     made = protocol(**({"trees": 1, "max_depth": 4, "max_bin": 16} | settings))
     run = train(made, held, schema, defense=Composition(defense), seed=1)
     view = view_of(run, (who,), held)
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     others = Table.concat([h.table for name, h in held.items() if name != who])
-    return first_trees(view, evidence), view, (others, evidence.cuts)
+    return first_trees(view, evidence), view, (others, evidence.observed.cuts)
 
 
 def truth(found, others):
@@ -225,7 +224,7 @@ def test_leaf_values_alone_tell_counts_where_the_sums_behind_them_were_rounded(s
     defense = Composition((SplitOnly(), HistogramRounding(step)))
     run = train(made, held, schema, defense=defense, seed=1)
     view = view_of(run, ("client-0",), held)
-    assert first_trees(view, evidence_of(view)) is None
+    assert first_trees(view, read_boosting(view)) is None
     shown, rows, positives = values_seen(view)
     counts = counts_of_values(shown, rows, positives, np.random.default_rng(0))
     others = Table.concat(tables[1:])

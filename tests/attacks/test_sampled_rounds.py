@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import guessed
 import numpy as np
@@ -13,18 +12,17 @@ from federations import leaf_scores
 from peeling_world import misleading_run
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.prior import ReachableLeaves
-from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.joint.state import State
-from fedtrees.attacks.joint.world import World
 from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.prior import ReachableLeaves
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.attacks.timberstrike.sequence import with_absence
+from fedtrees.attacks.timberstrike.sequential_assignment import with_absence
 from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -79,7 +77,7 @@ def run(request):
 def sums_in(training, made, name, t):
     """Sums of g and h per leaf over the rows of one client that a tree was grown on."""
     table, tree = made.local_data[name].table, training.model.trees[t]
-    there = training.protocol.grown_on(len(table), Streams(0).child(name), t)
+    there = training.protocol.training_rows(len(table), Streams(0).child(name), t)
     start = training.model.first(t) if t else None
     margin = start.margin(table.X) if start else np.full(len(table), training.model.base_margin[0])
     gh = logistic_gradients(margin.astype(np.float32), table.y)[there]
@@ -89,10 +87,10 @@ def sums_in(training, made, name, t):
 
 def test_own_part_is_read_from_what_was_sent(run):
     made, training, view = run
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     for t in range(len(training.model.trees)):
         mine = sums_in(training, made, "client-1", t)
-        np.testing.assert_allclose(evidence.own_sums[t], mine, atol=1e-6)
+        np.testing.assert_allclose(evidence.observed.own_sums[t], mine, atol=1e-6)
     victims = victim_sums(evidence, view.rows, 1)[0]
     others = sum(sums_in(training, made, name, 0) for name in OTHERS)
     np.testing.assert_allclose(np.stack([victims.g, victims.h], axis=1), others, atol=1e-6)
@@ -149,14 +147,14 @@ def test_absence_is_one_more_way():
 
 def sampler(view, made, training, seed):
     """The true state of a sampled run, as the sampler sees it."""
-    evidence = evidence_of(view, "statistics")
-    basis = Basis.of(evidence, view.rows, view.schema)
+    evidence = read_boosting(view, "statistics")
+    basis = ReconstructionContext.of(evidence, view.rows, view.schema)
     victims = Table.concat([made.local_data[n].table for n in OTHERS])
     inside = np.concatenate(
         [
             np.stack(
                 [
-                    training.protocol.grown_on(len(made.local_data[n]), Streams(0).child(n), t)
+                    training.protocol.training_rows(len(made.local_data[n]), Streams(0).child(n), t)
                     for t in range(len(evidence.trees))
                 ],
                 axis=1,
@@ -255,7 +253,7 @@ def test_an_l1_penalty_is_part_of_the_equations(level):
     X, y = structured(240, 2)
     w = world(X, y, 60, trees=3, reg_alpha=0.5)
     evidence = w.evidence(level, reg_alpha=0.5)
-    basis = Basis.of(evidence, w.own, w.schema)
+    basis = ReconstructionContext.of(evidence, w.own, w.schema)
     known = World.of(evidence, basis.sums, basis.grid)
     cell = basis.grid.cells(w.victims.X)
     box = np.zeros_like(cell), np.tile(basis.grid.width, (len(cell), 1))
@@ -264,6 +262,6 @@ def test_an_l1_penalty_is_part_of_the_equations(level):
     told = np.isfinite(known.variance) & (known.variance < 1e-9)
     assert told.any()
     assert np.abs(state.residual[told]).max() < 1e-4
-    without = World.of(replace(evidence, reg_alpha=0.0), basis.sums, basis.grid)
+    without = World.of(evidence.change(reg_alpha=0.0), basis.sums, basis.grid)
     if level == "values":
         assert np.abs(without.target - known.target).max() == pytest.approx(0.5)

@@ -10,12 +10,11 @@ import pytest
 from federations import clients_of, leaf_scores, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.hessians import is_masked
-from fedtrees.attacks.evidence.clients.start import own_start
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.counts import counts_from_sums
-from fedtrees.attacks.evidence.sums import LeafSums
+from fedtrees.attacks.clients.base_score import own_start
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.masked_hessians import is_masked
+from fedtrees.attacks.clients.per_client import observe_clients
+from fedtrees.attacks.counts.leaf_sums import LeafSums, counts_from_sums
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -84,7 +83,7 @@ def test_a_receiver_of_the_cycle_knows_who_is_missing_where_nothing_else_fits():
 def test_certain_counts_in_a_cycle_with_a_gap_are_true():
     fed = federation((70, 0, 80))
     view, _, _ = attacked(fed, "flower-cyclic[trees=4,max_depth=3]", "server")
-    late = next(v for v in victims_of(view) if v.late is not None)
+    late = next(v for v in observe_clients(view) if v.late is not None)
     assert late.owner == "client-2"
     assert int(late.late.n[late.late.certain].sum()) > 0
     nodes = Routes.of(late.blocks[0].trees[:1]).apply(clients_of(fed)[2].X)[:, 0]
@@ -162,7 +161,7 @@ def test_a_lone_leaf_below_the_least_hessian_tells_no_positives():
     fed = federation((50, 60, 40))
     spec = "flower-cyclic[trees=3,max_depth=3,min_child_weight=30,base_score=0.5]"
     view, _, _ = attacked(fed, spec, "server")
-    late = [v.late for v in victims_of(view) if v.late is not None]
+    late = [v.late for v in observe_clients(view) if v.late is not None]
     assert [len(counts.n) for counts in late] == [1, 1]
     assert not any(counts.certain.any() for counts in late)
 
@@ -184,7 +183,7 @@ def test_late_sizes_add_up_though_only_values_are_seen():
 def test_a_masked_tree_of_one_leaf_hides_no_other_tree(protocol):
     fed, spec = federation((50, 60, 40)), f"{protocol},max_depth=3,gamma=3]"
     view, _, masked = attacked(fed, spec, "client-2", "mask-sum-hessian")
-    sizes = [len(t) for v in victims_of(view) for b in v.blocks for t in b.trees]
+    sizes = [len(t) for v in observe_clients(view) for b in v.blocks for t in b.trees]
     assert 1 in sizes
-    assert all(v.evidence.level == "statistics" for v in victims_of(view))
+    assert all(v.evidence.observed.level == "statistics" for v in observe_clients(view))
     assert masked["leaf_counts_exact"] == attacked(fed, spec, "client-2")[2]["leaf_counts_exact"]

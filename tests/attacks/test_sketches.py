@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
 
-from fedtrees.attacks.evidence.column import Column, reliability, replace_points, shortest
-from fedtrees.attacks.evidence.marginals import likely_rows, pool_columns
-from fedtrees.attacks.evidence.noisy_counts import likely_counts
-from fedtrees.attacks.evidence.sketched import _in_bins, columns_of, holds_all_values
+from fedtrees.attacks.observations.columns import (
+    Column,
+    _in_bins,
+    columns_of,
+    holds_all_values,
+    reliability,
+    replace_points,
+    shortest,
+)
+from fedtrees.attacks.observations.rows_from_columns import likely_counts, likely_rows, pool_columns
 from fedtrees.attacks.sketch_reading import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.errors import ProtocolError, UsageError

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from columns import run, seen_by, table_of
 
-from fedtrees.attacks.evidence.told_sides import value_ends
-from fedtrees.attacks.orders.attack import (
+from fedtrees.attacks.observations.forests import value_ends
+from fedtrees.attacks.rank_inference import (
     SplitOrdering,
     better_ranks,
     encode_local_data,

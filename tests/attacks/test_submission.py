@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.evidence.basis import Basis, rows_in_ranges
-from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.marginals import likely_rows
-from fedtrees.attacks.evidence.sketched import are_drawn
-from fedtrees.attacks.evidence.submission import (
+from fedtrees.attacks.observations.columns import are_drawn
+from fedtrees.attacks.observations.rows_from_columns import likely_rows
+from fedtrees.attacks.reconstruction.boxes import open_boxes
+from fedtrees.attacks.reconstruction.context import ReconstructionContext, rows_in_ranges
+from fedtrees.attacks.reconstruction.ensemble_vote import (
     FULL_WEIGHT_ROWS,
     BlindEnsemble,
     EvidenceWeight,
@@ -21,14 +21,14 @@ from fedtrees.attacks.evidence.submission import (
     vote_on_rows,
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.sample_from_boxes import points
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.guessing.blind import Draws, blind_guesses
 from fedtrees.guessing.recipes import COPIES, Recipe, agreement, best_recipe
@@ -125,7 +125,7 @@ def test_the_blind_guess_has_the_classes_that_were_found():
 
 def test_few_own_rows_and_strange_ones_are_heard_less():
     small = world(*structured(), 40)
-    basis = Basis.of(small.evidence(), small.own, small.schema)
+    basis = ReconstructionContext.of(small.evidence(), small.own, small.schema)
     assert (
         BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False).row_weight
         == 40 / FULL_WEIGHT_ROWS
@@ -140,8 +140,8 @@ def test_few_own_rows_and_strange_ones_are_heard_less():
 def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     """Of these, where they are all that is known; of own ones, where some rows stand for all."""
     small = world(*structured(), 40)
-    evidence = replace(small.evidence(), likely=small.victims)
-    basis = Basis.of(evidence, small.own, small.schema)
+    evidence = small.evidence().change(sketch_rows=small.victims)
+    basis = ReconstructionContext.of(evidence, small.own, small.schema)
     assert basis.prior.from_sketches
     told = BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False)
     np.testing.assert_array_equal(told.rows.X, small.victims.X)
@@ -157,12 +157,12 @@ def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_decl
         for f in w.schema.features
     ))  # fmt: skip
     none = w.own.take([])
-    evidence = replace(w.evidence("statistics"), cuts=None)
-    basis = Basis.of(evidence, none, ranged)
+    evidence = w.evidence("statistics").change(cuts=None)
+    basis = ReconstructionContext.of(evidence, none, ranged)
     assert 5 < np.median(basis.prior.rows.X) < 40
     assert BlindEnsemble.of(basis, ranged, 1.0, rng(), strange=False).row_weight == 0
-    assert len(Basis.of(evidence, none, ranged, use_prior=False).prior.rows) == 0
-    assert len(Basis.of(w.evidence(), none, w.schema).prior.rows) == 0
+    assert len(ReconstructionContext.of(evidence, none, ranged, use_prior=False).prior.rows) == 0
+    assert len(ReconstructionContext.of(w.evidence(), none, w.schema).prior.rows) == 0
 
 
 def test_without_a_choice_the_reconstruction_is_submitted():
@@ -250,7 +250,9 @@ def test_noise_lowers_the_trust_in_sums_and_more_trees_tell_more():
     w = world(X, y, 80)
 
     def weight(evidence):
-        return EvidenceWeight.of(evidence, Basis.of(evidence, w.own, w.schema), len(w.victims))
+        return EvidenceWeight.of(
+            evidence, ReconstructionContext.of(evidence, w.own, w.schema), len(w.victims)
+        )
 
     assert weight(w.evidence()).trust == 1
     found = [weight(w.evidence(noise=noise_of(w, v))).trust for v in (1e-9, 10.0, 1e9)]
@@ -265,7 +267,7 @@ def test_noise_lowers_the_trust_in_sums_and_more_trees_tell_more():
 def test_boxes_are_filled_from_own_rows_and_redrawn_ones():
     X, y = structured()
     w = world(X, y, 80)
-    basis = Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    basis = ReconstructionContext.of(w.evidence(), w.own, w.schema).with_missing_values()
     prior = basis.with_recipe(w.schema, rng()).prior
     pool = {tuple(row) for row in np.column_stack([prior.pool[0].X, prior.pool[0].y])}
     own = {tuple(row) for row in np.column_stack([w.own.X, w.own.y])}
@@ -278,10 +280,10 @@ def test_boxes_are_filled_from_own_rows_and_redrawn_ones():
 
 
 def noise_of(w, variance):
-    from fedtrees.attacks.evidence import NodeNoise
+    from fedtrees.attacks.observations.boosting import SumVariance
 
     sizes = [len(t) for t in w.forest.trees]
-    return tuple(NodeNoise(np.full(n, variance), np.full(n, variance)) for n in sizes)
+    return tuple(SumVariance(np.full(n, variance), np.full(n, variance)) for n in sizes)
 
 
 @pytest.mark.long
@@ -303,7 +305,9 @@ ODD = "fedtree-hist[trees=10,max_depth=8,max_bin=256,learning_rate=0.05]"
 
 def over_blind(data, how, clients, defense, attack, seed):
     made = register.make("protocol", parse_grid(ODD)[0])
-    federation = federation_of(Setting.of(DataRef(data), Spec(how), clients, seed, made), None)
+    federation = federation_of(
+        FederationConfig.of(DataRef(data), Spec(how), clients, seed, made), None
+    )
     by = make_defense(parse_composed([defense])[0])
     training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
     who = tuple(federation.local_data)[:1]
@@ -331,7 +335,7 @@ def test_odd_settings_do_not_end_below_the_blind_baseline(data, clients, defense
 def test_no_row_fills_two_boxes_while_others_suit_as_well():
     X, y = structured()
     w = world(X, y, 80)
-    basis = Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    basis = ReconstructionContext.of(w.evidence(), w.own, w.schema).with_missing_values()
     sizes = tuple(np.bincount(w.own.y))
     boxes = open_boxes(sizes, basis.grid, w.evidence())
     prior = replace(basis.prior, recipe=Recipe(0.0, "bootstrap+consensus"))
@@ -357,7 +361,7 @@ def test_small_leaves_do_not_make_own_rows_look_strange(leaves, victims, own):
 def gap(data, protocol, defense, who, attack, seed):
     """Return RA less that of the blind guess *imputed+refined*."""
     made = register.make("protocol", parse_grid(protocol)[0])
-    federation = federation_of(Setting.of(DataRef(data), Spec("iid"), 3, seed, made), None)
+    federation = federation_of(FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, made), None)
     by = make_defense(parse_composed([defense])[0])
     training = train(made, federation.local_data, federation.schema, defense=by, seed=seed)
     view = view_of(training, who, federation.local_data)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,11 +13,16 @@ from federations import sample_federation
 
 from fedtrees.attacks.gradients.attack import encoding_of, local_steps_of
 from fedtrees.attacks.gradients.exact import exact_rows, restored_counts
-from fedtrees.attacks.gradients.gradient_matching import LocalSteps, Matching, batch_gradient
-from fedtrees.attacks.gradients.hidden import rows_by_units, rows_of_steps
-from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows, noise_of
+from fedtrees.attacks.gradients.inversion import accuracy, invert, likely_rows
+from fedtrees.attacks.gradients.observed import (
+    BatchGradient,
+    LocalSteps,
+    accepted_errors,
+    batch_gradient,
+)
 from fedtrees.attacks.gradients.posterior import RowGradients, explain_gradient
-from fedtrees.attacks.gradients.search import accepted_errors
+from fedtrees.attacks.gradients.search import Matching
+from fedtrees.attacks.gradients.second_layer_solve import rows_by_units, rows_of_steps
 from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -44,14 +50,26 @@ SCHEMA = Schema(
 
 
 def problem(rows=4, seed=0):
-    """Return a network, its encoding, and rows with labels and their gradient."""
+    """Return an observed gradient, and its rows."""
     rng = np.random.default_rng(seed)
     encoding = Encoding.of(SCHEMA)
     layers = Layers((len(encoding), 30, 30, 2))
     weights = initial(layers, rng)
     X = np.column_stack([rng.integers(0, 6, (rows, 2)), rng.normal(size=rows)]).astype(np.float32)
     y = np.arange(rows) % 2
-    return layers, weights, encoding, X, y, batch_gradient(layers, weights, encoding.encode(X), y)
+    return observe(layers, weights, encoding, encoding.bounds(SCHEMA), Table(X, y)), Table(X, y)
+
+
+def observe(layers, weights, encoding, bounds, table):
+    """Return the gradient of rows as an adversary observes it."""
+    gradient = batch_gradient(layers, weights, encoding.encode(table.X), table.y)
+    return BatchGradient(layers, encoding, bounds, weights, gradient, len(table))
+
+
+def noisy(batch, scale, seed=1):
+    """Return a gradient with Gaussian noise on every coordinate."""
+    noise = np.random.default_rng(seed).standard_normal(len(batch.gradient))
+    return replace(batch, gradient=(batch.gradient + scale * noise).astype(np.float32))
 
 
 @pytest.mark.parametrize("sizes", [(7, 6, 5, 3), (4, 9, 2), (3, 5, 5, 5, 2)], ids=str)
@@ -89,13 +107,10 @@ def test_the_tangent_trick_is_the_derivative_that_torch_finds(sizes):
 def test_small_batches_are_found_whole_and_labels_are_counted():
     found = []
     for seed in range(4):
-        layers, weights, encoding, X, y, gradient = problem(seed=seed)
-        got = invert(
-            layers, weights, gradient, encoding, encoding.bounds(SCHEMA), len(X),
-            np.random.default_rng(seed), restarts=6, steps=300,
-        )  # fmt: skip
-        assert sorted(got.table.y) == sorted(y)
-        found.append(accuracy(got.table.X, X, encoding))
+        batch, rows = problem(seed=seed)
+        got = invert(batch, np.random.default_rng(seed), restarts=6, steps=300)
+        assert sorted(got.table.y) == sorted(rows.y)
+        found.append(accuracy(got.table.X, rows.X, batch.encoding))
     assert np.mean(found) > 0.95
 
 
@@ -104,15 +119,13 @@ def test_small_batches_are_found_whole_and_labels_are_counted():
 def test_rows_are_told_to_the_last_value_by_algebra(missing):
     told = 0
     for seed in range(5):
-        layers, weights, encoding, X, y, _ = problem(5, seed)
+        batch, rows = problem(5, seed)
+        X, y = rows.X.copy(), rows.y.copy()
         X[4], y[4] = X[3], y[3]
         X[0, 0] = np.nan if missing else X[0, 0]
-        gradient = batch_gradient(layers, weights, encoding.encode(X), y)
         # a search of one step finds nothing
-        got = invert(
-            layers, weights, gradient, encoding, encoding.bounds(SCHEMA), 5,
-            np.random.default_rng(seed), restarts=1, steps=1,
-        )  # fmt: skip
+        batch = replace(batch, gradient=batch.of(Table(X, y)))
+        got = invert(batch, np.random.default_rng(seed), restarts=1, steps=1)
         sure = np.flatnonzero(got.confidence.min(axis=1) == 1)
         rows, truth = (np.nan_to_num(np.c_[t, z], nan=-1) for t, z in (
             (got.table.X[sure], got.table.y[sure]), (X, y)))  # fmt: skip
@@ -123,37 +136,30 @@ def test_rows_are_told_to_the_last_value_by_algebra(missing):
 
 
 def test_what_no_algebra_tells_is_left_to_the_search():
-    layers, weights, encoding, _, _, gradient = problem(4)
     rng = np.random.default_rng(0)
-    noisy = gradient + np.float32(1e-3) * rng.standard_normal(len(gradient)).astype(np.float32)
-    noise = noise_of(layers.split(noisy), 4, encoding)
-    assert not len(exact_rows(layers, weights, noisy, encoding, 4, noise, rng))
+    assert not len(exact_rows(noisy(problem(4)[0], 1e-3), rng))
     # as many rows as dimensions: every row lies in the span
-    layers, weights, encoding, _, _, gradient = problem(16)
-    assert not len(exact_rows(layers, weights, gradient, encoding, 16, 1e-9, rng))
+    assert not len(exact_rows(problem(16)[0], rng))
 
 
 def numeric(rows, inputs, seed, units=40):
-    """Return a network on numbers alone, its encoding, rows with labels and their gradient."""
+    """Return an observed gradient of a network on numbers alone, and its rows."""
     rng = np.random.default_rng(seed)
     encoding = Encoding.of(Schema(tuple(Feature(f"x{k}") for k in range(inputs)), "y"))
     layers = Layers((inputs, units, units, 2))
     weights = initial(layers, rng)
+    bounds = (np.full(inputs, -9, np.float32), np.full(inputs, 9, np.float32))
     X, y = rng.normal(size=(rows, inputs)).astype(np.float32), np.arange(rows) % 2
-    return layers, weights, encoding, X, y, batch_gradient(layers, weights, X, y)
+    return observe(layers, weights, encoding, bounds, Table(X, y)), Table(X, y)
 
 
 @pytest.mark.parametrize(("rows", "inputs"), [(3, 12), (12, 4), (24, 6)])
 def test_batches_of_more_rows_than_inputs_are_told_by_the_hidden_units(rows, inputs):
-    layers, weights, encoding, X, y, gradient = numeric(rows, inputs, rows)
-    bounds = (np.full(inputs, -9, np.float32), np.full(inputs, 9, np.float32))
-    got = invert(
-        layers, weights, gradient, encoding, bounds, rows, np.random.default_rng(0), restarts=1,
-        steps=1,
-    )  # fmt: skip
-    a, b = (np.lexsort(np.c_[t, z].T.round(2)) for t, z in ((got.table.X, got.table.y), (X, y)))
-    np.testing.assert_allclose(got.table.X[a], X[b], atol=1e-3)
-    assert got.table.y[a].tolist() == y[b].tolist()
+    batch, truth = numeric(rows, inputs, rows)
+    got = invert(batch, np.random.default_rng(0), restarts=1, steps=1)
+    a, b = (np.lexsort(np.c_[t.X, t.y].T.round(2)) for t in (got.table, truth))
+    np.testing.assert_allclose(got.table.X[a], truth.X[b], atol=1e-3)
+    assert got.table.y[a].tolist() == truth.y[b].tolist()
     assert got.confidence.min() == 1
 
 
@@ -161,57 +167,57 @@ def test_batches_of_more_rows_than_inputs_are_told_by_the_hidden_units(rows, inp
 def test_rows_of_local_steps_are_told_step_by_step(epochs):
     told = 0
     for seed in range(3):
-        layers, weights, encoding, X, y, _ = numeric(12, 4, seed)
+        batch, rows = numeric(12, 4, seed)
         local = LocalSteps(4, epochs, 0.1)
         orders = local.orders(12, np.random.default_rng(seed))
-        update = local.update(layers, weights, X, y, orders)
-        rng = np.random.default_rng(0)
-        found = rows_of_steps(layers, weights, update, encoding, 12, local, rng)
-        near = np.abs(found.X[:, None] - X[None]).max(axis=2)
+        update = local.update(batch.layers, batch.weights, rows.X, rows.y, orders)
+        found = rows_of_steps(replace(batch, gradient=update), local, np.random.default_rng(0))
+        near = np.abs(found.X[:, None] - rows.X[None]).max(axis=2)
         assert near.min(axis=1).max(initial=0) < 1e-2
-        assert np.array_equal(found.y, y[near.argmin(axis=1)])
+        assert np.array_equal(found.y, rows.y[near.argmin(axis=1)])
         told += len(found)
     assert told >= 30
 
 
 @pytest.mark.parametrize(("change", "sure"), [("none", True), ("noise", False), ("label", False)])
 def test_a_row_is_sure_only_if_it_takes_a_dimension_away(change, sure):
-    layers, weights, encoding, _, _, gradient = numeric(12, 4, 1)
+    batch, _ = numeric(12, 4, 1)
     if change == "noise":
-        more = np.random.default_rng(1).standard_normal(len(gradient))
-        gradient = gradient + 1e-3 * more.astype(np.float32)
+        batch = noisy(batch, 1e-3)
     # of gradients that are twice as large, no row brings its own
-    gradient = gradient * np.float32(2 if change == "label" else 1)
-    found = rows_by_units(layers, weights, gradient, encoding, 12, np.random.default_rng(0))
-    assert bool(len(found)) == sure
+    batch = replace(batch, gradient=batch.gradient * np.float32(2 if change == "label" else 1))
+    assert bool(len(rows_by_units(batch, np.random.default_rng(0)))) == sure
 
 
 def test_noise_is_measured_off_the_second_layer_where_the_first_has_few_inputs():
-    layers, _, encoding, _, _, gradient = numeric(12, 4, 1)
-    noisy = gradient + 0.01 * np.random.default_rng(1).standard_normal(len(gradient))
-    assert noise_of(layers.split(gradient), 12, encoding) < 1e-6
-    assert noise_of(layers.split(noisy), 12, encoding) == pytest.approx(0.01, rel=0.3)
+    batch, _ = numeric(12, 4, 1)
+    assert batch.noise < 1e-6
+    assert noisy(batch, 0.01).noise == pytest.approx(0.01, rel=0.3)
 
 
 def test_what_was_not_sent_counts_for_nothing():
-    layers, weights, encoding, X, y, gradient = problem(seed=1)
+    batch, rows = problem(seed=1)
+    layers, weights, encoding, gradient = (
+        batch.layers, batch.weights, batch.encoding, batch.gradient
+    )  # fmt: skip
     sent = np.abs(gradient) >= np.quantile(np.abs(gradient), 0.8)
     few = layers.split(np.where(sent, gradient, 0).astype(np.float64))
     network, shown = layers.split(weights.astype(np.float64)), layers.split(sent.astype(float))
-    matching, Y = Matching(network, few, shown), np.eye(2)[y][None]
-    at = encoding.encode(X)[None].astype(np.float64)
+    matching, Y = Matching(network, few, shown), np.eye(2)[rows.y][None]
+    at = encoding.encode(rows.X)[None].astype(np.float64)
     assert matching(at, Y)[0] < 1e-9 < 1e-3 < Matching(network, few)(at, Y)[0]
     rng = np.random.default_rng(0)
     there, way = at + 0.3 * rng.normal(size=at.shape), rng.normal(size=at.shape)
     ends = [matching(there + s * way, Y)[0] for s in (1e-6, -1e-6)]
     told = (matching(there, Y)[1] * way).sum()
     np.testing.assert_allclose((ends[0] - ends[1]) / 2e-6, told, rtol=1e-3)
-    how = (layers, weights, np.where(sent, gradient, 0), encoding, encoding.bounds(SCHEMA), 4)
+    batch = replace(batch, gradient=np.where(sent, gradient, 0))
     found = [
-        invert(*how, np.random.default_rng(1), restarts=4, steps=200, exact=False, shown=mask)
+        invert(replace(batch, shown=mask), np.random.default_rng(1), restarts=4, steps=200,
+               exact=False)
         for mask in (None, sent)
-    ]
-    before, after = (accuracy(f.table.X, X, encoding) for f in found)
+    ]  # fmt: skip
+    before, after = (accuracy(f.table.X, rows.X, encoding) for f in found)
     assert after == 1 > before
 
 
@@ -222,25 +228,21 @@ def test_counts_of_labels_add_up():
 
 
 def test_one_class_in_a_batch_is_told_by_the_output_bias():
-    layers, weights, encoding, X, _, _ = problem()
-    gradient = batch_gradient(layers, weights, encoding.encode(X), np.ones(4, np.int64))
-    got = invert(
-        layers, weights, gradient, encoding, encoding.bounds(SCHEMA), 4,
-        np.random.default_rng(0), restarts=2, steps=20,
-    )  # fmt: skip
+    batch, rows = problem()
+    batch = replace(batch, gradient=batch.of(Table(rows.X, np.ones(4, np.int64))))
+    got = invert(batch, np.random.default_rng(0), restarts=2, steps=20)
     assert got.table.y.tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("rows", [4, 40])
 def test_noise_is_measured_off_the_gradient(rows):
-    layers, weights, encoding, X, y, _ = problem(rows)
+    batch, truth = problem(rows)
+    X = truth.X.copy()
     X[:, 0] = np.minimum(X[:, 0], 4)  # one category that no row has
-    gradient = batch_gradient(layers, weights, encoding.encode(X), y)
-    clean = noise_of(layers.split(gradient), rows, encoding)
-    noisy = gradient + 0.01 * np.random.default_rng(1).standard_normal(len(gradient))
-    assert clean < 1e-6
+    batch = replace(batch, gradient=batch.of(Table(X, truth.y)))
+    assert batch.noise < 1e-6
     # the least of many columns is taken: nothing is noise that a column could say
-    assert 0.004 < noise_of(layers.split(noisy), rows, encoding) < 0.013
+    assert 0.004 < noisy(batch, 0.01).noise < 0.013
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +294,9 @@ def public_rows(n, rng):
 
 
 def test_products_of_whitened_gradients_are_those_of_gradients():
-    layers, weights, encoding, X, y, gradient = problem(6)
-    inputs = encoding.encode(X)
-    space = RowGradients.of(layers, weights, gradient, inputs, y, 6, 0.0)
+    batch, rows = problem(6)
+    layers, weights, y, inputs = batch.layers, batch.weights, rows.y, batch.encoding.encode(rows.X)
+    space = RowGradients.of(batch, rows)
     parts, inner, square = space(inputs, y)
     each = [layers.split(batch_gradient(layers, weights, x[None], y[[k]]))
             for k, x in enumerate(inputs)]  # fmt: skip
@@ -312,18 +314,17 @@ def test_products_of_whitened_gradients_are_those_of_gradients():
 def test_likely_rows_that_explain_a_gradient_are_nearer_than_likely_rows():
     scores = []
     for seed in range(4):
-        layers, weights, encoding, *_ = problem(seed=seed)
-        rng = np.random.default_rng(seed)
+        batch, _ = problem(seed=seed)
+        encoding, rng = batch.encoding, np.random.default_rng(seed)
         public, truth = public_rows(400, rng), public_rows(12, rng)
-        gradient = batch_gradient(layers, weights, encoding.encode(truth.X), truth.y)
-        size = float(np.sqrt((gradient**2).mean()))
+        batch = replace(batch, gradient=batch.of(truth), rows=12)
+        size = float(np.sqrt((batch.gradient**2).mean()))
         drawn = matched_consensus([public.take(rng.integers(0, 400, 12)) for _ in range(20)],
                                   accepted_errors(encoding))  # fmt: skip
         found = [accuracy(drawn.X, truth.X, encoding)]
-        for noise in (0.1 * size, 1e4 * size):
-            noisy = gradient + noise * rng.standard_normal(len(gradient)).astype(np.float32)
+        for scale in (0.1 * size, 1e4 * size):
             told, sure = explain_gradient(
-                layers, weights, noisy, encoding, 12, noise, public, np.random.default_rng(seed)
+                noisy(batch, scale, seed), public, np.random.default_rng(seed)
             )
             assert sure.shape == told.X.shape
             assert 0 <= sure.min() <= sure.max() <= 1
@@ -336,22 +337,15 @@ def test_likely_rows_that_explain_a_gradient_are_nearer_than_likely_rows():
 
 def test_more_rows_than_a_search_finds_are_drawn_by_who_has_likely_ones(monkeypatch):
     monkeypatch.setattr("fedtrees.attacks.gradients.posterior._SWEEPS", 10)
-    layers, weights, encoding, *_ = problem()
+    batch, _ = problem()
     rng = np.random.default_rng(0)
     public, truth = public_rows(300, rng), public_rows(60, rng)
-    told = batch_gradient(layers, weights, encoding.encode(truth.X), truth.y)
-    bounds = encoding.bounds(SCHEMA)
-    found = invert(
-        layers, weights, told, encoding, bounds, 60, np.random.default_rng(0), likely=public
-    )
-    alone, _ = explain_gradient(
-        layers, weights, told, encoding, 60, 0.0, public, np.random.default_rng(0)
-    )
+    many = replace(batch, gradient=batch.of(truth), rows=60)
+    found = invert(many, np.random.default_rng(0), likely=public)
+    alone, _ = explain_gradient(many, public, np.random.default_rng(0))
     assert np.array_equal(found.table.X, alone.X)
     # beside few rows without noise nothing is drawn: own rows change nothing
-    few = problem(4)
-    how = (*few[:2], few[5], encoding, bounds, 4)
-    same = [invert(*how, np.random.default_rng(0), likely=rows, restarts=2, steps=20).table.X
+    same = [invert(batch, np.random.default_rng(0), likely=rows, restarts=2, steps=20).table.X
             for rows in (None, public)]  # fmt: skip
     assert np.array_equal(*same)
 
@@ -410,8 +404,9 @@ def test_simulated_local_steps_are_the_protocol_s_own_update():
 def test_on_the_way_one_gradient_of_all_rows_says_what_local_steps_did(batch, epochs):
     apart = []
     for seed in range(5):
-        layers, weights, encoding, X, y, _ = problem(8, seed)
-        local, inputs = LocalSteps(batch, epochs, 0.1), encoding.encode(X)
+        observed, rows = problem(8, seed)
+        layers, weights, y = observed.layers, observed.weights, rows.y
+        local, inputs = LocalSteps(batch, epochs, 0.1), observed.encoding.encode(rows.X)
         steps = local.orders(8, np.random.default_rng(seed))
         moved = local.update(layers, weights, inputs, y, steps)
         half, told = local.as_gradient(weights, moved, 8)
@@ -427,12 +422,12 @@ def off(layers, weights, inputs, y, told):
 
 
 def test_an_update_of_one_step_is_its_gradient():
-    layers, weights, encoding, X, y, gradient = problem(4)
-    local, inputs = LocalSteps(4, 1, 0.1), encoding.encode(X)
-    moved = local.update(layers, weights, inputs, y, [np.arange(4)])
-    at, told = local.as_gradient(weights, moved, 4)
-    assert np.array_equal(at, weights)
-    np.testing.assert_allclose(told, gradient, atol=1e-5)
+    batch, rows = problem(4)
+    local, inputs = LocalSteps(4, 1, 0.1), batch.encoding.encode(rows.X)
+    moved = local.update(batch.layers, batch.weights, inputs, rows.y, [np.arange(4)])
+    at, told = local.as_gradient(batch.weights, moved, 4)
+    assert np.array_equal(at, batch.weights)
+    np.testing.assert_allclose(told, batch.gradient, atol=1e-5)
 
 
 @pytest.mark.extra("torch")

@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.core.coarsening import Rounding
 from fedtrees.core.errors import UsageError
@@ -177,7 +177,7 @@ def _noisy(w, size):
 
 def _variance(w, size):
     return tuple(
-        NodeNoise(np.full(len(t), size**2), np.full(len(t), size**2), size**2, size**2)
+        SumVariance(np.full(len(t), size**2), np.full(len(t), size**2), size**2, size**2)
         for t in w.forest.trees
     )
 

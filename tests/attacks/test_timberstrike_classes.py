@@ -12,7 +12,7 @@ from federations import view_in
 from sklearn.datasets import load_iris, load_wine
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence.sums import victim_sums
+from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.joint import reconstruct as joint
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.timberstrike import Options, reconstruct

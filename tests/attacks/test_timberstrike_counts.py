@@ -8,9 +8,15 @@ import pytest
 from sklearn.datasets import load_breast_cancer
 from timberstrike_world import world
 
-from fedtrees.attacks.evidence import NodeNoise
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    ObservedSums,
+    RowCounts,
+    SumVariance,
+)
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.core.coarsening import Decimals
+from fedtrees.trees.boosted.params import TreeParams
 
 ONE_TREE = Options(max_trees=1, chains=1)
 
@@ -25,7 +31,6 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     """Float32 covers and leaf values of XGBoost itself are precise enough."""
     import xgboost as xgb
 
-    from fedtrees.attacks.evidence import Evidence
     from fedtrees.core.schema import Feature, Schema, Table
     from fedtrees.trees.files.xgboost import from_xgboost_json
 
@@ -36,7 +41,13 @@ def test_statistics_give_exact_counts_on_xgboost_json():
     options = {"objective": "binary:logistic", "max_depth": 4, "tree_method": "hist", "nthread": 1}
     booster = xgb.train(options, train, 1)
     forest = from_xgboost_json(bytes(booster.save_raw("json")))
-    evidence = Evidence(forest.trees, "statistics", forest.base_margin[0], 0.3, 1.0, n_rows=len(y))
+    evidence = BoostingObservations(
+        forest.trees,
+        forest.base_margin[0],
+        TreeParams(),
+        ObservedSums("statistics"),
+        row_counts=RowCounts(len(y)),
+    )
     schema = Schema(tuple(Feature(f"x{k}") for k in range(X.shape[1])), "y")
     counts = guessed.counts(reconstruct(evidence, own, schema, ONE_TREE, np.random.default_rng(0)))[
         0
@@ -121,7 +132,7 @@ def test_known_noise_is_shrunk_not_swallowed():
             h=tree.h + 5 * rng.normal(size=len(tree)),
         )
         variance = np.full(len(tree), 25.0)
-        known = w.evidence(trees=(noisy,), noise=(NodeNoise(variance, variance),))
+        known = w.evidence(trees=(noisy,), noise=(SumVariance(variance, variance),))
         counts = guess_counts(w, known)
         total = (counts.n0 + counts.n1).sum()
         assert total == pytest.approx(len(w.victims), rel=0.1)

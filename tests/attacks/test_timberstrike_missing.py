@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from timberstrike_world import accuracy, structured, world
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.boxes import open_boxes
-from fedtrees.attacks.evidence.prior import reach
+from fedtrees.attacks.reconstruction.boxes import open_boxes
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.prior import reach
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.attacks.timberstrike.points import points
+from fedtrees.attacks.timberstrike.sample_from_boxes import points
 
 
 def damaged(share, seed=0):
@@ -29,7 +29,7 @@ def half():
 
 
 def basis_of(w):
-    return Basis.of(w.evidence(), w.own, w.schema).with_missing_values()
+    return ReconstructionContext.of(w.evidence(), w.own, w.schema).with_missing_values()
 
 
 def test_of_all_leaves_a_rows_own_is_the_one_that_takes_its_values(half):
@@ -110,7 +110,7 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
     turned = tuple(replace(t, default_left=~t.default_left) for t in evidence.trees)
     a, b = (
         guessed.rows(reconstruct(e, w.own, w.schema, Options(chains=2), np.random.default_rng(0)))
-        for e in (evidence, replace(evidence, trees=turned))
+        for e in (evidence, evidence.change(trees=turned))
     )
     np.testing.assert_array_equal(a.X, b.X)
 

@@ -9,13 +9,12 @@ import pytest
 from federations import sample_federation, view_in
 from scipy import stats
 
-from fedtrees.attacks.evidence.clients.victims import victims_of
-from fedtrees.attacks.evidence.counts import NOISE_FLOOR
-from fedtrees.attacks.evidence.equations import equations
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.laws import row_variance
-from fedtrees.attacks.evidence.sums import leaf_sums, victim_sums
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_clients
+from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, leaf_sums, victim_sums
+from fedtrees.attacks.observations.noise_channels import row_variance
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.reconstruction.boxes import Grid
+from fedtrees.attacks.reconstruction.context import equations
 from fedtrees.attacks.timberstrike.attack import TimberStrike, as_published
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
@@ -60,12 +59,12 @@ def true_gradients(rows, done):
 @pytest.mark.parametrize("name", ["fedtree-hist", "nvflare-hist"])
 def test_the_noise_of_a_sum_is_what_evidence_says(name):
     view, victims, done = seen(noise(600), name=name, trees=60)
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     variance = row_variance(view)
     roots, chosen = [], []
     everyone = Table.concat([victims, view.rows])
     for t, (g, n) in enumerate(true_gradients(everyone, done)):
-        tree, known = evidence.trees[t], evidence.noise[t]
+        tree, known = evidence.trees[t], evidence.distortion.noise[t]
         told, rows = leaf_sums(evidence, t)
         np.testing.assert_array_equal(rows, n)
         np.testing.assert_allclose(known.g[tree.leaves], n * variance)
@@ -80,7 +79,7 @@ def test_the_noise_of_a_sum_is_what_evidence_says(name):
 
 def test_every_row_is_counted_and_own_ones_are_taken_out():
     view, victims, done = seen(noise(5))
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     leaves = done.model.apply(victims.X)
     for t, sums in enumerate(victim_sums(evidence, view.rows, len(evidence.trees))):
         counts = np.bincount(leaves[:, t], minlength=len(evidence.trees[t]))
@@ -104,8 +103,8 @@ def test_under_overwhelming_noise_labels_come_out_as_own_rows_have_them():
 
 def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
     view, victims, done = seen(Spec("split-only"), noise(5))
-    evidence = evidence_of(view)
-    assert evidence.level == "values"
+    evidence = read_boosting(view)
+    assert evidence.observed.level == "values"
     leaf = done.model.apply(victims.X)[:, 0]
     truth = np.bincount(leaf, victims.y, len(evidence.trees[0]))[evidence.trees[0].leaves]
     errors = []
@@ -118,9 +117,8 @@ def test_bare_values_of_noisy_sums_are_not_taken_for_whole_rows():
 def test_where_nobody_counts_own_rows_say_how_much_noise_a_leaf_has():
     view, _, _ = seen(Spec("split-only"), noise(30))
     variance = row_variance(view)
-    for tree, known in zip(
-        *(getattr(evidence_of(view), f) for f in ("trees", "noise")), strict=True
-    ):
+    evidence = read_boosting(view)
+    for tree, known in zip(evidence.trees, evidence.distortion.noise, strict=True):
         rows = known.g / variance
         assert rows[0] == pytest.approx(view.n_rows)
         for node in np.flatnonzero(tree.feature >= 0):
@@ -131,7 +129,7 @@ def test_where_nobody_counts_own_rows_say_how_much_noise_a_leaf_has():
 
 def test_bare_values_are_as_uncertain_as_the_sums_behind_them():
     view, _, _ = seen(Spec("split-only"), noise(30))
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     leaves = Grid.of(evidence.trees, len(view.schema.features)).leaves(evidence.trees[1])
     sums = victim_sums(evidence, view.rows, 2)[1]
     _, variance = equations(evidence, 1, sums, leaves)
@@ -150,15 +148,15 @@ def tree_leaf(tree, X):
 
 def test_as_published_gradients_are_read_too_small():
     view, _, _ = seen(noise(1e9))
-    evidence = evidence_of(view)
+    evidence = read_boosting(view)
     read = as_published(evidence)
     assert not read.constant_hessian
-    assert read.noise is None
+    assert read.distortion.noise is None
     for t in range(len(evidence.trees)):
         (g, n), (small, quarter) = leaf_sums(evidence, t), leaf_sums(read, t)
         np.testing.assert_allclose(quarter, n / 4)
         np.testing.assert_allclose(small, g * (n / 4 + 1) / (n + 1), rtol=1e-4, atol=1e-4)
-    plain = evidence_of(seen()[0])
+    plain = read_boosting(seen()[0])
     assert as_published(plain).trees is plain.trees
 
 
@@ -172,20 +170,20 @@ def test_rounding_of_a_defense_never_seen_before_is_read_from_its_channel():
     for step in (0.5, 2.0):
         by = Composition((RoundedStatistics(step),))
         done = train(protocol, over_clients(clients), schema, defense=by, seed=1)
-        evidence = evidence_of(view_of(done, ("client-0",), over_clients(clients)))
-        assert evidence.noise[0].g == pytest.approx(step**2 / 12)
-        assert evidence.noise[0].h == pytest.approx(step**2 / 12)
-        own = evidence_of(view_of(done, ("server",), over_clients(clients)))
-        assert own.noise is None  # it rounds what it sends, not what it has
+        evidence = read_boosting(view_of(done, ("client-0",), over_clients(clients)))
+        assert evidence.distortion.noise[0].g == pytest.approx(step**2 / 12)
+        assert evidence.distortion.noise[0].h == pytest.approx(step**2 / 12)
+        own = read_boosting(view_of(done, ("server",), over_clients(clients)))
+        assert own.distortion.noise is None  # it rounds what it sends, not what it has
 
 
 def test_ignored_noise_is_ignored_in_the_sums_of_single_clients():
     view = view_in(
         "fedtree-hist[trees=2,max_depth=3]", "server", defense="laplace-hist[epsilon=50]"
     )
-    victims = victims_of(view)
+    victims = observe_clients(view)
     assert len(victims) == 3
-    assert all(victim.evidence.noise is not None for victim in victims)
+    assert all(victim.evidence.distortion.noise is not None for victim in victims)
     declared, ignored = (
         guessed.rows(TimberStrike(noise=noise, chains=1).run(view, np.random.default_rng(0)))
         for noise in ("declared", "ignored")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedtrees.attacks.evidence.grid import Grid
-from fedtrees.attacks.evidence.prior import value_ranges
+from fedtrees.attacks.reconstruction.boxes import Grid
+from fedtrees.attacks.reconstruction.prior import value_ranges
 from fedtrees.benchmarks.papers.timberstrike import over_real_columns
 from fedtrees.core.guess import EveryRecord, Guess
 from fedtrees.core.local_data import LocalData, over_clients

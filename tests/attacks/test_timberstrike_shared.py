@@ -13,12 +13,11 @@ from federations import clients_of, leaf_scores, victims_of_all
 from sklearn.datasets import load_breast_cancer, load_iris
 from timberstrike_world import accuracy, structured
 
-from fedtrees.attacks.evidence.clients.blocks import blocks_of
-from fedtrees.attacks.evidence.clients.chains import link
-from fedtrees.attacks.evidence.clients.hessians import hessians_from_gains
-from fedtrees.attacks.evidence.clients.start import own_start
-from fedtrees.attacks.evidence.clients.start_of_values import LeafValues, shares_of_values
-from fedtrees.attacks.evidence.clients.victims import union_of, victims_of
+from fedtrees.attacks.clients.base_score import LeafValues, own_start, shares_of_values
+from fedtrees.attacks.clients.client_trees import blocks_of
+from fedtrees.attacks.clients.linkage import link
+from fedtrees.attacks.clients.masked_hessians import hessians_from_gains
+from fedtrees.attacks.clients.per_client import observe_clients, reconstruct_each_client
 from fedtrees.attacks.timberstrike import reconstruct
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guess import EveryRecord
@@ -151,8 +150,8 @@ def test_leaf_values_alone_give_a_bagging_clients_base_score_and_counts(intercep
     spec = f"flower-bagging[trees=2,max_depth=4,intercept={intercept}]"
     done, view = run(fed, spec, who, defense="split-only")
     told = {b.sender: b.score for b in blocks_of(run(fed, spec, "server")[1]).blocks[:3]}
-    for victim in victims_of(view):
-        assert victim.evidence.level == "values"
+    for victim in observe_clients(view):
+        assert victim.evidence.observed.level == "values"
         assert victim.evidence.base_margin == start_margin(LOGISTIC, told[victim.owner])[0]
     assert counts_exact(fed, done, view) == 1.0
 
@@ -173,7 +172,7 @@ def test_split_only_leaves_values_and_known_base_scores_still_count():
     """Everybody's base score comes with local ensembles: the leaf values alone give the counts."""
     fed = federation()
     done, view = run(fed, "local-ensembles[trees=2,max_depth=3]", defense="split-only")
-    assert all(v.evidence.level == "values" for v in victims_of(view))
+    assert all(v.evidence.observed.level == "values" for v in observe_clients(view))
     assert counts_exact(fed, done, view) >= 0.7
 
 
@@ -194,7 +193,7 @@ def test_rounded_leaf_values_leave_as_many_rows_as_there_are(protocol, decimals,
     defense = f"split-only+leaf-rounding[decimals={decimals}]"
     _, view = run(fed, f"{protocol}[trees=2,max_depth=3]", defense=defense)
     rest = sum(len(c) for c in clients_of(fed)) - len(clients_of(fed)[2])
-    assert sum(v.evidence.n_rows for v in victims_of(view)) == rest
+    assert sum(v.evidence.row_counts.n_rows for v in observe_clients(view)) == rest
     assert len(guessed.rows(attack(view, ONE))) == rest
 
 
@@ -202,7 +201,7 @@ def test_leaf_values_of_the_first_in_the_cycle_count_though_others_are_unseen():
     """One turn: its rows are not all rows that the adversary does not hold."""
     fed = federation()
     done, view = run(fed, "flower-cyclic[trees=1,max_depth=4]", defense="split-only")
-    assert len(victims_of(view)) == 1
+    assert len(observe_clients(view)) == 1
     assert counts_exact(fed, done, view) == 1.0
 
 
@@ -222,7 +221,7 @@ def test_first_trees_start_from_the_clients_own_base_later_ones_from_the_models(
     fed = federation()
     spec = "flower-bagging[trees=3,max_depth=4]"
     blocks = blocks_of(run(fed, spec, "server")[1])
-    for victim in victims_of(run(fed, spec)[1]):
+    for victim in observe_clients(run(fed, spec)[1]):
         evidence, own = victim.evidence, victim.blocks[0]
         told = next(b for b in blocks.blocks if b.first == own.first)
         assert evidence.base_margin == start_margin(LOGISTIC, told.score)[0]
@@ -266,7 +265,7 @@ def test_a_client_knows_its_own_trees_and_reconstructs_the_others():
 def test_the_first_in_the_cycle_is_counted_and_others_are_estimated():
     fed = federation()
     view = run(fed, "flower-cyclic[trees=12,max_depth=3]")[1]
-    victims = victims_of(view)
+    victims = observe_clients(view)
     assert [v.owner for v in victims] == ["client-0", "client-1"]
     assert [v.evidence.is_foreign(0) for v in victims] == [False, True]
     guess = attack(view)
@@ -304,10 +303,12 @@ def test_other_clients_trees_matter():
     view = run(fed, "flower-bagging[trees=20,max_depth=3]")[1]
     truth = victims_of_all(fed, ("client-2",))
     scores = []
-    for victims in (victims_of(view), [_alone(v) for v in victims_of(view)]):
+    for victims in (observe_clients(view), [_alone(v) for v in observe_clients(view)]):
         options = register.make("attack", parse_grid("timberstrike[chains=3]")[0])
         parts, rng = (view.rows, view.schema, options), np.random.default_rng(0)
-        guess = union_of(victims, "statistics", lambda e, p=parts, r=rng: reconstruct(e, *p, r))
+        guess = reconstruct_each_client(
+            victims, "statistics", lambda e, p=parts, r=rng: reconstruct(e, *p, r)
+        )
         scores.append(accuracy(guessed.rows(guess), truth, schema))
     assert scores[0] > scores[1]
 
@@ -315,7 +316,7 @@ def test_other_clients_trees_matter():
 def _alone(victim):
     e = victim.evidence
     mine = [t for t, other in zip(e.trees, e.foreign, strict=True) if not other]
-    bare = replace(e, trees=tuple(mine), foreign=None, restart=None)
+    bare = e.change(trees=tuple(mine), foreign=None, restart=None)
     return replace(victim, evidence=bare)
 
 

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.attacks.evidence.counts import share_out
-from fedtrees.attacks.evidence.maxent import draw_leaves, max_entropy
-from fedtrees.attacks.evidence.prior import ReachableLeaves
-from fedtrees.attacks.timberstrike.milp import solve_counts
-from fedtrees.attacks.timberstrike.moves import redraw_leaves, search_leaves
+from fedtrees.attacks.reconstruction.maxent import draw_leaves, max_entropy
+from fedtrees.attacks.reconstruction.prior import ReachableLeaves
+from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.attacks.timberstrike.assignment_solvers import (
+    redraw_leaves,
+    search_leaves,
+    solve_counts,
+)
 
 
 def problem(n=60, leaves=4, seed=0):
@@ -114,7 +117,7 @@ def test_integer_programme_finds_the_exact_sums_of_a_small_problem():
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-5, 50), min_size=1, max_size=8), st.integers(0, 200))
 def test_sharing_out_keeps_the_total_and_stays_within_one(weights, total):
-    parts = share_out(np.array(weights), total)
+    parts = largest_remainder(np.array(weights), total)
     assert parts.sum() == total
     assert parts.min() >= 0
     w = np.maximum(weights, 0)

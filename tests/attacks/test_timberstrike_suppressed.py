@@ -4,16 +4,16 @@ import guessed
 import numpy as np
 from federations import sample_federation
 
-from fedtrees.attacks.evidence.basis import Basis
-from fedtrees.attacks.evidence.clients.histograms import told_apart
-from fedtrees.attacks.evidence.submission import EvidenceWeight
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.clients.per_client import observe_client_histograms
+from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.reconstruction.context import ReconstructionContext
+from fedtrees.attacks.reconstruction.ensemble_vote import EvidenceWeight
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
@@ -23,7 +23,7 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
     protocol = register.make(
         "protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 6, "max_bin": 32})
     )
-    setting = Setting.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
+    setting = FederationConfig.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
     federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
     done = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
@@ -43,21 +43,21 @@ def evidence_under(defense, principals):
         principals,
         over_clients(clients),
     )
-    return view, evidence_of(view)
+    return view, read_boosting(view)
 
 
 def test_a_client_who_colludes_counts_once_in_an_opened_sum():
     others = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
     alone = evidence_under(Spec("secure-sum"), ("server",))[1]
-    own = told_apart(evidence_under(Spec("split-only"), ("server",))[0])["client-0"]
-    for a, b, mine in zip(others.histograms, alone.histograms, own.histograms, strict=True):
+    own = observe_client_histograms(evidence_under(Spec("split-only"), ("server",))[0])["client-0"]
+    for a, b, mine in zip(*(e.observed.histograms for e in (others, alone, own)), strict=True):
         np.testing.assert_array_equal(a.sums + mine.sums, b.sums)
         np.testing.assert_array_equal(a.totals + mine.totals, b.totals)
 
 
 def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
     view, evidence = evidence_under(Spec("hist-rounding", {"step": 1.0}), ("client-0",))
-    assert evidence.noise is not None
+    assert evidence.distortion.noise is not None
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guessed.rows(guess)) == view.n_rows - len(view.rows)
@@ -69,12 +69,15 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
         name = f"client-{k}"
         seen[name] = evidence_under(Spec("min-bin", {"k": 5}), (name,))
     view, evidence = seen.pop("client-0")
-    basis = Basis.of(evidence, view.rows, view.schema)
+    basis = ReconstructionContext.of(evidence, view.rows, view.schema)
     for t, sums in enumerate(basis.sums):
-        others = sum(e.own_sums[t] for _, e in seen.values())
+        others = sum(e.observed.own_sums[t] for _, e in seen.values())
         np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
-    assert EvidenceWeight.of(exact, Basis.of(exact, view.rows, view.schema), 100).trust == 1
+    assert (
+        EvidenceWeight.of(exact, ReconstructionContext.of(exact, view.rows, view.schema), 100).trust
+        == 1
+    )
 
 
 def test_doubt_covers_what_suppression_took():
@@ -85,8 +88,8 @@ def test_doubt_covers_what_suppression_took():
         made = Composition((register.make("defense", Spec("min-bin", {"k": k})),))
         run = train(protocol, over_clients(clients), schema, defense=made)
         view = view_of(run, ("client-0",), over_clients(clients))
-        evidence = evidence_of(view)
-        basis = Basis.of(evidence, view.rows, view.schema)
+        evidence = read_boosting(view)
+        basis = ReconstructionContext.of(evidence, view.rows, view.schema)
         taken, doubted = [], []
         for t, sums in enumerate(basis.sums):
             leaves, true = run.model.trees[t].leaves, 0.0

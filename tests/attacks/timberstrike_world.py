@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.attacks.evidence import Evidence, NodeHistograms
+from fedtrees.attacks.observations.boosting import (
+    BoostingObservations,
+    NodeHistograms,
+    ObservedSums,
+    RowCounts,
+)
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -29,25 +34,23 @@ class World:
     cuts: Cuts
     params: TreeParams
 
-    def evidence(self, level="statistics", **more) -> Evidence:
+    def evidence(self, level="statistics", **more) -> BoostingObservations:
         trees, start = self.forest.trees, self.forest.base_margin
         if level == "values":
             trees = tuple(replace(t, g=None, h=None, gain=None) for t in trees)
         histograms = None
         if level == "histograms":
             histograms = node_histograms(self.forest, self.cuts, self.everyone, self.params)
-        settings = {
-            "trees": trees,
-            "level": level,
-            "base_margin": start[0] if len(start) == 1 else start,
-            "learning_rate": self.params.learning_rate,
-            "reg_lambda": self.params.reg_lambda,
-            "min_child_weight": self.params.min_child_weight,
-            "n_rows": len(self.own) + len(self.victims),
-            "histograms": histograms,
-            "cuts": self.cuts,
-        }
-        return Evidence(**(settings | more))
+        known = TreeParams(
+            learning_rate=self.params.learning_rate,
+            reg_lambda=self.params.reg_lambda,
+            min_child_weight=self.params.min_child_weight,
+        )
+        margin = more.pop("base_margin", start[0] if len(start) == 1 else start)
+        observed = ObservedSums(level, histograms, self.cuts)
+        rows = RowCounts(len(self.own) + len(self.victims))
+        parts = (more.pop("trees", trees), margin, known, observed)
+        return BoostingObservations(*parts, row_counts=rows).change(**more)
 
     @property
     def everyone(self) -> Table:

@@ -52,7 +52,12 @@ def seen(monkeypatch, *arguments):
         trees = tuple(array.tobytes() for t in evidence.trees for array in (t.value, t.h))
         records = (guessed.rows(guess).X.tobytes(), guessed.rows(guess).y.tobytes())
         counts = tuple((c.n0.tobytes(), c.n1.tobytes()) for c in guessed.counts(guess))
-        known = (evidence.n_rows, evidence.own_inside, evidence.foreign, own.X.tobytes())
+        known = (
+            evidence.row_counts.n_rows,
+            evidence.observed.own_inside,
+            evidence.foreign,
+            own.X.tobytes(),
+        )
         out.append((trees, known, records, counts))
         return guess
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import trained_models as trained
 
-from fedtrees.attacks.evidence.clients.hessians import MAX_LEAVES, hessians_from_gains
+from fedtrees.attacks.clients.masked_hessians import MAX_LEAVES, hessians_from_gains
 from fedtrees.audit import audit
 from fedtrees.audit.readers import read_model
 from fedtrees.audit.training_settings import Settings, infer_settings, leaf_sums

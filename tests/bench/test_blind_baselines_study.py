@@ -18,7 +18,7 @@ from fedtrees.core.guess import Guess, Records
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, score_guess
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import plan
+from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import Suite
 
 
@@ -36,7 +36,7 @@ def suite():
     ],
 )
 def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
-    cells = (c for c in plan(suite).blind if c.threat == threat)
+    cells = (c for c in build_plan(suite).blind if c.threat == threat)
     cell = next(c for c in cells if c.setting.data.name == "pima" and c.setting.seed == 0)
     rows = evaluate_blind(cell, federation_of(cell.setting, data_dir())).rows
     over = over_baseline(cell, data_dir(), blind_baseline(rows).scores)
@@ -48,7 +48,9 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
 
 @pytest.mark.long
 def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
-    cells = [c for c in plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed]
+    cells = [
+        c for c in build_plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed
+    ]
     for threat in ("server", "client"):
         cell = next(c for c in cells if c.threat == threat and c.setting.layout == "horizontal")
         world, roles = federation_of(cell.setting, data_dir()), dict(cell.setting.roles)
@@ -90,7 +92,7 @@ def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
 
 
 def test_there_are_twenty_cells(suite):
-    cells = (c for g in plan(suite).groups for c in g.attacks)
-    trained = {(c.train.protocol, c.train.setting.data, c.train.setting.partition_text, c.threat)
+    cells = (c for g in build_plan(suite).groups for c in g.attacks)
+    trained = {(c.protocol, c.setting.data, c.setting.partition_text, c.threat)
                for c in cells}  # fmt: skip
     assert len(trained) >= 20

@@ -7,7 +7,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, run_training, score_guess
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import AttackCell, plan
+from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import Suite
 from fedtrees.protocols.views import view_of
 
@@ -27,12 +27,12 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
         "defenses": ["none"],
         "attacks": ["timberstrike"],
     }
-    todo = plan(Suite.load("smoke").override(one))
-    (cell,) = [c for c in todo.cells() if isinstance(c, AttackCell)]
+    todo = build_plan(Suite.load("smoke").override(one))
+    (cell,) = [c for c in todo.tasks() if c.stage == "attack"]
     federation = federation_of(cell.setting, None)
     roles = dict(cell.setting.roles)
     principals = Threat.parse(cell.threat, roles).principals(roles)
-    training = run_training(cell.train, federation)
+    training = run_training(cell.training, federation)
     case = federation.case(roles, principals, 0, cell.threat, training)
     victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
     assert victims > GUESSED + 30

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fedtrees
-from fedtrees.experiments.plan import code_digest
+from fedtrees.core.source import code_digest
 
 ROOT = Path(fedtrees.__file__).parent
 LOADED = """

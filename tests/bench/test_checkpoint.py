@@ -15,7 +15,7 @@ from fedtrees.data.partition import Partition
 from fedtrees.experiments import training_cache
 from fedtrees.experiments.evaluate import run_training
 from fedtrees.experiments.federation import spread
-from fedtrees.experiments.plan import Setting, TrainCell
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.views import view_of
@@ -51,8 +51,10 @@ def federation(classes):
 
 def trained(spec, folder, defense="none"):
     grid = parse_grid(spec)[0]
-    setting = Setting.of(DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid))
-    cell = TrainCell(setting, grid, parse_composed([defense])[0])
+    setting = FederationConfig.of(
+        DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
+    )
+    cell = Task.for_training(setting, grid, parse_composed([defense])[0])
     fed = federation(3 if "multi" in spec else 2)
     done = run_training(cell, fed)
     training_cache.save(done, folder, "key")
@@ -115,8 +117,10 @@ def test_what_is_cut_off_or_missing_is_trained_again(tmp_path):
     trained(SPECS[4], tmp_path)
     where, model = training_cache.paths(tmp_path, "key")
     grid = parse_grid(SPECS[4])[0]
-    setting = Setting.of(DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid))
-    cell, fed = TrainCell(setting, grid, parse_composed(["none"])[0]), federation(2)
+    setting = FederationConfig.of(
+        DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
+    )
+    cell, fed = Task.for_training(setting, grid, parse_composed(["none"])[0]), federation(2)
     assert training_cache.load(cell, fed, tmp_path, "key") is not None
     for path in (where, model):
         whole = path.read_bytes()

@@ -19,7 +19,7 @@ from fedtrees.experiments import defaults, environment
 from fedtrees.experiments.defaults import complete_suite, describe_defaults
 from fedtrees.experiments.evaluate import run_training
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import plan
+from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import Suite
 
 QUICK = Suite.load("quick")
@@ -101,7 +101,7 @@ def fitting(options, monkeypatch):
     """Train what is chosen for some options; return protocols and parts of defenses that ran."""
     monkeypatch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
     found = set()
-    for group in plan(complete_suite(Suite.parse(SUITE, "x"), options)).groups:
+    for group in build_plan(complete_suite(Suite.parse(SUITE, "x"), options)).groups:
         try:
             run_training(group.train, federation_of(group.train.setting, None))
         except Unfit:

@@ -190,18 +190,18 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
         "from fedtrees.messages.models import BoostedModel\n"
         "@register.defense('leaky-open')\n"
         "class Open(SplitOnly):\n"
-        "    def outgoing(self, message, ctx):\n"
+        "    def transform_message(self, message, ctx):\n"
         "        return message\n"
         "@register.defense('leaky-idle')\n"
         "class Idle(Open):\n"
-        "    exempts = {**SplitOnly.exempts, BoostedModel: 'a test'}\n"
+        "    permitted_types = {**SplitOnly.permitted_types, BoostedModel: 'a test'}\n"
         "@register.defense('leaky-nowhere')\n"
         "class Nowhere(SplitOnly):\n"
-        "    at = frozenset()\n"
+        "    roles = frozenset()\n"
     )
     load_plugin(file)
     idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.holds]
-    assert any("its guard changes what NodeSplits says" in rule for rule in idle)
+    assert any("it changes NodeSplits, which it handles" in rule for rule in idle)
     assert "fedtree-hist: it acts on something" in idle
     released = [
         f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.holds
@@ -325,11 +325,10 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
         "@register.defense('leaky-split-only')\n"
         "@dataclass(frozen=True)\n"
         "class Leaky(Defense):\n"
-        "    acts_through = frozenset({'outgoing'})\n"
-        "    at = frozenset({'server'})\n"
+        "    roles = frozenset({'server'})\n"
         "    protects = frozenset({Reveal.LABELS})\n"
-        "    guards = (NodeSplits,)\n"
-        "    def outgoing(self, message, ctx):\n"
+        "    handled_types = (NodeSplits,)\n"
+        "    def transform_message(self, message, ctx):\n"
         "        return replace(message, g=None, h=None, gain=None)\n"
     )
     load_plugin(file)
@@ -342,24 +341,28 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
 def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     file = tmp_path / "boastful.py"
     file.write_text(
-        "from dataclasses import dataclass\n"
+        "from dataclasses import dataclass, replace\n"
         "from fedtrees.core.registry import register\n"
         "from fedtrees.messages.horizontal import Histogram\n"
         "from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging\n"
         "@register.protocol('boastful')\n"
         "@dataclass(frozen=True)\n"
         "class Boastful(FlowerBagging):\n"
-        "    says = (*FlowerBagging.says, Histogram)\n"
-        "    serves = FlowerBagging.serves | {'rows', 'gradient_clip'}\n"
+        "    info = replace(FlowerBagging.info,\n"
+        "        message_types=(*FlowerBagging.info.message_types, Histogram),\n"
+        "        capabilities=frozenset({'transform_examples', 'gradient_clip'}))\n"
     )
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
-        "what is declared crosses, or `sometimes` says when (`says`)",
-        "its parties keep to rows (`serves`), or say why not",
-        "its parties keep to gradient_clip (`serves`), or say why not",
+        "what is declared crosses, or `conditional_types` says when (`message_types`)",
+        "its parties keep to transform_examples (`capabilities`), or say why not",
+        "its parties keep to gradient_clip (`capabilities`), or say why not",
     }
-    assert "Histogram" in broken["what is declared crosses, or `sometimes` says when (`says`)"]
+    assert (
+        "Histogram"
+        in broken["what is declared crosses, or `conditional_types` says when (`message_types`)"]
+    )
 
 
 BAD_METRIC = """

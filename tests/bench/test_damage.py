@@ -330,11 +330,10 @@ from fedtrees.defenses.suppression import SplitOnly
 @register.defense("deadly")
 @dataclass(frozen=True)
 class Deadly(SplitOnly):
-    acts_through = SplitOnly.acts_through | {"finish"}
     times: int = 1
     notes: str = ""
 
-    def finish(self, model, ctx):
+    def repair_model(self, model, ctx):
         with open(self.notes, "a+") as out:
             out.write("x")
             out.seek(0)

@@ -9,7 +9,6 @@ from present import here
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
 from fedtrees.experiments.estimate import START, estimate, memory
-from fedtrees.experiments.plan import AttackCell
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
@@ -47,7 +46,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
     }[which]
     for name in ("to compile", "measured"):
         bench = _bench(tmp_path / name, **options, attacks=["timberstrike"])
-        found = estimate(bench.plan, list(bench.plan.cells()), 1, None)
+        found = estimate(bench.plan, list(bench.plan.tasks()), 1, None)
         begun = time.process_time()
         bench.run()
     seconds = time.process_time() - begun + _attack_seconds(bench.folder)
@@ -58,7 +57,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
 def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, tmp_path):
     def cost(name, done=0, **options):
         bench = _bench(tmp_path / name, data=[table], attacks=["timberstrike"], **options)
-        return estimate(bench.plan, list(bench.plan.cells())[done:], 1, None)
+        return estimate(bench.plan, list(bench.plan.tasks())[done:], 1, None)
 
     small = cost("small", protocols=["fedtree-hist[trees=5]"])
     assert cost("deep", protocols=["fedtree-hist[trees=20]"]).cpu_seconds > small.cpu_seconds
@@ -91,7 +90,7 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
     said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
     assert "training rows; its cost grows faster than they do, and it takes 100" in said
     bench.run()
-    (cell,) = [c for c in bench.plan.cells() if isinstance(c, AttackCell)]
+    (cell,) = [c for c in bench.plan.tasks() if c.stage == "attack"]
     result = bench.runner.read(cell)
     assert result["status"] == "skipped"
     assert result["reason"] in said

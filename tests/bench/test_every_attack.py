@@ -11,9 +11,9 @@ import pytest
 from fedtrees.core.attack import contenders
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
+from fedtrees.report.findings import analyze_run
 from fedtrees.report.json_export import summary
 from fedtrees.report.leakage import MARGIN, margin_of
-from fedtrees.report.run_analysis import study_of
 
 SHARED = '"split-only", "leaf-rounding[decimals=1]", "mask-sum-hessian", "min-leaf[k=5]"'
 NOISY = '"laplace-hist[epsilon=1]", "laplace-gradient[epsilon=4]", "hist-rounding[step=0.01]"'
@@ -86,7 +86,7 @@ def large(tmp_path_factory):
 
 @cache
 def reported(folder, margin=None):
-    return summary(study_of(folder, None, margin))
+    return summary(analyze_run(folder, None, margin))
 
 
 def over_better_baseline(row):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba.core import types
 
-from fedtrees.attacks.labels.clustering import _lloyd
+from fedtrees.attacks.labels.graph_methods import _lloyd
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table

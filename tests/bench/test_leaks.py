@@ -27,7 +27,7 @@ from fedtrees.isolation.process import attacks
 UNSAID = "no message carries held values unsaid"
 
 PROTOCOL = """
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar
 import numpy as np
 from fedtrees.core.messages import Message, Reveal, summable
@@ -49,7 +49,7 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.tell("server", self.told(X), why="how far I am")
+            self.net.send("server", self.told(X), why="how far I am")
         return full
 
 class Server(DecidingServer):
@@ -64,13 +64,18 @@ def registered(name, told, client):
     @register.protocol(name)
     @dataclass(frozen=True, kw_only=True)
     class Leaking(FedTreeHist):
-        says = (*FedTreeHist.says, told)
-        sometimes = {**FedTreeHist.sometimes, Histogram: "in another guise"}
+        info = replace(
+            FedTreeHist.info,
+            message_types=(*FedTreeHist.info.message_types, told),
+            conditional_types={
+                **FedTreeHist.info.conditional_types, Histogram: "in another guise"
+            },
+        )
 
-        def party(self, name, role, held, schema, defense):
+        def create_party(self, name, role, held, schema, defense):
             if held is None:
                 return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.gradient_clip)
+            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
 """
 
 LEAKS = {

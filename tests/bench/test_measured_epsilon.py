@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from present import here
 
+from fedtrees.auditing.bounds import noise_found
+from fedtrees.auditing.histograms import _estimate_sums, channels_of_sums
+from fedtrees.auditing.networks import _slopes
 from fedtrees.benchmarks.papers.power import audit_mechanism
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.guarantee import ApproximateDP
@@ -18,10 +21,7 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial
-from fedtrees.privacy.measured import noise_found
-from fedtrees.protocols.canaries import _read, laws_of_sums
 from fedtrees.protocols.horizontal import dp_gbdt
-from fedtrees.protocols.networks import network_canaries
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"
 BOOSTED = "fedtree-hist[trees={},max_depth=1,max_bin=8,cuts=public,base_score=0.5]"
@@ -129,7 +129,7 @@ def test_a_slope_is_the_gradient_times_the_update():
     update = rng.normal(size=layers.parameters).astype(np.float32)
     X, y = rng.normal(size=(7, 6)).astype(np.float32), rng.integers(0, 2, 7)
     told = example_gradients(layers, weights, X, y) @ update
-    assert np.allclose(network_canaries._slopes(layers, weights, update, X, y), told, atol=1e-4)
+    assert np.allclose(_slopes(layers, weights, update, X, y), told, atol=1e-4)
 
 
 @pytest.mark.parametrize("defense", here("defense", ["secure-sum", "masking", "paillier"]))
@@ -159,13 +159,13 @@ def test_what_is_rounded_or_suppressed_weighs_less_in_an_audit():
     )
     run, _ = sample_training(protocol, by)
     message = next(d.message for d in run.transcript if type(d.message) is Histogram)
-    alone, together, row = laws_of_sums(run)
-    _, variance = _read(alone, message.sums[0], message.unit_of("sums")[0])
+    alone, together, row = channels_of_sums(run)
+    _, variance = _estimate_sums(alone, message.sums[0], message.unit_of("sums")[0])
     sent = (message.sums[0] != 0).any(axis=1)
     assert 0 < sent.mean() < 1
     assert variance[sent] == pytest.approx(0.1**2 / 12)
     assert np.isinf(variance[~sent]).all()
-    assert np.isinf(_read(together, message.sums[0], message.unit_of("sums")[0])[1]).all()
+    assert np.isinf(_estimate_sums(together, message.sums[0], message.unit_of("sums")[0])[1]).all()
     assert row == 0
 
 

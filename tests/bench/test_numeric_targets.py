@@ -11,7 +11,6 @@ from fedtrees.experiments.evaluate import (
     run_training,
 )
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import AttackCell, ReferenceCell, TrainCell
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
@@ -25,8 +24,8 @@ OPTIONS = {
 
 def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_path):
     bench = Bench(Suite("numbers").override(OPTIONS, "1"), tmp_path / "run")
-    cells = list(bench.plan.cells())
-    (train,) = [c for c in cells if isinstance(c, TrainCell)]
+    cells = list(bench.plan.tasks())
+    (train,) = [c for c in cells if c.is_training]
     federation = federation_of(train.setting, None)
     training = run_training(train, federation)
     test = federation.test
@@ -35,13 +34,13 @@ def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_pat
     error = training.predict(test.X) - test.y
     assert np.isclose(found["rmse"], np.sqrt(np.mean(error**2)))
     assert np.isclose(found["r2"], 1 - np.mean(error**2) / test.y.var())
-    (reference,) = [c for c in cells if isinstance(c, ReferenceCell)]
+    (reference,) = [c for c in cells if c.stage == "reference"]
     simple = evaluate_reference(reference, federation).rows
     held = np.concatenate([h.y for h in federation.local_data.values()])
     assert [(r["protocol"], r["metric"]) for r in simple] == [
         (p, m) for p in ("local-only", "mean-target") for m in ("r2", "rmse")
     ]
     assert np.isclose(simple[-1]["value"], np.sqrt(np.mean((test.y - held.mean()) ** 2)))
-    (attack,) = [c for c in cells if isinstance(c, AttackCell)]
+    (attack,) = [c for c in cells if c.stage == "attack"]
     with pytest.raises(Unfit, match="works by the classes of rows"):
         evaluate_attack(attack, federation, training, None)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from data_dir import data_dir
 
-from fedtrees.attacks.evidence.sums import victim_sums
-from fedtrees.attacks.evidence.view import evidence_of
+from fedtrees.attacks.counts.leaf_sums import victim_sums
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.guess import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -27,7 +27,7 @@ from fedtrees.experiments.evaluate import (
     with_background,
 )
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import BlindCell, Setting
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.isolation import views
 from fedtrees.protocols.training import train
@@ -42,7 +42,7 @@ PLAIN = "fedtree-hist[trees=4,max_depth=3]"
 def world(data="breast-cancer", protocol=PLAIN, defense="none", seed=0):
     """Train three clients; return the setting, the federation and the training."""
     made = register.make("protocol", parse_grid(protocol)[0])
-    setting = Setting.of(DataRef(data), Spec("iid"), 3, seed, made)
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, made)
     federation = federation_of(setting, data_dir() if data == "pima" else None)
     by = make_defense(parse_composed([defense])[0])
     training = train(
@@ -125,8 +125,8 @@ def test_population_rows_change_nothing_for_an_adversary_with_local_rows(attack)
 
 def test_population_rows_are_counted_in_leaves_but_subtracted_from_no_sum():
     case, view = case_of("server")
-    informed = evidence_of(with_background("timberstrike", view, case))
-    bare, none = evidence_of(view), Table.empty(view.schema)
+    informed = read_boosting(with_background("timberstrike", view, case))
+    bare, none = read_boosting(view), Table.empty(view.schema)
     for t in range(len(bare.trees)):
         with_rows, without = (victim_sums(e, none, t + 1)[t] for e in (informed, bare))
         assert np.array_equal(with_rows.g, without.g)
@@ -149,7 +149,7 @@ def test_the_population_reaches_the_process_of_attacks_and_does_not_change_its_r
 
 def line_of(threat, **options):
     setting, federation, _ = world(**options)
-    return blind_baseline(evaluate_blind(BlindCell(setting, threat), federation).rows)
+    return blind_baseline(evaluate_blind(Task(setting, "blind", threat=threat), federation).rows)
 
 
 def scores(attack, threat, **options):

@@ -107,7 +107,7 @@ def test_counts_without_noise_are_shown_to_the_end():
     [
         ("fedtree-hist", "split-only", None, "no epsilon is claimed"),
         ("dp-forest[epsilon=inf]", "none", None, "no epsilon is claimed"),
-        ("forest-hist", "dp-grid-cuts[epsilon=1]", None, "give it a worst_case"),
+        ("forest-hist", "dp-grid-cuts[epsilon=1]", None, "no canaries are known"),
         ("dp-forest", "none", 0, "runs=0: give 1 or more"),
     ],
 )
@@ -155,7 +155,9 @@ def test_a_summary_is_as_likely_as_its_part_says():
     )
     empty = FeatureSketch(*(np.zeros(0, t) for t in ("f4", "i8", "i4", "f4")))
     for _ in range(600):
-        sent = part.outgoing(empty, ctx)
-        ratios.append(part.log_chance(sent, more, schema) - part.log_chance(sent, X, schema))
+        sent = part.transform_message(empty, ctx)
+        ratios.append(
+            part.log_likelihood(sent, more, schema) - part.log_likelihood(sent, X, schema)
+        )
     assert np.abs(ratios).max() <= 2.0 + 1e-9
     assert np.exp(ratios).mean() == pytest.approx(1, abs=4 * np.std(np.exp(ratios)) / 600**0.5)

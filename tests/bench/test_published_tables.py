@@ -16,7 +16,7 @@ from fedtrees.benchmarks.papers.timberstrike import (
 )
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
-from fedtrees.report import static_figure
+from fedtrees.report.figures import static
 from fedtrees.report.results import load_rows
 
 SUITE = """
@@ -78,7 +78,7 @@ def test_tables_and_figure(rows, tmp_path):
     assert "setting" not in header
     assert len(lines) == len(utility_table(cells).lines) == 3
     assert lines[0][2:4] == ["71.74", "68.6"]
-    drawn = static_figure.save(draw(cells), tmp_path / "figure.svg").read_text()
+    drawn = static.save(draw(cells), tmp_path / "figure.svg").read_text()
     for text in ("published RA", "blind, scored as theirs", "local-ensembles"):
         assert text in drawn
 

@@ -11,13 +11,13 @@ import pytest
 from fedtrees.benchmarks.papers import recipes
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Wish, tried
-from fedtrees.report.cost import Price, Utility
-from fedtrees.report.leakage import Cell
+from fedtrees.report.cost import Utility, UtilityChange
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.recipe import recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
-from fedtrees.report.verdict_text import price as verdict_price
-from fedtrees.report.wording import can, parted, settled
+from fedtrees.report.verdict import price as verdict_price
+from fedtrees.report.wording import can, settled, split_recipe
 
 ROOT = Path(__file__).parents[2]
 TRIALS = recipes.stored()
@@ -29,9 +29,7 @@ EVERYWHERE = [n for n in TRIALS if n != UNDEFENDED and {t.place for t in TRIALS[
 def test_what_is_stored_reads_back_as_it_was():
     again = recipes.read(recipes.write_trials(TRIALS))
     assert recipes.write_trials(again) == recipes.write_trials(TRIALS)
-    assert [c.name for c in recommend(again).candidates] == [
-        c.name for c in recommend(TRIALS).candidates
-    ]
+    assert [c.name for c in recommend(again).recipes] == [c.name for c in recommend(TRIALS).recipes]
     assert recipes.name_of_recipe(recommend(again)) == recipes.name_of_recipe(recommend(TRIALS))
 
 
@@ -59,7 +57,7 @@ def test_no_figure_of_the_recipe_is_written_outside_of_the_generated_part(name):
     found = recommend(TRIALS)
     best = found.choice or found.least
     numbers = [f"{best.price.change.mean:+.3f}", f"{best.price.change.low:+.3f}"]
-    assert not [n for n in (*numbers, parted(best.name)[0], "(blind baseline") if n in rest]
+    assert not [n for n in (*numbers, split_recipe(best.name)[0], "(blind baseline") if n in rest]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -75,7 +73,7 @@ def test_pages_name_the_table_of_the_price_and_its_reading(name):
 
 
 def test_a_price_whose_interval_is_below_zero_is_a_clear_loss():
-    price = Price(Utility("auc"), Estimate(-0.032, -0.062, -0.001), {0: -0.05, 1: -0.014})
+    price = UtilityChange(Utility("auc"), Estimate(-0.032, -0.062, -0.001), {0: -0.05, 1: -0.014})
     assert settled(price) == "a clear loss"
     assert "a clear loss" in verdict_price(price)
     assert "not settled" not in verdict_price(price)
@@ -86,7 +84,7 @@ def cell(scores, populations=(), blinds=None, metric="leaf_mass_exact"):
     n = len(scores)
     lines = {"blinds": blinds or (0.0,) * n, "populations": populations or (math.nan,) * n}
     seeds = tuple(range(n))
-    return Cell(metric, "open", tuple(scores), **lines, advantages=tuple(scores),
+    return LeakageResult(metric, "open", tuple(scores), **lines, advantages=tuple(scores),
                 errors=(0.0,) * n, seeds=seeds, attacks=("joint",))  # fmt: skip
 
 
@@ -122,15 +120,15 @@ def test_nothing_is_named_that_was_not_tested_everywhere():
 def test_a_recipe_that_held_would_be_named(name):
     """With every advantage taken away, and every other recipe as it was."""
     held = [
-        replace(t, cells=tuple(replace(c, state="shut") for c in t.cells)) for t in TRIALS[name]
+        replace(t, results=tuple(replace(c, state="shut") for c in t.results)) for t in TRIALS[name]
     ]
-    (mine,) = (c for c in recommend({**TRIALS, name: held}).candidates if c.name == name)
+    (mine,) = (c for c in recommend({**TRIALS, name: held}).recipes if c.name == name)
     assert mine.holds
     assert mine.shown
 
 
 def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
-    cells = [c for tried in TRIALS.values() for t in tried for c in t.cells]
+    cells = [c for tried in TRIALS.values() for t in tried for c in t.results]
     safe = [c for c in cells if c.state == "shut"]
     assert safe
     for cell in safe:
@@ -141,14 +139,14 @@ def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
 def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
     name = recipes.name_of_recipe(recommend(TRIALS))
     held = [
-        replace(t, cells=tuple(replace(c, state="shut") for c in t.cells)) for t in TRIALS[name]
+        replace(t, results=tuple(replace(c, state="shut") for c in t.results)) for t in TRIALS[name]
     ]
-    cell = held[0].cells[0]
+    cell = held[0].results[0]
     n = len(cell.seeds)
     failed = replace(cell, state="shut", advantages=(-1.0,) * n)
-    held[0] = replace(held[0], cells=(failed, *held[0].cells[1:]))
+    held[0] = replace(held[0], results=(failed, *held[0].results[1:]))
     again = recipes.read(recipes.write_trials({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
-    (mine,) = recommend(again).candidates
+    (mine,) = recommend(again).recipes
     assert mine.holds
     assert not mine.shown
     assert mine.left("person") == 1.0
@@ -159,7 +157,7 @@ def test_rounding_is_not_named():
 
 
 def test_the_default_suite_runs_the_computed_recipe():
-    protocol, defense = parted(recipes.name_of_recipe(recommend(TRIALS)))
+    protocol, defense = split_recipe(recipes.name_of_recipe(recommend(TRIALS)))
     grids = Suite.load("quick").grids
     assert any(protocol in map(str, g.protocols) and defense in map(str, g.defenses) for g in grids)
     (first,) = {(g.data, g.clients, g.threats) for g in grids}  # comparable with the undefended run

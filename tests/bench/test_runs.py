@@ -21,7 +21,7 @@ from fedtrees.core.results import COLUMNS as DESCRIBED
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments import executor, runner
 from fedtrees.experiments.federation import load_dataset
-from fedtrees.experiments.plan import AttackCell, Provenance, Setting, TrainCell, plan
+from fedtrees.experiments.plan import FederationConfig, Provenance, Task, build_plan
 from fedtrees.experiments.session import Bench, reopen
 from fedtrees.experiments.store import Store
 from fedtrees.experiments.suite import DataRef, Suite
@@ -138,14 +138,14 @@ def test_the_first_verdict_waits_for_trainings_of_the_first_protocol_only(tmp_pa
     b = bench(tmp_path / "run", text)
     b.open(resume=False)
     phases = b.remaining()
-    first = {job.cells[0] for job in phases[1]}
+    first = {job.tasks[0] for job in phases[1]}
     assert {train.protocol.name for train in first} == {"fedtree-hist"}
     assert {str(train.defense) for train in first} == {"none", "split-only"}
     settings = {train.setting for train in first}
-    assert {job.cells[0].setting for job in phases[0]} == settings
+    assert {job.tasks[0].setting for job in phases[0]} == settings
     assert {setting.seed for setting in settings} == {0}
-    cells = [cell for phase in phases for job in phase for cell in job.cells]
-    assert Counter(cells) == Counter(b.plan.cells())
+    cells = [cell for phase in phases for job in phase for cell in job.tasks]
+    assert Counter(cells) == Counter(b.plan.tasks())
 
 
 @pytest.mark.long
@@ -166,7 +166,7 @@ def test_cells_that_do_not_apply_have_rows_but_no_files(tmp_path):
     assert all(r["claimed"] and r["adversary"] for r in misfits)
     assert counts["skipped"] == len(skipped)
     files = {p.stem for p in (tmp_path / "run" / "cells").glob("*.json")}
-    described = [c for c in b.plan.cells() if c.key(b.runner.provenance) not in files]
+    described = [c for c in b.plan.tasks() if c.key(b.runner.provenance) not in files]
     assert len(described) == len([r for r in skipped if r["stage"] != "train"])
     again = bench(tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"'))
     again.open(resume=True)
@@ -182,12 +182,12 @@ def test_a_training_whose_adversary_cell_is_lost_is_attacked_again(tmp_path):
     b.open(resume=False)
     b.run()
     rows = rows_of(tmp_path / "run")
-    lost = next(c for c in b.plan.cells() if c.stage == "adversary")
+    lost = next(c for c in b.plan.tasks() if c.stage == "adversary")
     b.store.cells.joinpath(f"{lost.key(b.runner.provenance)}.json").unlink()
     again = bench(tmp_path / "run", text)
     again.open(resume=True)
     (job,) = [job for phase in again.remaining() for job in phase]
-    assert {c.stage for c in job.cells} == {"train", "adversary", "attack"}
+    assert {c.stage for c in job.tasks} == {"train", "adversary", "attack"}
     again.run()
     assert [{**r, "seconds": ""} for r in rows_of(tmp_path / "run")] == [
         {**r, "seconds": ""} for r in rows
@@ -468,26 +468,28 @@ def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypat
 def test_a_cell_s_key_covers_everything_that_matters():
     data = DataRef("wine")
     made = register.make("protocol", Spec("fedtree-hist"))
-    setting = Setting.of(data, Spec("iid"), 3, 0, made)
-    later = Setting.of(data, Spec("iid"), 3, 1, made)
-    more = Setting.of(data, Spec("iid"), 4, 0, made)
-    cell = TrainCell(setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed())
+    setting = FederationConfig.of(data, Spec("iid"), 3, 0, made)
+    later = FederationConfig.of(data, Spec("iid"), 3, 1, made)
+    more = FederationConfig.of(data, Spec("iid"), 4, 0, made)
+    cell = Task.for_training(
+        setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed()
+    )
     provenance = Provenance({data: "d1"})
     keys = {
         cell.key(provenance),
         cell.key(Provenance({data: "d2"})),
         cell.key(Provenance({data: "d1"}, ("plugin",))),
-        TrainCell(later, cell.protocol, Composed()).key(provenance),
-        TrainCell(more, cell.protocol, Composed()).key(provenance),
-        TrainCell(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
+        Task.for_training(later, cell.protocol, Composed()).key(provenance),
+        Task.for_training(more, cell.protocol, Composed()).key(provenance),
+        Task.for_training(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
             provenance
         ),
-        TrainCell(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
-        TrainCell(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
+        Task.for_training(setting, Spec("fedtree-hist", {"trees": 3}), Composed()).key(provenance),
+        Task.for_training(setting, cell.protocol, Composed((Spec("split-only"),))).key(provenance),
     }
     assert len(keys) == 8
     swapped = Spec("fedtree-hist", {"max_depth": 3, "trees": 2})
-    assert TrainCell(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
+    assert Task.for_training(setting, swapped, Composed()).key(provenance) == cell.key(provenance)
 
 
 def test_none_is_added_and_nothing_is_listed_twice():
@@ -496,7 +498,7 @@ def test_none_is_added_and_nothing_is_listed_twice():
     overridden = suite.override({"defenses": ["split-only", "none", "split-only"]})
     for grid in overridden.grids:
         assert [str(d) for d in grid.defenses] == ["none", "split-only"]
-    cells = list(plan(overridden).cells())
+    cells = list(build_plan(overridden).tasks())
     assert len(cells) == len(set(cells))
 
 
@@ -581,10 +583,10 @@ def test_attacks_in_reverse_order_keep_all_cells_if_two_grids_differ_in_their_th
     suite = Suite.load("smoke")
     grid = suite.grids[0]
     two = suite.of((replace(grid, threats=("client",)), replace(grid, threats=("server",))))
-    group = next(g for g in plan(two).groups if len(g.attacks) > 3)
+    group = next(g for g in build_plan(two).groups if len(g.attacks) > 3)
     job = runner.Job((group.train, *group.attacks))
-    turned = job.turned().cells
-    assert sorted(map(id, turned)) == sorted(map(id, job.cells))
-    attacks = [c for c in turned if isinstance(c, AttackCell)]
-    assert attacks == [c for c in job.cells if isinstance(c, AttackCell)][::-1]
+    turned = job.turned().tasks
+    assert sorted(map(id, turned)) == sorted(map(id, job.tasks))
+    attacks = [c for c in turned if c.stage == "attack"]
+    assert attacks == [c for c in job.tasks if c.stage == "attack"][::-1]
     assert list(turned[-len(attacks) :]) == attacks

@@ -21,12 +21,11 @@ class Additive(Rounding):
     additive = True
 
 class Coarse(Defense):
-    acts_through = frozenset({"outgoing"})
     guarantee = Structural()
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
     law = Rounding(0.2)
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         law = self.law.within(*message.unit_of("sums"))
         rng = ctx.rng("mine")
         made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
@@ -118,8 +117,8 @@ GBDT, FOREST = ("horizontal.dp_gbdt", "DPGBDT"), ("forests.dp_forest", "DPForest
 WRONG_LAWS = {
     "scale": (
         *GBDT,
-        "def laws(self, schema):\n"
-        "        told = super().laws(schema)\n"
+        "def noise_channels(self, schema):\n"
+        "        told = super().noise_channels(schema)\n"
         "        if self.noisy:\n"
         "            told[LeafValues, 'g'] = Gaussian(told[LeafValues, 'g'].scale / 2)\n"
         "        return told",
@@ -127,13 +126,13 @@ WRONG_LAWS = {
     ),
     "kind": (
         *FOREST,
-        "def laws(self, schema):\n"
+        "def noise_channels(self, schema):\n"
         "        law = Gaussian(1.4 * self.scale) if self.noisy else None\n"
         "        return {(PrivateForest, 'counts'): law} if law else {}",
         "PrivateForest.counts",
     ),
     "none": (*FOREST, "laws = lambda self, schema: {}", "pure-dp[epsilon=1"),
-    "no exact twin": (*FOREST, "exact = lambda self: None", "without noise (`exact`)"),
+    "no exact twin": (*FOREST, "without_noise = lambda self: None", "(`without_noise`)"),
 }
 
 
@@ -156,4 +155,4 @@ def test_right_laws_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
     assert [f for f in findings if not f.holds] == []
     stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
-    assert sum("is what it states (`laws`)" in f.rule for f in findings) == stated
+    assert sum("is what it states (`noise_channels`)" in f.rule for f in findings) == stated

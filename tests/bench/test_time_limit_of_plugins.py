@@ -24,14 +24,13 @@ from fedtrees.messages.horizontal import Histogram
 @register.defense("sleeps")
 @dataclass(frozen=True)
 class Sleeps(Defense):
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
 
     def claim(self):
         return Structural()
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         time.sleep(600)
         return message
 """

@@ -9,13 +9,13 @@ from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.defaults import complete_suite
 from fedtrees.experiments.federation import load_dataset
-from fedtrees.experiments.plan import ReferenceCell, plan
+from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import DataRef, Suite
 
 
 def threats(suite):
     found = {}
-    for cell in plan(suite).blind:
+    for cell in build_plan(suite).blind:
         roles = {role for _, role in cell.setting.roles}
         found.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
     return found
@@ -134,8 +134,8 @@ def test_references_are_there_for_every_setting():
     suite = complete_suite(
         Suite.load("quick"), {"protocols": ["secureboost", "vertical-forest"]}, "1"
     )
-    kinds = [type(c) for c in plan(suite).references]
-    assert kinds == [ReferenceCell] * 2
+    stages = [c.stage for c in build_plan(suite).references]
+    assert stages == ["reference"] * 2
 
 
 def test_files_that_changed_are_read_again(tmp_path):

@@ -123,7 +123,7 @@ def test_a_leaking_protocol_is_caught():
     honest = made("secure-sum+public-cuts")
     (found,) = views(replace(honest, protocol=Marking(**vars(honest.protocol))), ["server"])
     assert splits(found, pool_types(FEW))[1] > 0
-    assert Histogram in Marking.says
+    assert Histogram in Marking.info.message_types
 
 
 class Open(SecureSum):

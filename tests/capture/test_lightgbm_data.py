@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from captures import HERE, decoded, rows
 
-from fedtrees.attacks.mappers.attack import BinMapperReading, SingleRowBins
+from fedtrees.attacks.lightgbm.attack import BinMapperReading, SingleRowBins
 from fedtrees.attacks.peeling.attack import HistogramPeeling
+from fedtrees.attacks.peeling.bin_values import to_bins
 from fedtrees.attacks.peeling.sources import machine_sources, told_whole
-from fedtrees.attacks.peeling.values import to_bins
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting

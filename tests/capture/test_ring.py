@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from captures import capture, decoded, rows, told_of
 
-from fedtrees.attacks.evidence.shares import counts
+from fedtrees.attacks.observations.lightgbm import counts
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.readings import readings
 from fedtrees.capture.records import Capture, Run, Writer

@@ -13,7 +13,7 @@ from columns import run, seen_by, table_of
 from federations import sample_federation
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from fedtrees.attacks.mappers.attack import RingSegments
+from fedtrees.attacks.lightgbm.attack import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.plaintext import ClearGradients, SplitValues
 from fedtrees.attacks.sketch_reading import SketchReading

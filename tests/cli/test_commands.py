@@ -221,7 +221,10 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
-        (("bench", "--data", "wine", "--client-column", "x"), "--client-column: only with a"),
+        (
+            ("bench", "--data", "wine", "--client-column", "x"),
+            "--client-column: this option describes a table of your own",
+        ),
         (
             ("bench", "--csv", "a.csv,", "--target", "y", "--id", "i"),
             "'a.csv,' lacks the name of a",

@@ -134,7 +134,7 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (2, ("--data", "wine-4"), "did you mean 'wine-3'"),
         (2, ("--data", "wine", "--csv", "t.csv", "--target", "y"), "not both"),
         (2, ("--csv", "t.csv"), "--target COLUMN"),
-        (2, ("--task", "number"), "only with a table of one's own; give --csv"),
+        (2, ("--task", "number"), "describes a table of your own; give it with --csv"),
         (2, ("--out", "absent/m.json"), "no folder absent"),
         (2, ("--out", "m.npz"), "end the name in .json"),
         (2, ("-p", "forest-hist", "--out", "m.json"), "end the name in .npz"),

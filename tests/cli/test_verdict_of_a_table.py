@@ -17,8 +17,8 @@ import pytest
 from fedtrees.api import Run
 from fedtrees.cli.main import main
 from fedtrees.experiments.suite import Grid, Suite
+from fedtrees.report.findings import analyze_run
 from fedtrees.report.page import without_folders
-from fedtrees.report.run_analysis import study_of
 
 N, HELD_OUT = 100, 20
 PRIVATE = 'ward "7" of \\ Olten'  # a folder
@@ -115,7 +115,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def said(run):
-    return study_of(run, None, None).findings
+    return analyze_run(run)
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_every_cell_is_what_the_records_say(run, said):
     for adversary in found.tested:
         for defense in found.defenses:
             for metric in adversary.metrics:
-                cell = adversary.cell(defense.spec, metric)
+                cell = adversary.result(defense.spec, metric)
                 if cell.scores:
                     score, blind = records.worst(adversary.threat, defense.spec, metric)
                     assert cell.score == pytest.approx(score, abs=1e-9), (defense.spec, metric)

@@ -83,7 +83,7 @@ def test_jobs_that_travel_and_are_lost_leave_the_same_rows(made):
     far = Far(there, lose=(0, 3))
     counts = there.run(engine=far)
     pd.testing.assert_frame_equal(rows_of(here), rows_of(there))
-    assert counts.total() == sum(1 for _ in there.plan.cells())
+    assert counts.total() == sum(1 for _ in there.plan.tasks())
     assert len(far.jobs) > 2
 
 
@@ -128,7 +128,7 @@ def test_cells_of_other_jobs_and_damaged_ones_are_not_taken(made):
     bench = made("run")
     bench.open(resume=False)
     first, second = bench.remaining()[0][:2]
-    key = second.cells[0].key(bench.runner.provenance)
+    key = second.tasks[0].key(bench.runner.provenance)
     accept(Done([], {key: b"{}"}), first, bench.runner)
     assert not (bench.store.cells / f"{key}.json").exists()
     with pytest.raises(StoreError, match="damaged"):

@@ -19,9 +19,8 @@ class First(Defense):
     """A designer's first defense, in several variants."""
 
     how: str = "new array"
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
 
     def claim(self):
         return Structural()
@@ -29,7 +28,7 @@ class First(Defense):
     def channels(self, schema, parameters):
         return {(Histogram, "sums"): Gaussian(0.1)}
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         noise = ctx.rng("noise").normal(0, 1, message.sums.shape)
         if self.how == "new array":
             return replace(message, sums=message.sums + noise)
@@ -64,7 +63,7 @@ def test_noise_of_another_type_is_refused_with_the_line_the_field_its_unit_and_a
 
 
 def test_a_hook_that_returns_no_message_is_refused():
-    with pytest.raises(ProtocolError, match="outgoing returned a NoneType"):
+    with pytest.raises(ProtocolError, match="transform_message returned a NoneType"):
         trained("nothing")
 
 

@@ -17,7 +17,7 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments.disclosure import briefly
 from fedtrees.experiments.evaluate import evaluate_adversary, evaluate_training, run_training
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import AdversaryCell, Setting, TrainCell
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 
@@ -50,12 +50,14 @@ OTHER = {
 def test_every_key_of_every_protocol_is_in_the_table(name):
     spec = briefly(Spec(name))
     protocol = register.make("protocol", spec)
-    setting = Setting.of(DataRef(protocol.example), Spec("iid"), 3, 0, protocol)
-    cell, federation = TrainCell(setting, spec, Composed()), federation_of(setting, None)
+    setting = FederationConfig.of(
+        DataRef(protocol.info.example_dataset), Spec("iid"), 3, 0, protocol
+    )
+    cell, federation = Task.for_training(setting, spec, Composed()), federation_of(setting, None)
     training = run_training(cell, federation)
-    threat = next(iter(protocol.adversaries))
+    threat = next(iter(protocol.info.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
-    rows += evaluate_adversary(AdversaryCell(setting, cell, threat), federation, training).rows
+    rows += evaluate_adversary(cell.under(threat), federation, training).rows
     known = results.measures()
     for row in rows:
         measure = known[row["metric"]]

@@ -7,7 +7,7 @@ from federations import network_of
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, ProtocolError, UnguardedMessageError
-from fedtrees.core.messages import Reveal, Sealed, closed
+from fedtrees.core.messages import Reveal, Sealed, has_sealed_field
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.transcript import Transcript
@@ -43,8 +43,8 @@ def network(defense=None, summed=()):
 def test_replies_come_in_party_order_and_every_crossing_is_recorded():
     net, server = network()
     with acting(server):
-        replies = net.ask("client", LabelSumsRequest(), why="to count")
-        net.tell("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
+        replies = net.request("client", LabelSumsRequest(), why="to count")
+        net.send("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
     assert [r.sums.tolist() for r in replies] == [[1, 2], [10, 20]]
     crossings = [(d.sender, d.receivers, type(d.message).__name__) for d in net.transcript]
     assert crossings == [
@@ -60,26 +60,26 @@ def test_replies_come_in_party_order_and_every_crossing_is_recorded():
 def test_only_an_acting_party_of_the_network_sends_and_says_why():
     net, server = network()
     with pytest.raises(ProtocolError, match="only a party"):
-        net.tell("client", BaseScore(np.zeros(1, np.float32)), why="x")
+        net.send("client", BaseScore(np.zeros(1, np.float32)), why="x")
     with acting(server), pytest.raises(ProtocolError, match="needs a reason"):
-        net.tell("client", BaseScore(np.zeros(1, np.float32)), why="")
+        net.send("client", BaseScore(np.zeros(1, np.float32)), why="")
     with acting(server), pytest.raises(ProtocolError, match="did you mean 'client'"):
-        net.tell("clients", BaseScore(np.zeros(1, np.float32)), why="x")
+        net.send("clients", BaseScore(np.zeros(1, np.float32)), why="x")
 
 
 def test_a_secure_sum_opens_the_sum_alone():
     net, server = network(summed=(LabelSums,))
     with acting(server):
-        (total,) = net.ask("client", LabelSumsRequest(), why="to count")
+        total = net.request_sum("client", LabelSumsRequest(), why="to count")
     assert total.sums.tolist() == [11, 22]
     seen = [s for s in see(net.transcript, ("server",)) if isinstance(s.message, LabelSums)]
-    assert [(s.sender, s.message.sums) for s in seen if closed(s.message)] == [
+    assert [(s.sender, s.message.sums) for s in seen if has_sealed_field(s.message)] == [
         (f"client-{i}", Sealed((), (2,), "<i8", 16)) for i in (0, 1)
     ]
-    opened = [(s.sender, s.message.sums.tolist()) for s in seen if not closed(s.message)]
+    opened = [(s.sender, s.message.sums.tolist()) for s in seen if not has_sealed_field(s.message)]
     assert opened == [("server", [11, 22])]
     own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert closed(own[0])  # what it put in follows from its holding
+    assert has_sealed_field(own[0])  # what it put in follows from its holding
     both = see(net.transcript, ("client-0", "client-1"))
     assert not any(s.opened for s in both)
     alone = [s for s in see(net.transcript, ("client-1",)) if s.sender == "client-0"]
@@ -89,8 +89,8 @@ def test_a_secure_sum_opens_the_sum_alone():
 def test_adding_a_colluder_never_shrinks_a_view():
     net, server = network()
     with acting(server):
-        net.ask("client", LabelSumsRequest(), why="to count")
-        net.tell("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
+        net.request("client", LabelSumsRequest(), why="to count")
+        net.send("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
     names = list(net.transcript.roles)
     for name in names:
         alone = see(net.transcript, (name,))
@@ -101,28 +101,27 @@ def test_adding_a_colluder_never_shrinks_a_view():
 
 @dataclass(frozen=True)
 class Claims(Defense):
-    at = frozenset({"client"})
+    roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS})
 
 
 def test_an_unguarded_message_stops_the_run_before_it_is_sent():
     net, server = network(Composition((Claims(),)))
     with acting(server), pytest.raises(UnguardedMessageError, match="LabelSums"):
-        net.ask("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), why="to count")
     assert [type(d.message).__name__ for d in net.transcript] == ["LabelSumsRequest"]
 
 
 @dataclass(frozen=True)
 class Exempting(Claims):
-    exempts = {LabelSums: "a test"}
+    permitted_types = {LabelSums: "a test"}
 
 
 @dataclass(frozen=True)
 class Doubling(Claims):
-    acts_through = frozenset({"outgoing"})
-    guards = (LabelSums,)
+    handled_types = (LabelSums,)
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         return LabelSums(message.sums * 2)
 
 
@@ -130,22 +129,22 @@ def test_a_guard_or_a_reasoned_exemption_lets_it_through():
     for defense, expected in ((Exempting(), [1, 2]), (Doubling(), [2, 4])):
         net, server = network(Composition((defense,)))
         with acting(server):
-            replies = net.ask("client", LabelSumsRequest(), why="to count")
+            replies = net.request("client", LabelSumsRequest(), why="to count")
         assert replies[0].sums.tolist() == expected
 
 
 def test_in_a_composition_every_part_must_agree():
     net, server = network(Composition((Doubling(), Claims())))
     with acting(server), pytest.raises(UnguardedMessageError):
-        net.ask("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), why="to count")
 
 
 def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     net, server = network(summed=(LabelSums,))
     with acting(server):
-        net.ask("client", LabelSumsRequest(), why="to count")
-    net.context("client-0").spend("laplace", l1=1.0, scale=2.0, what="LabelSums")
-    net.settle(["client-0"])
+        net.request("client", LabelSumsRequest(), why="to count")
+    net.context("client-0").record_release("laplace", l1=1.0, scale=2.0, what="LabelSums")
+    net.collect_spending(["client-0"])
     path = tmp_path / "t.npz"
     net.transcript.save(path)
     back = Transcript.load(path)

@@ -11,7 +11,7 @@ from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import Sealed, closed, sealed
+from fedtrees.core.messages import Sealed, has_sealed_field, seal_sums
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC, Transcript
@@ -89,7 +89,7 @@ def test_the_server_opens_totals_and_nobody_else_has_them(pair):
     server = view_of(summed, ("server",), held)
     opened = [s for s in server.seen if s.opened]
     assert {type(s.message) for s in opened} >= set(KINDS[name])
-    assert not any(closed(s.message) for s in opened)
+    assert not any(has_sealed_field(s.message) for s in opened)
     for kind in KINDS[name]:
         totals = [sums_of(s.message) for s in opened if type(s.message) is kind]
         single = [sums_of(m) for _, m in view_of(plain, ("server",), held).messages(kind)]
@@ -102,10 +102,10 @@ def test_the_server_opens_totals_and_nobody_else_has_them(pair):
         seen = view_of(summed, (other,), held).seen
         assert not any(s.opened for s in seen)
         others = [s.message for s in seen if s.sender != other]
-        assert not any(type(m) in KINDS[name] and not closed(m) for m in others)
+        assert not any(type(m) in KINDS[name] and not has_sealed_field(m) for m in others)
         own = [s.message for s in seen if s.sender == other and type(s.message) in KINDS[name]]
         assert (len(own) > 0) == (other in held)
-        assert not any(map(closed, own))  # what it put in itself
+        assert not any(map(has_sealed_field, own))  # what it put in itself
     every = view_of(summed, tuple(held), held).seen
     assert not any(s.opened for s in every)  # all clients together open none either
 
@@ -154,7 +154,7 @@ def arrays(thing):
 
 def test_sealed_fields_survive_the_codec_and_the_transcript_file(pair, tmp_path):
     _, _, summed, _ = pair
-    hidden = [d for d in summed.transcript if closed(d.message)]
+    hidden = [d for d in summed.transcript if has_sealed_field(d.message)]
     for d in hidden:
         back = decode(encode(d.message))
         for f in fields(d.message):
@@ -163,7 +163,9 @@ def test_sealed_fields_survive_the_codec_and_the_transcript_file(pair, tmp_path)
     path = tmp_path / "run.npz"
     summed.transcript.save(path)
     again = Transcript.load(path)
-    assert [closed(d.message) for d in again] == [closed(d.message) for d in summed.transcript]
+    assert [has_sealed_field(d.message) for d in again] == [
+        has_sealed_field(d.message) for d in summed.transcript
+    ]
     assert again.traffic() == summed.transcript.traffic()
     assert again.acted == summed.transcript.acted == {0}
     assert again.coordinator == "server"
@@ -178,7 +180,7 @@ def test_a_sealed_value_with_a_payload_comes_back_whole():
     )
     back = decode(encode(message))
     assert back.sums == message.sums
-    assert closed(back)
+    assert has_sealed_field(back)
     with pytest.raises(DataError):
         decode(encode(message)[:-40])
 
@@ -187,9 +189,9 @@ def test_sealing_hides_what_is_summed_and_counts_as_much():
     open_one = Histogram(
         2, np.arange(3, dtype=np.int32), np.ones((3, 5, 2), np.int64), np.ones((3, 2), np.int64)
     )
-    hidden = sealed(open_one, "server")
-    assert not closed(open_one)
-    assert closed(hidden)
+    hidden = seal_sums(open_one, "server")
+    assert not has_sealed_field(open_one)
+    assert has_sealed_field(hidden)
     assert hidden.sums == Sealed(("server",), (3, 5, 2), "<i8", 240)
     assert hidden.totals == Sealed(("server",), (3, 2), "<i8", 48)
     assert hidden.nodes.tolist() == [0, 1, 2]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense, Stage
+from fedtrees.core.defense import Defense, ExampleStage
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import (
     Declared,
@@ -85,15 +85,14 @@ def test_only_what_a_party_tells_itself_alone_costs_nothing():
 
 
 class Labels(Defense):
-    acts_through = frozenset({"rows"})
-    name, acts_on = "flip", frozenset({"labels"})
+    name, example_stages = "flip", frozenset({"labels"})
 
-    def rows(self, stage: Stage, values, ctx):
+    def transform_examples(self, stage: ExampleStage, values, ctx):
         return 1 - values if stage.kind == "labels" else values
 
 
 class Nowhere(Defense):
-    name, at, guards = "nowhere", frozenset({"cleint"}), (Histogram,)
+    name, roles, handled_types = "nowhere", frozenset({"cleint"}), (Histogram,)
 
 
 def test_labels_pass_defenses_everywhere_and_a_role_that_is_not_there_is_named():

@@ -11,16 +11,13 @@ from gmpy2 import invert, jacobi
 from scipy.stats import binomtest
 from seeded_keys import EncryptedSums, SeededRandomness
 
-from fedtrees.crypto import paillier
+from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner
+from fedtrees.crypto.costs import MARK_BYTES, OperationCounter
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import DJNObfuscators
-from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
-from fedtrees.crypto.vectors import BlindVectors, KeyedVectors
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.row_sums import Sums
-from fedtrees.sealing.sizes import MARK_BYTES
-from fedtrees.sealing.slots import Slots
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.vectors import VectorEvaluator, VectorKeyOwner
 
 TRIALS = 200
 SURE = 1e-6
@@ -29,7 +26,7 @@ SURE = 1e-6
 def symbols(payload, public):
     """Return the Jacobi symbols of ciphertexts modulo n, those of their obfuscators."""
     size = public.bits // 4
-    found = paillier.from_bytes(payload, len(payload) // size, public)
+    found = public.read_ciphertexts(payload, len(payload) // size)
     return [int(jacobi(c % public.modulus, public.modulus)) for c in found]
 
 
@@ -38,25 +35,28 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
     """Rows of value 0 in bin 0: all but the first, or all but one of the other symbol."""
     n, rng = 24, np.random.default_rng(7)
     slots, rows = Slots(1, n), np.zeros((n, 1), dtype=np.int64)
-    keyed, blind = KeyedRowSums(512, Ledger(), keys), BlindRowSums(Ledger(), SeededRandomness(3))
+    keyed, blind = (
+        BinSumKeyOwner(512, OperationCounter(), keys),
+        BinSumEvaluator(OperationCounter(), SeededRandomness(3)),
+    )
     blind.learn(keyed.public_key(), 512)
-    keyed._own.randomness = SeededRandomness(4)
+    keyed._obfuscators.randomness = SeededRandomness(4)
     short = DJNObfuscators(keys.public, randomness=SeededRandomness(5))
-    sums = Sums(np.array([n]), np.array([2]), 1, slots)
+    sums = BinLayout(np.array([n]), np.array([2]), 1, slots)
     right = 0
     for _ in range(TRIALS):
-        sent = keyed.encrypted(rows, slots)
+        sent = keyed.encrypt(rows, slots)
         known = symbols(sent[MARK_BYTES:], keys.public)
         other = known.index(-known[0])
         left_out = [0, other][rng.integers(2)]
         codes = (np.arange(n) == left_out).astype(np.int64)[:, None]
         nodes = np.zeros(n, dtype=np.int64)
         if hiding == "r^n":  # what crosses
-            payload = blind.summed("passive", sent, sums, lambda c=codes, at=nodes: (c, at), None)
+            payload = blind.sum_rows("passive", sent, sums, lambda c=codes, at=nodes: (c, at), None)
         else:
             sealed = EncryptedRows.from_payload(sent, keys.public, slots, rows.shape)
             packed = sealed.sums(codes, nodes, (1, 2)).packed(short)
-            payload = paillier.to_bytes(packed.ciphertexts, keys.public)
+            payload = keys.public.write_ciphertexts(packed.ciphertexts)
         seen = symbols(payload[-128:], keys.public)[0]  # of the lowest place of the last ciphertext
         guess = 0 if seen == np.prod(known) * known[0] else other
         right += guess == left_out
@@ -68,34 +68,35 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
 
 def test_gradients_for_the_arbiter_are_hidden_by_the_whole_group(keys):
     """Scores are nobody's sums, and keep the symbol of all short powers; gradients have either."""
-    keyed, blind = KeyedVectors(512, Ledger(), keys), BlindVectors(Ledger())
+    keyed, blind = (
+        VectorKeyOwner(512, OperationCounter(), keys),
+        VectorEvaluator(OperationCounter()),
+    )
     blind.learn(keyed.public_key(), 512)
     blind._plain.randomness = SeededRandomness(6)
     zero = np.array([0] * TRIALS, dtype=object)
-    scores = blind.encrypted("z", np.array([3, 5], dtype=object))
+    scores = blind.encrypt("z", np.array([3, 5], dtype=object))
     assert {*symbols(scores, keys.public)} == {1}
     matrix = np.array([[1, 2]] * TRIALS, dtype=object)
-    gradient = blind.combined("g", {"z": (scores, matrix)}, zero, opens=True)
+    gradient = blind.combine("g", {"z": (scores, matrix)}, zero, opens=True)
     minus = symbols(gradient, keys.public).count(-1)
     assert binomtest(minus, TRIALS).pvalue > SURE
-    assert keyed.opened("g", gradient, TRIALS).tolist() == [13] * TRIALS
+    assert keyed.decrypt("g", gradient, TRIALS).tolist() == [13] * TRIALS
 
 
 @pytest.mark.parametrize("opens", [False, True])
 def test_who_encrypted_the_scores_cannot_take_them_out_of_the_residuals(keys, opens):
     """A passive party divides by its own ciphertexts: labels would be left, 1 + n y modulo n^2."""
-    blind = BlindVectors(Ledger())
-    blind.learn(KeyedVectors(512, Ledger(), keys).public_key(), 512)
+    blind = VectorEvaluator(OperationCounter())
+    blind.learn(VectorKeyOwner(512, OperationCounter(), keys).public_key(), 512)
     y, n = np.array([0, 1, 1, 0], dtype=object), keys.public.modulus
-    scores = blind.encrypted("z", y)
-    residuals = blind.combined(
-        "d", {"z": (scores, np.array([3] * 4, dtype=object))}, y, opens=opens
-    )
-    mine, told = (paillier.from_bytes(t, 4, keys.public) for t in (scores, residuals))
+    scores = blind.encrypt("z", y)
+    residuals = blind.combine("d", {"z": (scores, np.array([3] * 4, dtype=object))}, y, opens=opens)
+    mine, told = (keys.public.read_ciphertexts(t, 4) for t in (scores, residuals))
     left = [d * invert(z**3, n * n) % (n * n) for z, d in zip(mine, told, strict=True)]
     assert len({*left}) == 4
     assert not any(c % n == 1 for c in left)
-    assert paillier.decrypt(left, keys, Ledger()) == y.tolist()
+    assert keys.decrypt(left, OperationCounter()) == y.tolist()
 
 
 def test_sums_over_clients_are_made_of_what_their_opener_never_saw(keys, monkeypatch):

@@ -12,17 +12,18 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.defenses.masking import MaskedSums, Masking
+from fedtrees.crypto.masking import MaskedAggregation
+from fedtrees.crypto.primitives import ExposureError, MissingPartyError, TooFewPartiesError
+from fedtrees.defenses.masking import Masking
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.aggregation import MaskSurvivors
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.sealing.errors import ExposureError, MissingPartyError, TooFewPartiesError
 
 ALL = ("client-0", "client-1", "client-2", "client-3")
 RUNS = {
@@ -42,8 +43,12 @@ class Losing(Masking):
     real: bool = True
     name = "masking"
 
-    def aggregation(self):
-        return MaskedSums(self.threshold, self.real, self.lost, exposing=self.exposing)
+    def secure_aggregation(self):
+        made = MaskedAggregation(
+            self.threshold, ideal=not self.real, dropout=0.0, exposing=self.exposing
+        )
+        made.loses = self.lost or made.loses
+        return made
 
 
 def run(protocol, defense="", clients=4, federation=None, seed=1):
@@ -85,8 +90,8 @@ def test_dropout_is_the_same_real_and_ideal(dropped):
     assert all(costs[name] == others[name] for name in costs if "cpu" not in name)
     for who in ("server", *ALL):
         views = [view_of(t, (who,), held).seen for t in (real, ideal)]
-        assert [encode(emptied(s.message)) for s in views[0]] == [
-            encode(emptied(s.message)) for s in views[1]
+        assert [encode(without_payload(s.message)) for s in views[0]] == [
+            encode(without_payload(s.message)) for s in views[1]
         ]
 
 

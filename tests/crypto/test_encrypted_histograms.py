@@ -5,13 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram, with_siblings
+from fedtrees.crypto.costs import OperationCounter, histogram_traffic
+from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.obfuscators import DJNObfuscators
-from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.sizes import histogram
-from fedtrees.sealing.slots import Slots
+from fedtrees.crypto.obfuscators import DJNObfuscators, OwnerObfuscators
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError, WrongKeyError
 
 LIMIT = 2**20
 
@@ -67,8 +66,8 @@ def test_extreme_rows_in_one_bin_do_not_overflow(keys, owner):
 def test_class_counts_share_a_plaintext(keys, owner):
     labels = np.array([0, 2, 1, 2, 2])
     rows = np.eye(3, dtype=np.int64)[labels]
-    ledger = Ledger()
-    sealed = EncryptedRows.of(rows, Slots(1, 5), owner, ledger)
+    ledger = OperationCounter()
+    sealed = EncryptedRows.of(rows, Slots(1, 5), OwnerObfuscators(keys, ledger))
     assert ledger.done["encrypted"] == 5
     bins = np.array([[0], [1], [0], [1], [0]])
     found = sealed.sums(bins, np.zeros(5, int), (1, 2)).packed(owner).opened(keys)
@@ -86,12 +85,12 @@ def test_how_much_crosses_is_known_before(keys, owner):
         packed = rows.sums(bins, nodes, (2, n_bins)).packed(owner)
         sizes.add(len(packed.payload))
         sent.add(int(packed.sent.sum()))
-    assert sizes == {histogram([4, 2], features, n_bins, 2, slots, 512).nbytes}
+    assert sizes == {histogram_traffic([4, 2], features, n_bins, 2, slots, 512).nbytes}
     assert sent == {features * (4 + 2)}
 
 
 def test_the_work_is_one_addition_a_row_and_one_shift_a_bin(keys, owner):
-    ledger, n, features, n_bins = Ledger(), 50, 2, 4
+    ledger, n, features, n_bins = OperationCounter(), 50, 2, 4
     rng = np.random.default_rng(0)
     bins = np.concatenate(
         [np.tile(np.arange(n_bins), (features, 1)).T, rng.integers(4, size=(46, 2))]
@@ -99,8 +98,8 @@ def test_the_work_is_one_addition_a_row_and_one_shift_a_bin(keys, owner):
     rows = EncryptedRows.of(np.ones((n, 2), np.int64), Slots(LIMIT, n), owner)
     sums = rows.sums(bins, np.zeros(n, int), (1, n_bins), ledger)
     assert ledger.done["added"] == n * features - features * n_bins
-    ledger = Ledger()
-    packed = sums.packed(owner, ledger)
+    ledger = OperationCounter()
+    packed = sums.packed(OwnerObfuscators(keys, ledger))
     per = Slots(LIMIT, n).per_plaintext(512) // 2
     assert len(packed.ciphertexts) == -(-features * n_bins // per)
     assert ledger.done["multiplied"] == features * n_bins - len(packed.ciphertexts)
@@ -113,17 +112,6 @@ def test_what_is_sent_back_is_fresh(keys, owner):
     assert first.ciphertexts != second.ciphertexts
     assert first.ciphertexts != sums.cells
     assert np.array_equal(first.opened(keys), second.opened(keys))
-
-
-def test_siblings_follow_by_subtraction():
-    rng = np.random.default_rng(0)
-    left = rng.integers(-99, 99, (3, 2, 4, 2))
-    right = rng.integers(-99, 99, (3, 2, 4, 2))
-    is_left = [True, False, True]
-    smaller = np.where(np.array(is_left)[:, None, None, None], left, right)
-    found = with_siblings(left + right, smaller, is_left)
-    assert np.array_equal(found[0::2], left)
-    assert np.array_equal(found[1::2], right)
 
 
 def test_what_does_not_fit_is_refused(keys, other_keys, owner):

@@ -8,11 +8,11 @@ from phe import paillier as phe
 from seeded_keys import SeededRandomness, seeded
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto.agreement import SYSTEM
+from fedtrees.crypto.costs import DEFAULT_BITS
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.crypto.phe_backend import keys_from_phe, keys_to_phe
-from fedtrees.sealing.sizes import DEFAULT_BITS
+from fedtrees.crypto.primitives import SYSTEM
 
 
 def test_a_key_has_the_length_that_was_asked_for():

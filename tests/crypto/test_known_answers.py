@@ -8,9 +8,16 @@ from gmpy2 import next_prime
 from seeded_keys import SeededRandomness
 
 from fedtrees.crypto import shamir
-from fedtrees.crypto.agreement import agree, expand, expanded, hkdf, public_of
-from fedtrees.sealing.errors import MalformedError, TooFewPartiesError
-from fedtrees.sealing.secret import Secret
+from fedtrees.crypto.primitives import (
+    MalformedError,
+    Secret,
+    TooFewPartiesError,
+    agree_on_secret,
+    expand_key,
+    expand_mask,
+    hkdf,
+    public_key_of,
+)
 
 
 def hidden(text):
@@ -18,7 +25,7 @@ def hidden(text):
 
 
 def test_x25519_section_5_2():
-    found = agree(
+    found = agree_on_secret(
         hidden("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
         bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
     )
@@ -29,16 +36,20 @@ def test_x25519_section_5_2():
 def test_x25519_section_6_1():
     alice = hidden("77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a")
     bob = hidden("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
-    first, second = public_of(alice), public_of(bob)
+    first, second = public_key_of(alice), public_key_of(bob)
     assert first.hex() == "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"
     assert second.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
     shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
-    assert agree(alice, second).reveal().hex() == agree(bob, first).reveal().hex() == shared
+    assert (
+        agree_on_secret(alice, second).reveal().hex()
+        == agree_on_secret(bob, first).reveal().hex()
+        == shared
+    )
 
 
 def test_hkdf_expand_case_1():
     key = hidden("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
-    found = expanded(key, bytes(range(0xF0, 0xFA)))
+    found = expand_key(key, bytes(range(0xF0, 0xFA)))
     wanted = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
     assert found.reveal().hex() == wanted
 
@@ -46,7 +57,7 @@ def test_hkdf_expand_case_1():
 @pytest.mark.parametrize("public", [bytes(32), bytes([1] + [0] * 31), bytes(31)])
 def test_a_public_key_without_a_secret_is_refused(public):
     with pytest.raises(MalformedError):
-        agree(hidden("77" * 32), public)
+        agree_on_secret(hidden("77" * 32), public)
 
 
 def test_hkdf_cases_1_and_3():
@@ -63,14 +74,14 @@ def test_chacha20_appendix_a_1():
         "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
         "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
     )
-    found = expand(Secret(bytes(32)), 8)
+    found = expand_mask(Secret(bytes(32)), 8)
     assert found.dtype == np.uint64
     assert found.astype("<u8").tobytes().hex() == zeros
     second = (
         "3aeb5224ecf849929b9d828db1ced4dd832025e8018b8160b82284f3c949aa5a"
         "8eca00bbb4a73bdad192b5c42f73f2fd4e273644c8b36125a64addeb006c13a0"
     )
-    found = expand(Secret(bytes(31) + b"\1"), 16)  # test vector 3: the second block
+    found = expand_mask(Secret(bytes(31) + b"\1"), 16)  # test vector 3: the second block
     assert found[8:].astype("<u8").tobytes().hex() == second
 
 

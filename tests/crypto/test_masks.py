@@ -11,22 +11,12 @@ from hypothesis import strategies as st
 from seeded_keys import SeededRandomness
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import mask_messages, shamir
-from fedtrees.crypto.agreement import KEY_BYTES
-from fedtrees.crypto.mask_messages import MaskPlan, usual_threshold
-from fedtrees.crypto.mask_rounds import (
-    IdealMasker,
-    IdealUnmasker,
-    RealMasker,
-    RealUnmasker,
-    read_boxes,
-    read_deal,
-    read_unmasking,
-)
-from fedtrees.crypto.mask_seeds import unlock
-from fedtrees.crypto.masked_sum import MaskedSum
-from fedtrees.crypto.masking_party import MaskingParty, SurvivorSets
-from fedtrees.sealing.errors import (
+from fedtrees.crypto import shamir
+from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.mask_keys import TAG_BYTES, MaskPlan, unlock, usual_threshold
+from fedtrees.crypto.masks import IdealMaskedSum, IdealMaskingParty, MaskedSum, MaskingParty
+from fedtrees.crypto.primitives import (
+    KEY_BYTES,
     ExposureError,
     LateError,
     MalformedError,
@@ -35,7 +25,8 @@ from fedtrees.sealing.errors import (
     TooFewPartiesError,
     WrongKeyError,
 )
-from fedtrees.sealing.ledger import Ledger
+from fedtrees.crypto.shamir import SHARE_BYTES
+from fedtrees.crypto.survivors import SurvivorSets
 
 STAYS = 4  # else: gone before advertising (0), dealing (1), masking (2), unmasking (3)
 
@@ -72,32 +63,57 @@ class Federation:
 
     def advertise(self):
         for name in self.there(0):
-            self.server.take_keys(self.parties[name].advertise())
+            self.server.take_keys(name, self.parties[name].advertise())
         return self.server.roster()
+
+    def dealt_by(self, name, roster):
+        """Return what a party deals to those that advertised."""
+        return self.parties[name].deal(roster, self.there(0))
 
     def deal(self):
         roster = self.advertise()
         for name in self.there(1):
-            self.server.take_deal(self.parties[name].deal(roster))
+            self.server.take_deal(name, self.dealt_by(name, roster))
         return self.server.boxes()
+
+    def take_boxes(self, name, boxes):
+        """Give a party the boxes of all others that dealt."""
+        self.parties[name].collect(boxes, [other for other in self.there(1) if other != name])
 
     def collect(self):
         for name, boxes in self.deal().items():
-            self.parties[name].collect(boxes)
+            self.take_boxes(name, boxes)
         return self
+
+    def masked_by(self, name, index=0, told=b"", array=None):
+        """Return a party's array under its masks."""
+        array = self.arrays[name] if array is None else array
+        return self.parties[name].mask(index, array, told)
 
     def mask(self, index=0, told=None):
         for name in self.there(2):
             heard = (told or {}).get(name, b"")
-            self.server.take_array(self.parties[name].mask(index, self.arrays[name], heard))
+            self.server.take_array(name, index, self.masked_by(name, index, heard))
         return self.server.survivors(index)
 
     def open(self, index=0, told=None):
         survivors = self.mask(index, told)
         for name in survivors:
             if self.leaves[name] > 3:
-                self.server.take_shares(self.parties[name].unmask(index, survivors))
-        return self.server.opened(index)
+                self.server.take_shares(name, index, self.parties[name].unmask(index, survivors))
+        return self.server.open_sum(index).reshape(next(iter(self.arrays.values())).shape)
+
+
+def pieces(text, size):
+    """Return the pieces of a text that have one size."""
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def locks_of(one, text):
+    """Return what precedes the locks in a party's deal, and the locks."""
+    size = one.plan.lock_bytes(len(one.server._keys))
+    begin = len(text) - size * one.plan.sums
+    return text[:begin], pieces(text[begin:], size)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +155,7 @@ def test_nothing_opens_among_parties_that_were_told_different_things(gone, monke
     """However the server opens: one that cheats does not look at tags."""
     with pytest.raises(WrongKeyError, match="told something else"):
         Federation(4, 3, leaves=gone).collect().open(told={"b": b"something else"})
-    monkeypatch.setattr("fedtrees.crypto.masked_sum.hmac.compare_digest", lambda *_: True)
+    monkeypatch.setattr("fedtrees.crypto.masks.hmac.compare_digest", lambda *_: True)
     one = Federation(4, 3, leaves=gone, seed=1)
     one.arrays = arrays_of(one.plan.parties, (40, 6))
     opened = one.collect().open(told={"b": b"something else"})
@@ -172,8 +188,8 @@ def test_numbers_whose_sum_might_wrap_are_refused(real):
     most = (2**63 - 1) // 3
     for number in (most + 1, -most - 1, 2**63 - 1, -(2**63)):
         with pytest.raises(PlaintextOverflowError, match="might not fit an int64"):
-            masker.masked(0, np.array([0, number]))
-    masker.masked(0, np.array([most, -most]))  # what was refused took no mask
+            masker.mask(0, np.array([0, number]))
+    masker.mask(0, np.array([most, -most]))  # what was refused took no mask
 
 
 def test_who_misses_one_sum_takes_part_in_the_next():
@@ -191,7 +207,7 @@ def test_what_a_dropout_opens_opens_no_other_sum():
     boxes = one.deal()
     agreed = one.parties["b"]._agreed["a"].reveal()
     for name, mine in boxes.items():
-        one.parties[name].collect(mine)
+        one.take_boxes(name, mine)
     of_sums = [{k: s.reveal() for k, s in pairs.items()} for pairs in one.parties["b"]._pairs]
     assert [{k: s.reveal() for k, s in p.items()}["b"] for p in one.parties["a"]._pairs] == [
         seeds["a"] for seeds in of_sums
@@ -200,16 +216,16 @@ def test_what_a_dropout_opens_opens_no_other_sum():
     one.open(0)
     one.leaves["b"] = 2
     one.open(1)
-    given = {name: one.parties[name]._unmasked[1].lock_keys["b"] for name in "ac"}
+    given = {name: pieces(one.parties[name]._unmasked[1][1], SHARE_BYTES)[1] for name in "ac"}
     points = {one.plan.point(name): share for name, share in given.items()}
-    key, deal = shamir.combine(points, 2), one.server._deals["b"]
-    opened = [seed.reveal() for seed in unlock(key, deal.locks[1], one.server._agreed)]
+    key, locks = shamir.combine(points, 2), one.server._deals["b"][2]
+    opened = [seed.reveal() for seed in unlock(key, locks[1], one.server._agreed)]
     assert opened == [of_sums[1]["a"], of_sums[1]["c"]]
     for other in (0, 2):
         with pytest.raises(WrongKeyError):
-            unlock(key, deal.locks[other], one.server._agreed)
+            unlock(key, locks[other], one.server._agreed)
     with pytest.raises(WrongKeyError):  # a lock is bound to everybody's keys
-        unlock(key, deal.locks[1], bytes(32))
+        unlock(key, locks[1], bytes(32))
     assert not one.parties["a"]._pairs[0]  # used, and gone
     assert not one.parties["a"]._agreed
     assert not one.parties["a"]._key.reveal()
@@ -217,16 +233,18 @@ def test_what_a_dropout_opens_opens_no_other_sum():
 
 def test_masks_of_different_sums_have_nothing_in_common():
     one = Federation(3, 2, sums=2).collect()
-    assert len({key for deal in one.server._deals.values() for key in deal.locks}) == 3 * 2
+    assert len({lock for *_, locks in one.server._deals.values() for lock in locks}) == 3 * 2
     same = np.zeros(64, dtype=np.int64)
-    first, second = (np.frombuffer(one.parties["a"].mask(i, same).values, "<u8") for i in (0, 1))
+    first, second = (
+        np.frombuffer(one.masked_by("a", i, array=same)[:-TAG_BYTES], "<u8") for i in (0, 1)
+    )
     assert not (first == second).any()
     assert len({*first.tolist()}) == 64
 
 
 def test_a_masked_array_is_uniform_bytes():
     one = Federation(2, 2).collect()
-    values = one.parties["a"].mask(0, np.full(4096, 7)).values
+    values = one.parties["a"].mask(0, np.full(4096, 7))[:-TAG_BYTES]
     counts = np.bincount(np.frombuffer(values, np.uint8), minlength=256)
     expected = len(values) / 256
     assert ((counts - expected) ** 2 / expected).sum() < 380  # chi-squared, 255 degrees: p = 1e-6
@@ -234,11 +252,11 @@ def test_a_masked_array_is_uniform_bytes():
 
 def test_who_is_late_is_neither_added_nor_unmasked():
     one = Federation(4, 3, leaves={"d": 2}).collect()
-    late = one.parties["d"].mask(0, one.arrays["d"])
+    late = one.masked_by("d")
     found = one.open()
     assert np.array_equal(found, sum(one.arrays[name] for name in "abc"))
     with pytest.raises(LateError, match="'d' came when masking for sum 0 was over"):
-        one.server.take_array(late)
+        one.server.take_array("d", 0, late)
     with pytest.raises(LateError, match="the array of 'd' is not in sum 0"):
         one.parties["d"].unmask(0, tuple("abc"))
     for name in "abc":  # nobody gives the other secret of the one who is late
@@ -252,8 +270,10 @@ def test_no_party_ever_gives_both_shares_of_another():
         survivors = one.mask()
         for name in survivors:
             given = one.parties[name].unmask(0, survivors)
-            assert not {*given.self_masks} & {*given.lock_keys}
-            assert {*given.lock_keys} == {*gone}
+            dealt = [text.reveal() for text in one.parties[name]._shares.values()]
+            # The self-mask of who survived, else the key to its lock: see `MaskingParty.deal`.
+            for owner, share, both in zip("abcd", pieces(given, SHARE_BYTES), dealt, strict=True):
+                assert share == pieces(both, SHARE_BYTES)[owner in gone]
             assert one.parties[name].unmask(0, survivors[::-1]) == given  # a lost reply is resent
 
 
@@ -266,80 +286,78 @@ def test_a_party_masks_once_for_a_sum():
 
 def test_a_message_that_comes_twice_is_named():
     one = Federation(3, 2)
-    one.server.take_keys(one.parties["a"].advertise())
+    one.server.take_keys("a", one.parties["a"].advertise())
     with pytest.raises(RepeatedError, match="'a' sent two messages in advertising"):
-        one.server.take_keys(one.parties["a"].advertise())
-    one.server.take_keys(one.parties["b"].advertise())
-    one.server.take_keys(one.parties["c"].advertise())
+        one.server.take_keys("a", one.parties["a"].advertise())
+    one.server.take_keys("b", one.parties["b"].advertise())
+    one.server.take_keys("c", one.parties["c"].advertise())
     roster = one.server.roster()
-    deal = one.parties["a"].deal(roster)
-    one.server.take_deal(deal)
+    deal = one.dealt_by("a", roster)
+    one.server.take_deal("a", deal)
     with pytest.raises(RepeatedError):
-        one.server.take_deal(deal)
+        one.server.take_deal("a", deal)
     with pytest.raises(RepeatedError, match="has dealt its shares before"):
-        one.parties["a"].deal(roster)
+        one.dealt_by("a", roster)
     two = Federation(3, 2).collect()
-    masked = two.parties["a"].mask(0, two.arrays["a"])
-    two.server.take_array(masked)
+    masked = two.masked_by("a")
+    two.server.take_array("a", 0, masked)
     with pytest.raises(RepeatedError, match="the first one stands"):
-        two.server.take_array(masked)
+        two.server.take_array("a", 0, masked)
     two.leaves["a"] = 0
     survivors = two.mask()
     shares = two.parties["b"].unmask(0, survivors)
-    two.server.take_shares(shares)
+    two.server.take_shares("b", 0, shares)
     with pytest.raises(RepeatedError):
-        two.server.take_shares(shares)
+        two.server.take_shares("b", 0, shares)
 
 
 def test_messages_out_of_order_are_named():
     one = Federation(3, 2)
     party, server = one.parties["a"], one.server
     with pytest.raises(LateError, match="boxes come after that"):
-        party.collect({})
+        party.collect(b"", [])
     with pytest.raises(LateError, match="has not collected"):
         party.mask(0, one.arrays["a"])
     with pytest.raises(LateError, match="has not collected"):
         party.unmask(0, one.plan.parties)
-    for call in (server.boxes, lambda: server.survivors(0), lambda: server.opened(0)):
+    for call in (server.boxes, lambda: server.survivors(0), lambda: server.open_sum(0)):
         with pytest.raises(LateError, match="is not over yet"):
             call()
     other = Federation(3, 2).collect()
-    masked = other.parties["a"].mask(0, other.arrays["a"])
     with pytest.raises(LateError):
-        server.take_array(masked)
+        server.take_array("a", 0, other.masked_by("a"))
     one.advertise()
     with pytest.raises(LateError, match="advertising was over"):
-        server.take_keys(party.advertise())
+        server.take_keys("a", party.advertise())
     other.leaves["a"] = 0
-    for name in "bc":
-        other.server.take_array(other.parties[name].mask(0, other.arrays[name]))
-    survivors = other.server.survivors(0)
-    for name in survivors:
-        other.server.take_shares(other.parties[name].unmask(0, survivors))
-    other.server.opened(0)
+    other.open()
     with pytest.raises(LateError, match="opened before"):
-        other.server.opened(0)
+        other.server.open_sum(0)
 
 
 def test_a_party_that_was_left_out_of_the_roster_does_not_deal():
     one = Federation(3, 2, leaves={"c": 0})
     roster = one.advertise()
     with pytest.raises(LateError, match="not among those that were advertised"):
-        one.parties["c"].deal(roster)
+        one.dealt_by("c", roster)
 
 
 def test_boxes_that_were_changed_or_swapped_do_not_open():
-    boxes = (one := Federation(3, 2)).deal()
-    mine = boxes["a"]
-    cut = bytes([mine["b"][0] ^ 1]) + mine["b"][1:]
-    for wrong in ({"b": cut}, {"b": mine["c"]}, {"b": boxes["c"]["b"]}, {"b": b""}):
+    one = Federation(3, 2)
+    boxes = {name: pieces(text, one.plan.box_bytes) for name, text in one.deal().items()}
+    of_b, of_c = boxes["a"]
+    changed = bytes([of_b[0] ^ 1]) + of_b[1:]
+    for wrong in (changed, of_c, boxes["c"][1]):
         with pytest.raises(WrongKeyError, match="the box from 'b' to 'a' does not open"):
-            one.parties["a"].collect(mine | wrong)
+            one.take_boxes("a", wrong + of_c)
+    for wrong in (of_c, of_b + of_c[:-1], of_b + of_c + b"0"):
+        with pytest.raises(MalformedError, match="the boxes of b, c"):
+            one.take_boxes("a", wrong)
     with pytest.raises(MalformedError, match="did not advertise"):
-        one.parties["a"].collect(mine | {"z": b""})
-    one.parties["a"].collect(mine)
+        one.parties["a"].collect(of_b + of_c, "bz")
+    one.take_boxes("a", of_b + of_c)
     with pytest.raises(RepeatedError):
-        one.parties["a"].collect(mine)
+        one.take_boxes("a", of_b + of_c)
 
 
 def test_a_box_of_another_run_does_not_open():
@@ -350,8 +368,9 @@ def test_a_box_of_another_run_does_not_open():
         other.parties[name] = MaskingParty(other.plan, name, randomness=SeededRandomness(i))
     boxes, foreign = one.deal(), other.deal()
     assert one.server._keys == other.server._keys  # the same keys, bound to another context
+    size = one.plan.box_bytes
     with pytest.raises(WrongKeyError):
-        one.parties["a"].collect(boxes["a"] | {"b": foreign["a"]["b"]})
+        one.take_boxes("a", foreign["a"][:size] + boxes["a"][size:])
 
 
 @pytest.mark.parametrize("stays", ["abc", "ab"])
@@ -360,15 +379,11 @@ def test_a_wrong_share_never_makes_a_wrong_sum(stays):
     survivors = one.mask()
     for name in survivors:
         given = one.parties[name].unmask(0, survivors)
-        if name == "a":
-            field = "self_masks" if stays == "abc" else "lock_keys"
-            shares = dict(getattr(given, field))
-            victim = next(iter(shares))
-            shares[victim] = shares[victim][:-1] + bytes([shares[victim][-1] ^ 1])
-            given = replace(given, **{field: shares})
-        one.server.take_shares(given)
+        if name == "a":  # the last byte of the share of c: of its self-mask, or of its lock
+            given = given[:-1] + bytes([given[-1] ^ 1])
+        one.server.take_shares(name, 0, given)
     with pytest.raises(WrongKeyError, match="one of them is wrong, and the sum stays closed"):
-        one.server.opened(0)
+        one.server.open_sum(0)
 
 
 def test_a_share_of_the_wrong_length_is_named():
@@ -376,62 +391,55 @@ def test_a_share_of_the_wrong_length_is_named():
     survivors = one.mask()
     for name in survivors:
         given = one.parties[name].unmask(0, survivors)
-        cut = {owner: share[: 32 + (name == "b")] for owner, share in given.self_masks.items()}
-        one.server.take_shares(replace(given, self_masks=cut))
-    with pytest.raises(WrongKeyError, match="stays closed"):
-        one.server.opened(0)
+        for wrong in (given[:-1], given + b"0", b""):
+            with pytest.raises(MalformedError, match=f"the shares of '{name}'"):
+                one.server.take_shares(name, 0, wrong)
 
 
 def test_messages_that_are_not_as_planned_are_refused():
     one = Federation(3, 2, sums=2)
-    keys = one.parties["a"].advertise()
     with pytest.raises(MalformedError, match="'z' has no part in advertising"):
-        one.server.take_keys(replace(keys, party="z"))
+        one.server.take_keys("z", one.parties["a"].advertise())
     roster = one.advertise()
-    for wrong in (
-        [*roster[:2], roster[1]],
-        [*roster[:2], replace(roster[2], party="z")],
-        [*roster[:2], replace(roster[2], key=roster[1].key)],
-        [*roster[:2], replace(roster[2], key=b"short")],
+    first, second, _ = pieces(roster, KEY_BYTES)
+    for keys, names in (
+        (first + second + second, "abb"),
+        (roster, "abz"),
+        (first + second + second, "abc"),
+        (first + second + b"short", "abc"),
     ):
         with pytest.raises(MalformedError):
-            one.parties["a"].deal(wrong)
+            one.parties["a"].deal(keys, names)
     with pytest.raises(TooFewPartiesError, match="missing: b, c"):
-        one.parties["a"].deal(roster[:1])
-    deal = one.parties["a"].deal(roster)
-    for changed in (
-        {"boxes": {"b": deal.boxes["b"]}},
-        {"boxes": deal.boxes | {"b": deal.boxes["b"][:-1]}},
-        {"commitments": deal.commitments[:1]},
-        {"locks": deal.locks[:1]},
-        {"locks": (deal.locks[0], deal.locks[1][:-1])},
-    ):
+        one.parties["a"].deal(first, "a")
+    deal = one.dealt_by("a", roster)
+    begin, locks = locks_of(one, deal)
+    for wrong in (b"", deal[1:], deal[:-1], begin + locks[0], deal + b"0", deal + locks[0]):
         with pytest.raises(MalformedError):
-            one.server.take_deal(replace(deal, **changed))
+            one.server.take_deal("a", wrong)
     two = Federation(3, 2).collect()
-    masked = two.parties["a"].mask(0, two.arrays["a"])
-    for changed in ({"values": masked.values[:-8]}, {"shape": (3, 3)}, {"party": "z"}):
+    masked = two.masked_by("a")
+    for wrong in (b"", masked[:15], masked[:-1]):
         with pytest.raises(MalformedError):
-            two.server.take_array(replace(masked, **changed))
-    two.server.take_array(masked)
-    with pytest.raises(MalformedError, match="an array of shape"):
-        two.server.take_array(two.parties["b"].mask(0, np.zeros(5, np.int64)))
+            two.server.take_array("a", 0, wrong)
+    with pytest.raises(MalformedError, match="'z' has no part in masking"):
+        two.server.take_array("z", 0, masked)
+    two.server.take_array("a", 0, masked)
+    with pytest.raises(MalformedError, match="an array has 48 and 16 for its tag"):
+        two.server.take_array("b", 0, two.masked_by("b", array=np.zeros(5, np.int64)))
     with pytest.raises(UsageError, match="sum 1; 1 are planned"):
-        two.server.take_array(replace(masked, sum=1))
+        two.server.take_array("a", 1, masked)
     with pytest.raises(UsageError, match="int64"):
-        two.parties["c"].mask(0, np.zeros(3))
+        two.masked_by("c", array=np.zeros(3))
     with pytest.raises(UsageError, match="1 are planned"):
-        two.parties["c"].mask(1, two.arrays["c"])
-    two.server.take_array(two.parties["c"].mask(0, two.arrays["c"]))
-    survivors = two.server.survivors(0)
+        two.masked_by("c", 1)
+    two.server.take_array("c", 0, two.masked_by("c"))
+    two.server.survivors(0)
     for wrong in (("a", "a", "c"), ("a", "z")):
         with pytest.raises(MalformedError):
             two.parties["a"].unmask(0, wrong)
     with pytest.raises(TooFewPartiesError):
         two.parties["a"].unmask(0, ("a",))
-    given = two.parties["a"].unmask(0, survivors)
-    with pytest.raises(MalformedError, match="sum 0 needs those of"):
-        two.server.take_shares(replace(given, lock_keys={}))
 
 
 def test_a_plan_that_protects_nobody_is_refused():
@@ -462,79 +470,56 @@ def test_the_ledger_counts_masks_and_shares():
 
 def test_what_crosses_is_as_large_as_was_said():
     one = Federation(4, 3, sums=2, leaves={"d": 2})
-    plan = one.plan
-    keys = one.advertise()[0]
-    assert len(keys.key) == KEY_BYTES
-    two = Federation(4, 3, sums=2, leaves={"d": 2}).collect()
-    made = two.server._deals["a"]
-    crossed = sum(map(len, (*made.boxes.values(), *made.commitments, *made.locks)))
-    assert crossed == mask_messages.deal(plan, 4)
-    survivors = two.mask()
-    field = two.server._arrays[0]["a"].sealed
-    assert (field.keyholders, field.shape, field.dtype) == ((), (2, 3), "<i8")
-    assert len(field.payload) == field.nbytes == mask_messages.masked(6) + mask_messages.TAG_BYTES
-    given = two.parties["a"].unmask(0, survivors)
-    shares = [*given.self_masks.values(), *given.lock_keys.values()]
-    assert sum(map(len, shares)) == mask_messages.unmasking(4)
+    roster = one.advertise()
+    assert len(roster) == 4 * KEY_BYTES
+    assert len(one.dealt_by("a", roster)) == one.plan.deal_bytes(4)
+    two = Federation(4, 3, sums=2, leaves={"d": 2})
+    for name, boxes in two.deal().items():
+        assert len(boxes) == 3 * two.plan.box_bytes
+        two.take_boxes(name, boxes)
+    assert len(two.masked_by("d", 1)) == 8 * 6 + TAG_BYTES
+    assert len(two.parties["a"].unmask(0, two.mask())) == 4 * SHARE_BYTES
 
 
 def rounds_of(real, plan, among=None):
-    """Return maskers by name, and who unmasks, that have exchanged keys and shares."""
-    among, kept = among or plan.parties, {}
-    sums = RealUnmasker(plan, Ledger()) if real else IdealUnmasker(plan, Ledger(), kept)
-    given = {name: (plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
-    made = {n: RealMasker(*g) if real else IdealMasker(*g, kept) for n, g in given.items()}
+    """Return parties by name, and the server, that have exchanged keys and shares."""
+    among, arrays = among or plan.parties, {}
+    ledger = OperationCounter()
+    server = MaskedSum(plan, ledger) if real else IdealMaskedSum(plan, ledger, arrays)
+    parties = {
+        name: MaskingParty(plan, name)
+        if real
+        else IdealMaskingParty(plan, name, OperationCounter(), SurvivorSets(), arrays)
+        for name in plan.parties
+    }
     for name in among:
-        sums.take_keys(name, made[name].keys())
-    roster = sums.roster(among)
+        server.take_keys(name, parties[name].advertise())
+    roster = server.roster()
     for name in among:
-        sums.take_shares(name, made[name].shares(roster, among))
-    for name in among:
-        made[name].collect(sums.boxes(name), [other for other in among if other != name])
-    return made, sums
-
-
-def through_bytes(rounds, arrays, stay):
-    """Run the rounds of one sum in bytes; of those who leave, nothing comes."""
-    made, sums = rounds
-    for name in stay:
-        sums.take_masked(name, 0, made[name].masked(0, arrays[name]))
-    survivors = sums.survivors(0)
-    assert survivors == stay
-    for name in survivors:
-        sums.take_opening(name, 0, made[name].opening(0, survivors), survivors)
-    return sums.opened(0)
+        server.take_deal(name, parties[name].deal(roster, among))
+    for name, boxes in server.boxes().items():
+        parties[name].collect(boxes, [other for other in among if other != name])
+    return parties, server
 
 
 @pytest.mark.parametrize("real", [True, False])
 @pytest.mark.parametrize("survivors", ["abcd", "acd", "bcd", "abc"])
-def test_the_sum_of_survivors_is_exact_in_bytes_real_and_ideal(real, survivors):
+def test_the_sum_of_survivors_is_exact_real_and_ideal(real, survivors):
     arrays = {name: np.arange(5) * (ord(name) - 90) - 7 for name in "abcd"}
     for among in ("abcd", survivors):  # gone after the shares, or before the keys
-        rounds = rounds_of(real, MaskPlan(tuple("abcd"), 3), among=tuple(among))
-        found = through_bytes(rounds, arrays, tuple(survivors))
-        assert found.tolist() == sum(arrays[name] for name in survivors).tolist()
+        parties, server = rounds_of(real, MaskPlan(tuple("abcd"), 3), among=tuple(among))
+        for name in survivors:
+            server.take_array(name, 0, parties[name].mask(0, arrays[name]))
+        stayed = server.survivors(0)
+        assert stayed == tuple(survivors)
+        for name in stayed:
+            server.take_shares(name, 0, parties[name].unmask(0, stayed))
+        assert server.open_sum(0).tolist() == sum(arrays[name] for name in survivors).tolist()
 
 
-def test_bytes_of_another_length_or_for_another_party_are_found_out():
-    plan = MaskPlan(tuple("abc"), 2)
-    sums = RealUnmasker(plan, Ledger())
-    made = {name: RealMasker(plan, name, Ledger(), SurvivorSets()) for name in plan.parties}
-    for name in plan.parties:
-        sums.take_keys(name, made[name].keys())
-    roster = sums.roster(plan.parties)
-    with pytest.raises(MalformedError, match="the keys of everybody"):
-        made["a"].shares(roster[:-1], plan.parties)
-    texts = {name: made[name].shares(roster, plan.parties) for name in plan.parties}
-    with pytest.raises(MalformedError, match="locks of 'a'"):
-        read_deal(texts["a"] + b"0", plan, "a", ("b", "c"))
-    with pytest.raises(MalformedError, match="the boxes of b, c"):
-        read_boxes(b"", plan, ("b", "c"))
-    with pytest.raises(MalformedError, match="the shares of 'b'"):
-        read_unmasking(b"0" * 98, "b", 0, plan.parties, plan.parties)
-    for name in plan.parties:
-        sums.take_shares(name, texts[name])
-    made["a"].collect(sums.boxes("a"), ("b", "c"))
-    sums.take_masked("a", 0, made["a"].masked(0, np.arange(3)))
-    with pytest.raises(TooFewPartiesError, match=r"1 parties .* missing: b, c\."):
-        sums.survivors(0)
+def test_keys_of_another_length_are_found_out():
+    one = Federation(3, 2)
+    roster = one.advertise()
+    for wrong in (roster[:-1], roster + b"0", b""):
+        with pytest.raises(MalformedError, match="the keys of a, b, c"):
+            one.dealt_by("a", wrong)

@@ -8,10 +8,9 @@ from phe import paillier as phe
 
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto import obfuscators as sources
-from fedtrees.crypto import paillier
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.phe_backend import ciphertexts_to_phe, keys_from_phe, keys_to_phe
-from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError
-from fedtrees.sealing.ledger import Ledger
+from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError
 
 BOUND = 2**509 - 1  # below n // 3 - 1 of every 512-bit key
 values = st.lists(st.integers(-BOUND, BOUND), min_size=1, max_size=5)
@@ -30,14 +29,14 @@ def test_every_source_makes_fresh_encryptions_of_zero(keys):
     for source in every_source(keys):
         made = source.take(300)
         assert len({*made}) == 300
-        assert paillier.decrypt(made, keys) == [0] * 300
+        assert keys.decrypt(made) == [0] * 300
 
 
 def test_every_source_encrypts(keys):
-    bound = paillier.greatest(keys.public)
+    bound = keys.public.largest_plaintext
     numbers = [0, 1, -1, 12345, bound, -bound]
     for source in every_source(keys):
-        assert paillier.decrypt(paillier.encrypt(numbers, source), keys) == numbers
+        assert keys.decrypt(source.encrypt(numbers)) == numbers
 
 
 @settings(max_examples=30)
@@ -45,11 +44,11 @@ def test_every_source_encrypts(keys):
 def test_sums_and_multiples_are_those_of_the_plaintexts(keys, owner, numbers, factor):
     public = keys.public
     halves, small = [v // 2 for v in numbers], [v >> 66 for v in numbers]
-    sealed = paillier.encrypt(halves, owner)
-    opened = paillier.decrypt(paillier.add(sealed, sealed[::-1], public), keys)
+    sealed = owner.encrypt(halves)
+    opened = keys.decrypt(public.add(sealed, sealed[::-1]))
     assert opened == [a + b for a, b in zip(halves, halves[::-1], strict=True)]
-    product = [powmod(c, factor, public.square) for c in paillier.encrypt(small, owner)]
-    assert paillier.decrypt(product, keys) == [v * factor for v in small]
+    product = [powmod(c, factor, public.square) for c in owner.encrypt(small)]
+    assert keys.decrypt(product) == [v * factor for v in small]
 
 
 @settings(max_examples=30)
@@ -57,45 +56,45 @@ def test_sums_and_multiples_are_those_of_the_plaintexts(keys, owner, numbers, fa
 def test_phe_opens_ours_and_we_open_phes(keys, owner, numbers):
     private = keys_to_phe(keys)
     theirs = private.public_key
-    ours = ciphertexts_to_phe(paillier.encrypt(numbers, owner), keys.public)
+    ours = ciphertexts_to_phe(owner.encrypt(numbers), keys.public)
     assert [private.decrypt(x) for x in ours] == numbers
     read = [theirs.encrypt(v).ciphertext() for v in numbers]
-    assert paillier.decrypt(read, keys) == numbers
+    assert keys.decrypt(read) == numbers
     halves = [v // 2 for v in numbers]
-    half = ciphertexts_to_phe(paillier.encrypt(halves, owner), keys.public)
+    half = ciphertexts_to_phe(owner.encrypt(halves), keys.public)
     mixed = [x + theirs.encrypt(v) for x, v in zip(half, halves, strict=True)]
     assert [private.decrypt(x) for x in mixed] == [2 * v for v in halves]
 
 
 def test_overflow_is_refused_before_and_found_after(keys, owner):
-    bound = paillier.greatest(keys.public)
+    bound = keys.public.largest_plaintext
     for value in (bound + 1, -bound - 1):
         with pytest.raises(PlaintextOverflowError, match="encrypt smaller numbers"):
-            paillier.encrypt([0, value], owner)
-    sealed = paillier.encrypt([bound], owner)
+            owner.encrypt([0, value])
+    sealed = owner.encrypt([bound])
     with pytest.raises(PlaintextOverflowError, match="a sum has overflowed"):
-        paillier.decrypt(paillier.add(sealed, sealed, keys.public), keys)
+        keys.decrypt(keys.public.add(sealed, sealed))
 
 
 def test_bytes_are_read_back_and_others_refused(keys, owner):
     public = keys.public
-    sealed = paillier.encrypt([1, -2, 3], owner)
-    payload = paillier.to_bytes(sealed, public)
+    sealed = owner.encrypt([1, -2, 3])
+    payload = public.write_ciphertexts(sealed)
     assert len(payload) == 3 * 128
-    assert paillier.from_bytes(payload, 3, public) == sealed
+    assert public.read_ciphertexts(payload, 3) == sealed
     with pytest.raises(MalformedError, match="are 384 bytes; 383 came"):
-        paillier.from_bytes(payload[:-1], 3, public)
+        public.read_ciphertexts(payload[:-1], 3)
     for number in (0, public.n, public.n**2):
         with pytest.raises(MalformedError, match="no ciphertext"):
-            paillier.from_bytes(number.to_bytes(128, "big"), 1, public)
+            public.read_ciphertexts(number.to_bytes(128, "big"), 1)
 
 
 def test_a_sum_is_hidden_from_who_made_its_addends(keys, owner):
-    sealed = paillier.encrypt([1, 2], owner)
-    total = paillier.add(sealed[:1], sealed[1:], keys.public)
-    hidden = paillier.rerandomise(total, sources.DJNObfuscators(keys.public))
+    sealed = owner.encrypt([1, 2])
+    total = keys.public.add(sealed[:1], sealed[1:])
+    hidden = sources.DJNObfuscators(keys.public).rerandomise(total)
     assert hidden != total
-    assert paillier.decrypt(hidden, keys) == [3]
+    assert keys.decrypt(hidden) == [3]
 
 
 def test_djn_needs_its_base(keys):
@@ -105,11 +104,11 @@ def test_djn_needs_its_base(keys):
 
 
 def test_the_ledger_counts_what_was_done(keys):
-    ledger = Ledger()
+    ledger = OperationCounter()
     source = sources.OwnerObfuscators(keys, ledger)
-    sealed = paillier.encrypt([1, 2, 3], source, ledger)
-    both = paillier.add(sealed, sealed, keys.public, ledger)
-    paillier.decrypt(both[:1], keys, ledger)
+    sealed = source.encrypt([1, 2, 3])
+    both = keys.public.add_counted(sealed, sealed, ledger)
+    keys.decrypt(both[:1], ledger)
     ledger.sent("rows", 3, 384)
     expected = {"obfuscators": 3, "encrypted": 3, "added": 3, "decrypted": 1}
     assert ledger.done == expected
@@ -117,11 +116,11 @@ def test_the_ledger_counts_what_was_done(keys):
     assert twice.done == {name: 2 * count for name, count in expected.items()}
     assert (twice.ciphertexts["rows"], twice.nbytes["rows"]) == (6, 768)
     assert twice != ledger
-    assert ledger + Ledger() == ledger
+    assert ledger + OperationCounter() == ledger
 
 
 def test_phe_generates_what_we_open():
     _, private = phe.generate_paillier_keypair(n_length=512)
     keys = keys_from_phe(private)
     sealed = [private.public_key.encrypt(-7).ciphertext()]
-    assert paillier.decrypt(sealed, keys) == [-7]
+    assert keys.decrypt(sealed) == [-7]

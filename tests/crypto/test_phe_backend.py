@@ -21,13 +21,15 @@ from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
-from fedtrees.crypto import paillier, phe_backend
-from fedtrees.crypto.backends import BACKENDS, backend
-from fedtrees.crypto.encrypted_sums import RealAdder, RealEncrypter, RealHolder
+from fedtrees.crypto import phe_backend
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair
+from fedtrees.crypto.modes import BACKENDS, load_backend
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.paillier_sum import Adder, Encrypter, KeyHolder
 from fedtrees.crypto.phe_backend import (
     PheKeyPair,
     PheObfuscators,
@@ -39,14 +41,11 @@ from fedtrees.crypto.phe_backend import (
     public_from_phe,
     public_to_phe,
 )
+from fedtrees.crypto.primitives import ExposureError, MalformedError, PlaintextOverflowError, Secret
 from fedtrees.defenses.paillier import Paillier
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.training import train
-from fedtrees.sealing.errors import ExposureError, MalformedError, PlaintextOverflowError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.secret import Secret
-from fedtrees.sealing.slots import Slots
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 
@@ -80,10 +79,10 @@ def test_the_arithmetic_of_both_backends_gives_the_same_ciphertexts(both):
 
 
 def test_obfuscators_of_phe_are_fresh_encryptions_of_zero(both):
-    ledger = Ledger()
+    ledger = OperationCounter()
     made = PheObfuscators(both[1].public, ledger).take(100)
     assert len({*made}) == 100
-    assert paillier.decrypt(made, both[0]) == [0] * 100
+    assert both[0].decrypt(made) == [0] * 100
     assert ledger.done == {"obfuscators": 100}
 
 
@@ -92,12 +91,12 @@ def test_obfuscators_of_phe_are_fresh_encryptions_of_zero(both):
 def test_each_backend_decrypts_sums_of_both(both, numbers):
     halves = [v // 2 for v in numbers]
     sealed = [
-        paillier.encrypt(halves, PheObfuscators(both[1].public)),
-        paillier.encrypt(halves, backend().short(both[0].public, Ledger())),
+        PheObfuscators(both[1].public).encrypt(halves),
+        load_backend().short(both[0].public, OperationCounter()).encrypt(halves),
     ]
     for keys in both:
-        total = paillier.add(*sealed, keys.public)
-        assert paillier.decrypt(total, keys) == [2 * v for v in halves]
+        total = keys.public.add(*sealed)
+        assert keys.decrypt(total) == [2 * v for v in halves]
 
 
 def test_keys_are_exchanged_in_both_directions():
@@ -117,10 +116,8 @@ def test_ciphertexts_are_exchanged_in_both_directions(both):
     ours, private = both[0], keys_to_phe(both[0])
     numbers = [3, -4, 10**20]
     sealed = ciphertexts_from_phe([private.public_key.encrypt(v) for v in numbers])
-    assert paillier.decrypt(sealed, ours) == numbers
-    sent = ciphertexts_to_phe(
-        paillier.encrypt(numbers, PheObfuscators(both[1].public)), ours.public
-    )
+    assert ours.decrypt(sealed) == numbers
+    sent = ciphertexts_to_phe(PheObfuscators(both[1].public).encrypt(numbers), ours.public)
     assert [private.decrypt(number + 1) for number in sent] == [v + 1 for v in numbers]
     with pytest.raises(MalformedError, match="encrypt an integer"):
         ciphertexts_from_phe([private.public_key.encrypt(0.5)])
@@ -132,40 +129,40 @@ def test_a_result_of_phe_is_obfuscated_before_it_is_sent(both):
     bare = number.ciphertext(be_secure=False)
     (sent,) = ciphertexts_from_phe([number])
     assert sent != bare
-    assert paillier.decrypt([sent], both[0]) == [3]
+    assert both[0].decrypt([sent]) == [3]
 
 
 def test_overflow_is_refused_before_encryption_and_found_after(both):
-    bound, source = paillier.greatest(both[1].public), PheObfuscators(both[1].public)
+    bound, source = both[1].public.largest_plaintext, PheObfuscators(both[1].public)
     with pytest.raises(PlaintextOverflowError, match="encrypt smaller numbers"):
-        paillier.encrypt([bound + 1], source)
-    sealed = paillier.encrypt([bound], source)
+        source.encrypt([bound + 1])
+    sealed = source.encrypt([bound])
     with pytest.raises(PlaintextOverflowError, match="a sum has overflowed"):
-        paillier.decrypt(paillier.add(sealed, sealed, both[1].public), both[1])
+        both[1].decrypt(both[1].public.add(sealed, sealed))
 
 
 @pytest.mark.parametrize("base", [False, True])
 def test_generated_keys_have_the_length_of_ours_and_a_base_on_request(base, monkeypatch):
-    keys = backend("phe").generate(1024, base)
+    keys = load_backend("phe").generate(1024, base)
     assert isinstance(keys.public, PhePublicKey)
     assert keys.public.bits == 1024
     assert (keys.public.djn is not None) == base
     # A party with the other backend can use the base.
     if base:
-        read = backend().read(keys.public.payload(), 1024)
+        read = load_backend().read(keys.public.payload(), 1024)
         assert all(p.p % 4 == 3 for p in keys.primes())
         assert math.gcd(*(int(p.p) - 1 for p in keys.primes())) == 2
-        made = backend().short(read, Ledger()).take(5)
-        assert paillier.decrypt(made, keys) == [0] * 5
+        made = load_backend().short(read, OperationCounter()).take(5)
+        assert keys.decrypt(made) == [0] * 5
 
 
 def test_a_short_key_warns_and_another_length_is_refused():
     with pytest.warns(UserWarning, match="1024-bit Paillier key is weak"):
-        backend("phe").generate(1024, base=False)
+        load_backend("phe").generate(1024, base=False)
     with pytest.raises(UsageError, match="one of 1024, 2048, 3072"):
-        backend("phe").generate(512, base=False)
+        load_backend("phe").generate(512, base=False)
     with pytest.raises(UsageError, match="unknown backend 'pheh'; did you mean 'phe'"):
-        backend("pheh")
+        load_backend("pheh")
 
 
 def test_the_private_key_of_phe_is_neither_printed_nor_pickled(both):
@@ -183,16 +180,16 @@ def test_the_private_key_of_phe_is_neither_printed_nor_pickled(both):
 @pytest.mark.parametrize("adder", BACKENDS)
 def test_parties_with_different_backends_understand_each_other(holder, sender, adder):
     names, slots = ["b", "c"], Slots(1000, 2)
-    opener = RealHolder(2, 1024, False, Ledger(), backend(holder))
-    senders = {n: RealEncrypter(n, False, Ledger(), backend(sender)) for n in names}
-    server = RealAdder(names, Ledger(), backend(adder))
+    opener = KeyHolder(2, 1024, False, OperationCounter(), load_backend(holder))
+    senders = {n: Encrypter(n, False, OperationCounter(), load_backend(sender)) for n in names}
+    server = Adder(names, OperationCounter(), load_backend(adder))
     for side in (*senders.values(), server):
         side.learn(opener.public_key(), 1024)
-    opener.take_seeds({n: side.seed() for n, side in senders.items()})
+    opener.take_seeds({n: side.encrypt_seed() for n, side in senders.items()})
     array = np.arange(-50, 50)
-    texts = {n: side.encrypted(array, slots, b"x") for n, side in senders.items()}
-    total = server.added(texts, len(array), slots)
-    assert np.array_equal(opener.opened(total, len(array), slots, b"x"), 2 * array)
+    texts = {n: side.encrypt(array, slots, b"x") for n, side in senders.items()}
+    total = server.add(texts, len(array), slots)
+    assert np.array_equal(opener.decrypt_sum(total, len(array), slots, b"x"), 2 * array)
 
 
 #: Numbers of calls of phe, by operation.
@@ -222,7 +219,8 @@ def calls(monkeypatch):
 def shown(training):
     """Return all messages without ciphertexts, in order, and the counts of all operations."""
     messages = [
-        (d.sender, d.receivers, encode(emptied(d.message)), d.nbytes) for d in training.transcript
+        (d.sender, d.receivers, encode(without_payload(d.message)), d.nbytes)
+        for d in training.transcript
     ]
     costs = {k: v for k, v in training.transcript.costs.items() if not k.startswith("cpu")}
     return messages, costs
@@ -299,8 +297,15 @@ def test_the_claim_under_phe_needs_no_short_powers():
 
 
 def test_the_default_backend_is_ours_and_loads_no_phe():
-    assert type(backend().generate(1024, base=True)) is KeyPair
-    code = "import sys, fedtrees.defenses.paillier, fedtrees.crypto.row_sums; print(*sys.modules)"
+    assert type(load_backend().generate(1024, base=True)) is KeyPair
+    code = (
+        "import sys, fedtrees.defenses.paillier, fedtrees.crypto.bin_sums\n"
+        "print(*sys.modules)\n"
+        "from fedtrees.crypto.modes import load_backend; load_backend()\n"
+        "print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "gmpy2" in done.stdout.split()
-    assert "phe" not in done.stdout.split()
+    imported, computing = done.stdout.splitlines()
+    assert "gmpy2" not in imported.split()
+    assert "gmpy2" in computing.split()
+    assert "phe" not in computing.split()

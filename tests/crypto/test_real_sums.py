@@ -19,20 +19,27 @@ from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Computational, join, parse
 from fedtrees.core.local_data import LocalData, over_clients
-from fedtrees.core.messages import Sealed, closed, emptied
+from fedtrees.core.messages import Sealed, has_sealed_field, without_payload
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
-from fedtrees.core.secure_sum import add_messages, from_whole, whole
+from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.crypto import agreement, masking_party, shamir
-from fedtrees.crypto.encrypted_sums import RealEncrypter
+from fedtrees.crypto import masks, primitives, shamir
+from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.mask_rounds import RealMasker
-from fedtrees.crypto.masking_party import MaskingParty
-from fedtrees.defenses.masking import SUMS_AT_ONCE
+from fedtrees.crypto.mask_keys import TAG_BYTES
+from fedtrees.crypto.masking import SUMS_AT_ONCE
+from fedtrees.crypto.masks import MaskingParty
+from fedtrees.crypto.paillier_sum import Encrypter
+from fedtrees.crypto.primitives import (
+    CryptoError,
+    MissingPartyError,
+    PlaintextOverflowError,
+    WrongKeyError,
+)
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
 from fedtrees.experiments.disclosure import disclosures
@@ -41,25 +48,17 @@ from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
-from fedtrees.messages.forests import ClassCounts, ClassTotals
+from fedtrees.messages.forests import ClassCounts, ClassTotals, ClassTotalsRequest
 from fedtrees.messages.horizontal import (
     GridCounts,
     Histogram,
     LabelSums,
-    LabelSumsRequest,
     ValidationLoss,
 )
 from fedtrees.messages.models import as_message
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.sealing.errors import (
-    CryptoError,
-    MissingPartyError,
-    PlaintextOverflowError,
-    WrongKeyError,
-)
-from fedtrees.sealing.sizes import MARK_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 
@@ -102,9 +101,13 @@ def runs(request):
 
 
 def test_every_protocol_with_sums_is_among_them():
-    sums = (*SealedSums.guards, *SealedSums.exempts)
+    sums = (*SealedSums.handled_types, *SealedSums.permitted_types)
     made = {name: register.get("protocol", name) for name in register.names("protocol")}
-    summing = {n for n, p in made.items() if p.summed or {*p.says} & {*SealedSums.requires}}
+    summing = {
+        n
+        for n, p in made.items()
+        if p.summed_types or {*p.info.message_types} & {*SealedSums.applies_to}
+    }
     of_their_own = {"dp-forest", "dp-gbdt", "federboost-h", "horizontal-regression"}
     summing -= {*of_their_own, "fedsgd-mlp", "fedavg-mlp", "fedxgbllr"}
     assert summing == {parse_grid(text)[0].name for text in RUNS.values()}
@@ -114,14 +117,14 @@ def test_every_protocol_with_sums_is_among_them():
 def test_the_model_is_the_same_bit_for_bit(runs):
     protocol, _, *trained, _ = runs
     assert len({encode(as_message(t.model)) for t in trained}) == 1
-    crossed = {type(d.message) for d in trained[2].transcript if closed(d.message)}
+    crossed = {type(d.message) for d in trained[2].transcript if has_sealed_field(d.message)}
     assert {kind for kind in crossed if any(f.metadata.get("summed") for f in fields(kind))} == (
         SUMMED[protocol]
     )
 
 
 def alike(a, b):
-    return encode(emptied(a)) == encode(emptied(b))
+    return encode(without_payload(a)) == encode(without_payload(b))
 
 
 def threats():
@@ -157,7 +160,7 @@ def statistics(view):
     return [
         (s.opened, encode(s.message))
         for s in view.seen
-        if isinstance(s.message, kinds) and not closed(s.message)
+        if isinstance(s.message, kinds) and not has_sealed_field(s.message)
     ]
 
 
@@ -179,7 +182,7 @@ def seals(message):
 
 def test_what_crosses_are_ciphertexts_of_what_is_opened_and_nothing_open(runs):
     protocol, _, plain, _, real, _, held = runs
-    alone = [d for d in plain.transcript if d.sender in held and not closed(d.message)]
+    alone = [d for d in plain.transcript if d.sender in held and not has_sealed_field(d.message)]
     open_bytes = {
         array.tobytes()
         for d in alone
@@ -192,7 +195,7 @@ def test_what_crosses_are_ciphertexts_of_what_is_opened_and_nothing_open(runs):
     assert protocol == "grid" or open_bytes
     assert not any(part in payloads for part in open_bytes)
     for d in real.transcript:  # in the clear it crosses only where it is opened
-        if not closed(d.message) and not isinstance(d.message, OpenedSum):
+        if not has_sealed_field(d.message) and not isinstance(d.message, OpenedSum):
             assert d.receivers == (d.sender,) or not any(
                 f.metadata.get("summed") for f in fields(d.message)
             )
@@ -232,7 +235,7 @@ class Telling(Party):
         super().__init__(name)
         self.counts = np.array(counts)
 
-    @handles(LabelSumsRequest)
+    @handles(ClassTotalsRequest)
     def tell(self, message):
         return ClassTotals(0, self.counts)
 
@@ -242,7 +245,6 @@ class Missing(Defense):
     """Lets a request not reach some parties."""
 
     names: list
-    acts_through = frozenset({"audience"})
 
     def audience(self, message, receivers, ctx):
         return [name for name in receivers if name not in self.names]
@@ -259,7 +261,7 @@ def summing(mode, counts, rows):
 
     def ask():
         with acting(server):
-            (total,) = net.ask("client", LabelSumsRequest(), why="a test")
+            total = net.request_sum("client", ClassTotalsRequest(0), why="a test")
         return total.counts.tolist()
 
     return ask, missing.names
@@ -282,8 +284,8 @@ def test_the_sum_is_made_of_what_arrives(monkeypatch):
 
     def changed(self, index, array, *told):
         made = mask(self, index, array, *told)
-        values = np.frombuffer(made.values, "<u8") + np.uint64(self.name == "client-1")
-        return replace(made, values=values.tobytes())
+        values = np.frombuffer(made[:-TAG_BYTES], "<u8") + np.uint64(self.name == "client-1")
+        return values.tobytes() + made[-TAG_BYTES:]
 
     monkeypatch.setattr(MaskingParty, "mask", changed)
     with pytest.raises(WrongKeyError, match="the array of 'client-1' in sum 0 does not bear out"):
@@ -324,8 +326,8 @@ floats = st.floats(-1e50, 1e50).filter(lambda x: x == 0 or abs(x) > 1e-40)
 @given(st.lists(st.tuples(floats, floats), min_size=1, max_size=6))
 def test_floats_sum_exactly_and_are_rounded_once(rows):
     arrays = [np.array(row) for row in rows]
-    sums = sum(whole(a) for a in arrays)
-    found = from_whole(sums, (2,), np.dtype(np.float64))
+    sums = sum(to_integers(a) for a in arrays)
+    found = from_integers(sums, (2,), np.dtype(np.float64))
     assert found.tolist() == [math.fsum(column) for column in zip(*rows, strict=True)]
     added = add_messages([LabelSums(a) for a in arrays])
     assert added.sums.tolist() == found.tolist()
@@ -334,7 +336,7 @@ def test_floats_sum_exactly_and_are_rounded_once(rows):
 def test_floats_without_a_place_are_refused():
     for wrong in (np.nan, np.inf, 2.0**192):
         with pytest.raises(DataError, match="cannot be summed securely"):
-            whole(np.array([1.0, wrong]))
+            to_integers(np.array([1.0, wrong]))
 
 
 def test_who_undoes_it_is_told_and_gets_no_view():
@@ -344,11 +346,11 @@ def test_who_undoes_it_is_told_and_gets_no_view():
     assert view_of(done, ("server", "client-1", "client-2"), held).seen
     five = {"server": "server", **{f"client-{i}": "client" for i in range(5)}}
     masks = register.make("defense", Spec("masking", {"threshold": 3}))
-    assert masks.undone_by(("server", "client-1", "client-2"), five) is None
+    assert masks.broken_by(("server", "client-1", "client-2"), five) is None
     assert "3 open it" in str(
-        masks.undone_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
+        masks.broken_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
     )
-    assert masks.undone_by(tuple(five)[1:4], five) is None  # without the server nobody has them
+    assert masks.broken_by(tuple(five)[1:4], five) is None  # without the server nobody has them
 
 
 @pytest.mark.parametrize(
@@ -438,7 +440,7 @@ threats = ["server", "server+client[index=0]"]
 def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, capfd):
     """Private keys, mask seeds, their shares, one client's sums: in no file, checkpoint or log."""
     drawn, secrets, pairs, plain, dealt = [], [], [], [], []
-    make, draw, deal = KeyPair.generate.__func__, agreement.draw_key, shamir.share
+    make, draw, deal = KeyPair.generate.__func__, primitives.draw_key, shamir.share
     caplog.set_level(logging.DEBUG)
 
     def generate(cls, bits):
@@ -470,13 +472,13 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
 
         return found
 
-    monkeypatch.setattr("fedtrees.crypto.masking_party.draw_key", key)
+    monkeypatch.setattr("fedtrees.crypto.masks.draw_key", key)
     for name in ("pair_key", "pair_seed"):
-        made = derived(getattr(masking_party, name))
-        monkeypatch.setattr(masking_party, name, made)
+        made = derived(getattr(masks, name))
+        monkeypatch.setattr(masks, name, made)
     monkeypatch.setattr(shamir, "share", shared)
     monkeypatch.setattr(training_cache, "drop", lambda folder, key: None)
-    for kind, method in ((RealMasker, "masked"), (RealEncrypter, "encrypted")):
+    for kind, method in ((MaskingParty, "mask"), (Encrypter, "encrypt")):
         monkeypatch.setattr(kind, method, noted(getattr(kind, method)))
     sealed, save = [], training_cache.save
 

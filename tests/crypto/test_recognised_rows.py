@@ -10,12 +10,11 @@ from itertools import product
 import numpy as np
 from gmpy2 import mpz
 
+from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.obfuscators import Obfuscators
-from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.row_sums import Sums
-from fedtrees.sealing.slots import Slots
+from fedtrees.crypto.packing import Slots
 
 BINS, CODES = 2, np.array([0, 1, 0, 0, 1])
 SLOTS = Slots(1 << 10, len(CODES))
@@ -30,14 +29,17 @@ class Unhidden(Obfuscators):
 
 def sent(keys, hiding=None):
     """Return the rows' ciphertexts, and the sums over two bins that a party sends back."""
-    owner, party = KeyedRowSums(keys.public.bits, Ledger(), keys), BlindRowSums(Ledger())
-    rows = owner.encrypted(np.arange(10).reshape(5, 2), SLOTS)
+    owner, party = (
+        BinSumKeyOwner(keys.public.bits, OperationCounter(), keys),
+        BinSumEvaluator(OperationCounter()),
+    )
+    rows = owner.encrypt(np.arange(10).reshape(5, 2), SLOTS)
     party.learn(owner.public_key(), keys.public.bits)
     if hiding is not None:
         party._hiding = hiding
-    told = Sums(np.array([5]), np.array([BINS]), 2, SLOTS)
-    sums = party.summed("passive-1", rows, told, lambda: (CODES[:, None], np.zeros(5, int)), None)
-    assert owner.opened("passive-1", sums, told)[0, 0].tolist() == [0 + 4 + 6, 1 + 5 + 7]
+    told = BinLayout(np.array([5]), np.array([BINS]), 2, SLOTS)
+    sums = party.sum_rows("passive-1", rows, told, lambda: (CODES[:, None], np.zeros(5, int)), None)
+    assert owner.decrypt("passive-1", sums, told)[0, 0].tolist() == [0 + 4 + 6, 1 + 5 + 7]
     return rows, sums
 
 

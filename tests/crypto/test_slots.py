@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from seeded_keys import seeded
 
 from fedtrees.core.errors import UsageError
-from fedtrees.crypto import paillier
-from fedtrees.crypto.arrays import EncryptedArray
+from fedtrees.crypto import costs
+from fedtrees.crypto.ciphertexts import EncryptedArray
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.obfuscators import OwnerObfuscators
-from fedtrees.sealing import sizes
-from fedtrees.sealing.errors import MalformedError, PlaintextOverflowError, WrongKeyError
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.slots import Slots
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError, WrongKeyError
 
 limits = st.integers(1, 2**40)
 counts = st.integers(1, 2**20)
@@ -39,7 +38,7 @@ def test_a_full_plaintext_stays_below_a_third_of_n(bits):
         slots = Slots(limit, terms)
         per = slots.per_plaintext(bits)
         most = sum(limit * terms << (slots.width * j) for j in range(per))
-        assert most <= paillier.greatest(public)
+        assert most <= public.largest_plaintext
         assert per == (bits - 2) // slots.width
 
 
@@ -123,9 +122,7 @@ def test_encrypted_arrays_add_up(keys, owner, data, shape):
         for _ in range(terms)
     ]
     sealed = [EncryptedArray.of(a, slots, owner) for a in arrays]
-    fields = [s.sealed("a", "b") for s in sealed]
-    assert all(f.keyholders == ("a", "b") and f.nbytes == len(f.payload) for f in fields)
-    crossed = [EncryptedArray.from_payload(f.payload, keys.public, slots, f.shape) for f in fields]
+    crossed = [EncryptedArray.from_payload(s.payload(), keys.public, slots, shape) for s in sealed]
     total = crossed[0].plus(crossed[1]).plus(crossed[2])
     opened = total.opened(keys)
     assert opened.dtype == np.int64
@@ -148,15 +145,15 @@ def test_arrays_that_do_not_belong_together_are_refused(keys, other_keys, owner)
     with pytest.raises(MalformedError):
         sealed.plus(EncryptedArray.of(array, Slots(11, 2), owner))
     with pytest.raises(MalformedError, match="bytes"):
-        EncryptedArray.from_payload(sealed.payload[:-1], keys.public, slots, (5,))
+        EncryptedArray.from_payload(sealed.payload()[:-1], keys.public, slots, (5,))
 
 
 def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
-    ledger, slots = Ledger(), Slots(2**20, 2)  # 23 bits, 22 to a 512-bit key
-    sealed = EncryptedArray.of(np.zeros(45, np.int64), slots, owner, ledger)
+    ledger, slots = OperationCounter(), Slots(2**20, 2)  # 23 bits, 22 to a 512-bit key
+    sealed = EncryptedArray.of(np.zeros(45, np.int64), slots, OwnerObfuscators(keys, ledger))
     assert slots.per_plaintext(512) == 22
     assert len(sealed.ciphertexts) == ledger.done["encrypted"] == 3
-    assert (3, len(sealed.payload)) == sizes.array(45, slots, 512) == (3, 16 + 384)
+    assert (3, len(sealed.payload())) == costs.array_traffic(45, slots, 512) == (3, 16 + 384)
 
 
 def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
@@ -165,7 +162,7 @@ def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
     total = EncryptedArray.of(array, slots, owner).plus(EncryptedArray.of(array, slots, owner))
     right = {"slots": slots, "shape": (3, 4), "terms": 2, "place": ""}
     assert np.array_equal(
-        EncryptedArray.from_payload(total.payload, keys.public, **right).opened(keys), 2 * array
+        EncryptedArray.from_payload(total.payload(), keys.public, **right).opened(keys), 2 * array
     )
     wrong = [
         *({"shape": shape} for shape in [(4, 3), (12,), (2, 6), (11,), (1, 3, 4), (5,)]),
@@ -176,6 +173,6 @@ def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
     ]
     for change in wrong:
         with pytest.raises(WrongKeyError, match="do not bear out their mark"):
-            EncryptedArray.from_payload(total.payload, keys.public, **right | change)
-    plain = total.payload[sizes.MARK_BYTES :]
-    assert paillier.from_bytes(plain, 1, keys.public)  # which alone would have told nothing
+            EncryptedArray.from_payload(total.payload(), keys.public, **right | change)
+    plain = total.payload()[costs.MARK_BYTES :]
+    assert keys.public.read_ciphertexts(plain, 1)  # which alone would have told nothing

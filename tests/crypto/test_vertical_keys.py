@@ -5,13 +5,12 @@ import pytest
 from columns import run, seen_by
 from seeded_keys import seeded
 
+from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner
+from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair
-from fedtrees.crypto.row_sums import BlindRowSums, KeyedRowSums
+from fedtrees.crypto.packing import Slots
 from fedtrees.defenses.nodes import IDLMID
 from fedtrees.messages.vertical import BinSums, RowStatistics, visible_leaves
-from fedtrees.sealing.ledger import Ledger
-from fedtrees.sealing.row_sums import Sums
-from fedtrees.sealing.slots import Slots
 
 
 @pytest.mark.parametrize(
@@ -54,15 +53,18 @@ def test_sums_of_rows_are_the_plain_ones_whatever_the_bins():
     n_bins, rows = np.array([5, 2, 5]), rng.integers(-50, 50, (40, 3))
     codes = np.stack([rng.integers(-1, b, 40) for b in n_bins], axis=1)
     nodes = rng.integers(-1, 2, 40)
-    sums = Sums(np.bincount(nodes + 1, minlength=3)[1:], n_bins, 3, Slots(50, 40))
-    keyed, blind = KeyedRowSums(1024, Ledger(), seeded(1024, 1)), BlindRowSums(Ledger())
+    sums = BinLayout(np.bincount(nodes + 1, minlength=3)[1:], n_bins, 3, Slots(50, 40))
+    keyed, blind = (
+        BinSumKeyOwner(1024, OperationCounter(), seeded(1024, 1)),
+        BinSumEvaluator(OperationCounter()),
+    )
     blind.learn(keyed.public_key(), 1024)
-    sent = keyed.encrypted(rows, sums.slots)
-    payload = blind.summed("p", sent, sums, lambda: (codes, nodes), None)
+    sent = keyed.encrypt(rows, sums.slots)
+    payload = blind.sum_rows("p", sent, sums, lambda: (codes, nodes), None)
     assert len(payload) == sum(t.nbytes for t in sums.traffic(1024))
     expected = np.zeros(sums.shape, dtype=np.int64)
     for row, (at, where) in enumerate(zip(nodes, codes, strict=True)):
         for start, code in zip([0, 5, 7], where, strict=True):
             if at >= 0 and code >= 0:
                 expected[at, start + code] += rows[row]
-    np.testing.assert_array_equal(keyed.opened("p", payload, sums), expected)
+    np.testing.assert_array_equal(keyed.decrypt("p", payload, sums), expected)

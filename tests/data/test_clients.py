@@ -55,7 +55,7 @@ def test_a_file_per_client_and_a_column_that_names_them_tell_the_same(files, tmp
 
 def test_every_client_of_a_federation_holds_its_own_rows_alone(files):
     ref = DataRef.parse({"csv": ",".join(map(str, files)), "target": "ill"})
-    assert ref.clients_are_told
+    assert ref.states_clients
     assert ref.files == tuple(map(str, files))
     dataset = load_dataset(ref, None)
     made = spread(dataset, Partition(BY_CLIENT), ["a", "b", "c"], seed=1)

@@ -52,8 +52,8 @@ def test_noise_is_fresh_in_every_answer_and_has_the_scale(classes):
 def test_limits_and_kinds_compose_in_any_order():
     for text in ("query-limit[records=7]+hide-leaf-ids", "hide-leaf-ids+query-limit[records=7]"):
         parts = make_defense(parse_composed([text])[0])
-        assert parts.endpoint("leaf-ids", 100) == ("score", 7)
-        assert parts.endpoint("label", 5) == ("label", 5)
+        assert parts.limit_endpoint("leaf-ids", 100) == ("score", 7)
+        assert parts.limit_endpoint("label", 5) == ("label", 5)
 
 
 @pytest.mark.parametrize(

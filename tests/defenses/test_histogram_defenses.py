@@ -8,7 +8,7 @@ from present import here
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
@@ -49,7 +49,7 @@ def test_a_secure_sum_changes_no_model_and_hides_every_client(name):
     view = view_of(summed, ("server",), over_clients(clients))
     opened = {s.sender for s, _ in view.messages(Histogram)}
     assert opened == {"server"}
-    sealed = [s for s in view.seen if closed(s.message)]
+    sealed = [s for s in view.seen if has_sealed_field(s.message)]
     assert {s.sender for s in sealed} == {f"client-{i}" for i in range(len(clients))}
     before = view_of(plain, ("server",), over_clients(clients))
     assert {s.sender for s, _ in before.messages(Histogram)} == {s.sender for s in sealed}
@@ -189,9 +189,7 @@ def test_sums_are_exact_where_no_part_touches_them():
     assert not Composition((make("laplace-gradient", epsilon=1.0),)).sums_exactly
 
     class Handmade(type(make("secure-sum"))):
-        acts_through = frozenset({"outgoing", "summed"})
-
-        def outgoing(self, message, ctx):
+        def transform_message(self, message, ctx):
             return message
 
     assert not Composition((Handmade(),)).sums_exactly

@@ -9,7 +9,7 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Context, Defense, Stage
+from fedtrees.core.defense import Context, Defense, ExampleStage, Requirements
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import PureDP
 from fedtrees.core.local_data import over_clients
@@ -28,7 +28,7 @@ NOISE = "laplace-hist[epsilon=1,calibrated=true]"
 def made(name):
     """Return a registered defense with a budget that it tries, or 1, where it needs a value."""
     maker = register.get("defense", name)
-    tries = getattr(maker, "tries", {})
+    tries = maker.info.bench_grid
     needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]
     return register.make("defense", Spec(name, {k: tries.get(k, (1,))[0] for k in needed}))
 
@@ -100,19 +100,18 @@ def test_a_triple_is_refused_where_a_pair_in_it_is():
 
 def test_a_server_that_suppresses_acts_after_clients_noise_wherever_it_is_written():
     both = make_defense(parse_one(f"min-bin[k=3,by=server]+{NOISE}"))
-    assert both.parts[0].guards == (GlobalHistogram,)
+    assert both.parts[0].handled_types == (GlobalHistogram,)
 
 
 @dataclass(frozen=True)
 class Halving(Defense):
     """Halves sums: neighbours come closer, which nobody knows unless it says so."""
 
-    acts_through = frozenset({"outgoing"})
     name = "halving"
-    at = frozenset({"client"})
-    guards = (Histogram, LeafSums)
+    roles = frozenset({"client"})
+    handled_types = (Histogram, LeafSums)
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         return replace(message, sums=message.sums // 2)
 
 
@@ -121,11 +120,10 @@ class Said(Halving):
 
 
 class Relabelling(Defense):
-    acts_through = frozenset({"rows"})
     name = "relabelling"
-    acts_on = frozenset({"labels"})
+    example_stages = frozenset({"labels"})
 
-    def rows(self, stage, values, ctx):
+    def transform_examples(self, stage, values, ctx):
         return values
 
 
@@ -156,17 +154,16 @@ def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
 class Peeking(Defense):
     """Reads its party's rows after the noise."""
 
-    acts_through = frozenset({"outgoing"})
     name = "peeking"
-    at = frozenset({"client"})
-    guards = (Histogram,)
+    roles = frozenset({"client"})
+    handled_types = (Histogram,)
 
-    def outgoing(self, message, ctx):
-        return replace(message, sums=message.sums + len(ctx.held))
+    def transform_message(self, message, ctx):
+        return replace(message, sums=message.sums + len(ctx.local_data))
 
 
 class Open(Peeking):
-    reads_rows = True
+    requirements = Requirements(reads_local_data=True)
 
 
 class OwnClaim(Open):
@@ -182,30 +179,29 @@ def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     train(protocol, over_clients(tables), schema, defense=Composition((Open(),)))
     noise = made("laplace-hist")
     for parts in ((noise, Open()), (Open(), made("dp-grid-cuts"))):
-        assert "reads the rows themselves (reads_rows)" in refused(*parts)
+        assert "reads the rows themselves (reads_local_data)" in refused(*parts)
     assert refused(made("dp-grid-cuts"), OwnClaim()) is None
     private = register.make("protocol", Spec("dp-gbdt", {}))
-    open_leaves = type("OpenLeaves", (Open,), {"guards": (LeafSums,)})()
+    open_leaves = type("OpenLeaves", (Open,), {"handled_types": (LeafSums,)})()
     assert "reads the rows themselves" in str(fit(private, [open_leaves]))
 
 
 def test_a_part_forbids_and_hides_more_and_never_less():
     class Free(Defense):
-        acts_through = frozenset({"candidates", "shown"})
         name = "free"
 
-        def candidates(self, mask, tree, ctx):
+        def allowed_splits(self, mask, tree, ctx):
             return np.ones_like(mask)
 
-        def shown(self, mask, tree, ctx):
+        def visible_nodes(self, mask, tree, ctx):
             return np.ones_like(mask)
 
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
     free, done = Composition((Free(),)), train(protocol, over_clients(tables), schema)
     context, mask = done.net.context("server"), np.array([[True, False]])
-    assert free.candidates(mask, 0, context).tolist() == [[True, False]]
-    assert free.shown(mask[0], 0, context).tolist() == [True, False]
+    assert free.allowed_splits(mask, 0, context).tolist() == [[True, False]]
+    assert free.visible_nodes(mask[0], 0, context).tolist() == [True, False]
 
 
 def context_of(seed):
@@ -224,11 +220,11 @@ def test_a_step_of_dp_sgd_moves_by_its_clip_at_most_whatever_it_is_composed_with
     monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 3.0)
     parts = [made(name) for name in others.split("+")]
     parts.insert(0 if first else len(parts), made("dp-sgd"))
-    defense, stage = Composition(tuple(parts)), Stage("example-gradients", rate=0.5, steps=2)
+    defense, stage = Composition(tuple(parts)), ExampleStage("example-gradients", rate=0.5, steps=2)
     gradients = np.random.default_rng(0).normal(0, 9, (6, 5)).astype(np.float32)
     contexts = [context_of(1), context_of(1)]
     sums = [
-        defense.rows(stage, rows, ctx).sum(axis=0)
+        defense.transform_examples(stage, rows, ctx).sum(axis=0)
         for rows, ctx in zip((gradients, gradients[:-1]), contexts, strict=True)
     ]
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(1.0, abs=1e-5)  # the clip

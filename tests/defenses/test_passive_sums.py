@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.bins.noisy_bin_sums import shares_of_changed
-from fedtrees.attacks.evidence.subsets import Column, NodeSums
+from fedtrees.attacks.bins.column_shares import shares_of_changed
+from fedtrees.attacks.solvers.subset_sum import Column, NodeSums
 from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.coarsening import FewRows
 from fedtrees.core.composition import Composition

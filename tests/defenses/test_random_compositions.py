@@ -19,9 +19,9 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.crypto.primitives import MissingPartyError, TooFewPartiesError
 from fedtrees.experiments.epsilon_audit import largest_node
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.sealing.errors import MissingPartyError, TooFewPartiesError
 
 # What is written is drawn: of every list one value.
 _HIST = "[trees=1,2;max_depth=1,2;max_bin=4;cuts=public,sketch;base_score=0.5,0.9,none;"

@@ -11,7 +11,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Structural, join
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -87,7 +87,7 @@ def test_nobody_sees_a_single_clients_counts_nor_any_other_summary(protocol, def
     assert [r.round for r in requests] == [0, 1]
     assert [bool(r.reveals) for r in requests] == [False, True]
     view = view_of(training, ("server", "client-0"), held)
-    opened = {s.sender for s, m in view.messages(GridCounts) if not closed(m)}
+    opened = {s.sender for s, m in view.messages(GridCounts) if not has_sealed_field(m)}
     assert opened == {"server", "client-0"}  # what it counted itself, with its share of the noise
     assert len(sent(training, GridCounts)) == 2 * (len(held) + 1)
 
@@ -227,7 +227,7 @@ def test_a_sketch_that_crosses_all_the_same_stops_the_run():
     class Forgetful(GridCuts):
         name = "forgetful"
 
-        def cuts(self):
+        def cut_plan(self):
             return None
 
     clients, schema = sample_federation()
@@ -261,7 +261,9 @@ def test_one_insider_of_two_or_of_four_clients_faces_the_whole_noise():
         defense = "dp-grid-cuts[epsilon=0.5,rounds=1,cells=4096]"
         noisy, _ = run(defense, federation=(parts, schema))
         exact, _ = run("grid-cuts[rounds=1,cells=4096]", federation=(parts, schema))
-        totals = [next(m for m in sent(t, GridCounts) if not closed(m)) for t in (noisy, exact)]
+        totals = [
+            next(m for m in sent(t, GridCounts) if not has_sealed_field(m)) for t in (noisy, exact)
+        ]
         variances.append(np.var(totals[0].counts - totals[1].counts))
     b = 4 / 0.5  # four counted columns
     assert variances == pytest.approx([2 / 1 * 2 * b**2, 4 / 3 * 2 * b**2], rel=0.15)

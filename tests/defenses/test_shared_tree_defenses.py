@@ -57,7 +57,7 @@ def test_split_only_sends_splits_and_values_and_predicts_the_same(name):
 
 def test_split_only_stops_a_server_that_adds_what_the_clients_left_out():
     class Forgetful(type(make("split-only"))):
-        guards = (ClientTrees,)
+        handled_types = (ClientTrees,)
 
     with pytest.raises(UnguardedMessageError, match="'server' is about to send GlobalTrees"):
         run(Forgetful())
@@ -223,8 +223,8 @@ def test_a_sample_of_fewer_than_k_rows_grows_nothing():
 
 def test_the_strictest_of_several_limits_holds():
     parts = Composition((make("min-leaf", k=3), make("min-leaf", k=9), make("split-only")))
-    assert parts.least_leaf_rows == 9
-    assert Composition().least_leaf_rows == 0
+    assert parts.requirements.min_leaf_rows == 9
+    assert Composition().requirements.min_leaf_rows == 0
 
 
 @pytest.mark.parametrize("name", ["split-only", "mask-sum-hessian", "min-leaf", "leaf-rounding"])
@@ -236,8 +236,8 @@ def test_their_claims_are_structural(name):
     ("defense", "where", "needs"),
     [
         ("mask-sum-hessian", "fedtree-hist", "ClientTrees"),
-        ("min-leaf", "nvflare-hist", "least_leaf_rows"),
-        ("min-leaf", "forest-hist", "least_leaf_rows"),
+        ("min-leaf", "nvflare-hist", "min_leaf_rows"),
+        ("min-leaf", "forest-hist", "min_leaf_rows"),
         ("min-bin", "flower-cyclic", "Histogram, OpenedBinSums"),
         (
             "secure-sum",
@@ -249,7 +249,7 @@ def test_their_claims_are_structural(name):
 def test_where_they_have_no_place_they_say_why(defense, where, needs):
     known = register.make("protocol", Spec(where, {}))
     reason = str(fit(known, [make(defense)]))
-    if needs == "least_leaf_rows":
+    if needs == "min_leaf_rows":
         assert reason == f"{defense!r} works through {needs}, which no party of {where!r} keeps to"
     else:
         assert reason == f"{defense!r} acts on {needs}, which do not cross in {where!r}"

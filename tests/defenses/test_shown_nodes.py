@@ -7,7 +7,7 @@ import pytest
 from columns import dealt, run, seen_by, table_of
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Defense, Requirements
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import MutualInformation, parse
 from fedtrees.core.local_data import LocalData
@@ -108,17 +108,17 @@ def test_defenses_that_hide_nodes_leave_pure_nodes_leaves():
 class Grafted(Defense):
     """Flip the labels, and put the true share of a class in place of the first tree's left side."""
 
-    acts_through = frozenset({"finish", "rows"})
     name = "grafted"
-    requires, acts_on, reads_rows = (NodeRows,), frozenset({"labels"}), True
+    applies_to, example_stages = (NodeRows,), frozenset({"labels"})
+    requirements = Requirements(reads_local_data=True)
 
-    def rows(self, stage, values, ctx):
+    def transform_examples(self, stage, values, ctx):
         return 1 - values
 
-    def finish(self, model, ctx):
+    def repair_model(self, model, ctx):
         rows, node = model.rows[0], int(model.trees[0].left[0])
         ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
-        share = ctx.held.y[rows.rows[begin:end]].mean()  # its own labels, as they are
+        share = ctx.local_data.y[rows.rows[begin:end]].mean()  # its own labels, as they are
         value = np.array([1 - share, share])
         return replace(model, grafts={(0, node): lambda X: np.tile(value, (len(X), 1))})
 

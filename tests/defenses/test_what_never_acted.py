@@ -9,7 +9,7 @@ from federations import sample_federation
 from fedtrees.conformance.checks import check
 from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Defense, Requirements
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import ActedOnNothing, Structural
 from fedtrees.core.local_data import over_clients
@@ -33,8 +33,8 @@ def make(name, **params):
 @pytest.mark.parametrize(
     ("defense", "where", "said"),
     [
-        (("min-leaf", {"k": 50}), "fedtree-hist", "least_leaf_rows, which no party of 'fedtree-"),
-        (("min-leaf", {"k": 50}), "forest-hist", "least_leaf_rows, which no party of 'forest-h"),
+        (("min-leaf", {"k": 50}), "fedtree-hist", "min_leaf_rows, which no party of 'fedtree-"),
+        (("min-leaf", {"k": 50}), "forest-hist", "min_leaf_rows, which no party of 'forest-h"),
         (("laplace-gradient", {"epsilon": 1.0}), "flower-bagging", "Histogram, which do not cross"),
         (("split-only", {}), "nvflare-hist", "which do not cross in 'nvflare-hist'"),
         (("secure-sum", {}), "local-forests", "which do not cross in 'local-forests'"),
@@ -55,9 +55,7 @@ def test_one_misfit_among_several_is_named():
 class OddRows(Defense):
     """Changes what no party of the tree-sharing protocols offers it."""
 
-    acts_through = frozenset({"rows"})
-
-    def rows(self, stage, values, ctx):
+    def transform_examples(self, stage, values, ctx):
         return values + 1
 
     def claim(self):
@@ -65,7 +63,9 @@ class OddRows(Defense):
 
 
 def test_hooks_that_no_party_serves_are_refused():
-    with pytest.raises(UsageError, match="works through rows, which no party of 'flower-bagging'"):
+    with pytest.raises(
+        UsageError, match="works through transform_examples, which no party of 'flower-bagging'"
+    ):
         run(OddRows(), name="flower-bagging")
 
 
@@ -105,23 +105,22 @@ def test_only_the_part_that_never_acted_is_called_so():
 class Copying(Defense):
     """Gives everything back, but never the very same array."""
 
-    acts_through = frozenset({"answer", "audience", "candidates", "outgoing", "rows"})
-    at = frozenset({"client", "server"})
-    guards = (Histogram, LeafValues)
+    roles = frozenset({"client", "server"})
+    handled_types = (Histogram, LeafValues)
 
-    def rows(self, stage, values, ctx):
+    def transform_examples(self, stage, values, ctx):
         return values.copy()
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         return replace(message)
 
-    def candidates(self, mask, tree, ctx):
+    def allowed_splits(self, mask, tree, ctx):
         return mask.copy()
 
     def audience(self, message, receivers, ctx):
         return tuple(receivers)
 
-    def answer(self, scores, ctx):
+    def transform_answer(self, scores, ctx):
         return scores.copy()
 
     def claim(self):
@@ -141,7 +140,7 @@ class RoundedAnswers(Copying):
     def channels(self, schema, parameters):
         return {("answers", "scores"): Decimals(1)}
 
-    def answer(self, scores, ctx):
+    def transform_answer(self, scores, ctx):
         return Decimals(1).send(scores)
 
 
@@ -177,22 +176,23 @@ class Reading(Defense):
     """Notes what its hooks may read."""
 
     seen: list
-    acts_through = frozenset({"audience", "outgoing", "rows"})
-    at = frozenset({"client", "server"})
-    guards = (Histogram,)
+    roles = frozenset({"client", "server"})
+    handled_types = (Histogram,)
     protects = frozenset[Reveal]()
-    reads_rows = True
+    requirements = Requirements(reads_local_data=True)
 
-    def rows(self, stage, values, ctx):
-        self.seen.append((stage.kind, ctx.party, None if ctx.held is None else len(ctx.held)))
+    def transform_examples(self, stage, values, ctx):
+        self.seen.append(
+            (stage.kind, ctx.party, None if ctx.local_data is None else len(ctx.local_data))
+        )
         return values
 
-    def outgoing(self, message, ctx):
-        self.seen.append(("outgoing", ctx.party, len(ctx.held)))
+    def transform_message(self, message, ctx):
+        self.seen.append(("outgoing", ctx.party, len(ctx.local_data)))
         return message
 
     def audience(self, message, receivers, ctx):
-        self.seen.append(("audience", ctx.party, ctx.held))
+        self.seen.append(("audience", ctx.party, ctx.local_data))
         return receivers
 
 
@@ -208,7 +208,7 @@ def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
         assert held == (None if kind == "audience" else sizes[party])
     context = done.net.context("client-0")
     with pytest.raises(LocalDataError, match="'client-0' holds is for its own hooks alone"):
-        _ = context.held
+        _ = context.local_data
 
 
 @dataclass(frozen=True)
@@ -217,12 +217,10 @@ class Peeping(Defense):
 
     others: list
 
-    acts_through = frozenset({"rows"})
-
-    def rows(self, stage, values, ctx):
+    def transform_examples(self, stage, values, ctx):
         self.others.append(ctx)
         for other in self.others[:-1]:
-            _ = other.held
+            _ = other.local_data
         return values
 
 

@@ -15,13 +15,13 @@ import numpy as np
 
 from fedtrees.core.codec import encode
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.network import Network
 from fedtrees.core.registry import register
-from fedtrees.core.remote import Far, Served, unframed
+from fedtrees.core.remote import HostServer, RemoteHost, unframed
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.experiments.plan import code_digest
 from fedtrees.federation.agreement import FederationAgreement
 from fedtrees.federation.coordinator import run_federation
 from fedtrees.federation.deployment import Deployment, job_of, started
@@ -33,23 +33,23 @@ COORDINATOR = "fedtrees.federation.flare.Coordinator"
 MASKED = make_defense(parse_composed(["masking"])[0])
 
 
-class OverBytes(LocalNetwork):
+class OverBytes(Network):
     """Clients behind lines; `wire` counts what crosses there."""
 
     wire = 0
 
-    def line(self, host):
-        served = Served(host)
+    def connect(self, name, host):
+        served = HostServer(host)
 
         def send(blob):
             answer = served.call(blob)
             OverBytes.wire += len(blob) + len(answer)
             return answer
 
-        return Far(host.name, send) if host.role == "client" else host
+        super().connect(name, RemoteHost(name, send) if host.role == "client" else host)
 
 
-def measured(rows, columns, parties, trees, network=LocalNetwork):
+def measured(rows, columns, parties, trees, network=Network):
     """Return CPU seconds, rounds, bytes of the codec, and bytes on the lines."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, columns)).astype(np.float32)
@@ -57,7 +57,7 @@ def measured(rows, columns, parties, trees, network=LocalNetwork):
     schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
     held = over_clients([Table(X, y).take(p) for p in np.array_split(np.arange(rows), parties)])
     made = register.make("protocol", parse_grid(f"fedtree-hist[trees={trees},max_depth=6]")[0])
-    training.LocalNetwork, OverBytes.wire = network, 0
+    training.Network, OverBytes.wire = network, 0
     begun = time.process_time()
     done = training.train(made, held, schema, defense=MASKED, seed=0, noise_from="seed")
     took = time.process_time() - begun
@@ -156,7 +156,7 @@ if __name__ == "__main__":
     if given.memory or given.rounds:
         raise SystemExit(print(memory(given.memory) if given.memory else rounds()))
     measured(3000, 28, 3, 1)
-    for network in (LocalNetwork, OverBytes) * 2:
+    for network in (Network, OverBytes) * 2:
         print(network.__name__, measured(100_000, 28, 3, 10, network))
     for size in ((10_000, 28, 3, 3), (100_000, 28, 3, 3), (100_000, 28, 10, 3),
                  (100_000, 56, 3, 3), (100_000, 28, 3, 6), (1_000_000, 28, 10, 3)):  # fmt: skip

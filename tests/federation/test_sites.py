@@ -20,7 +20,7 @@ from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.files import copy_private
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.remote import framed, unframed
-from fedtrees.experiments.plan import code_digest
+from fedtrees.core.source import code_digest
 from fedtrees.federation import agreement, coordinator
 from fedtrees.federation.agreement import FederationAgreement, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, run_federation
@@ -523,7 +523,7 @@ def test_the_epsilons_of_runs_add_up_and_the_owner_sees_the_total(tmp_path):
     clients = {f"client_{i}": {"runs": 2} for i in range(3)}
     first, second = (Sites(federation, tmp_path, **clients) for _ in range(2))
     first.run()
-    claims = [federation.made.claimed(federation.composed), *federation.composed.claims()]
+    claims = [federation.made.claim_with(federation.composed), *federation.composed.claims()]
     epsilon = sum(g.epsilon for g in claims if hasattr(g, "epsilon"))
     assert 2 < epsilon < 5
     assert any(f"1 of 2 allowed, total epsilon {epsilon:g};" in line for line in first.said)

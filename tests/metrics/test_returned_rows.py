@@ -16,7 +16,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
-from fedtrees.metrics.rows import ReturnedRows, score_returned_rows
+from fedtrees.metrics.records import score_returned_rows
 from fedtrees.metrics.victims_rows import BinnedVictims, ReturnedRowsMetric
 from fedtrees.trees.binning import Cuts
 
@@ -33,22 +33,26 @@ TRUTH = {"a": rows((0.5, 0), (0.7, 0)), "b": rows((1.5, 1), (np.nan, 1))}
 
 def test_values_count_as_right_within_their_bin():
     scores = score_returned_rows(rows((0.9, 0), (np.nan, 1)), TRUTH, CUTS)
-    assert (scores.right, scores.wrong, scores.owned, scores.returned) == (0.5, 0.0, None, 2)
+    assert scores == {"returned_rows": 2, "returned_right": 0.5, "returned_wrong": 0.0,
+                      "returned_owned": None}  # fmt: skip
 
 
 def test_a_true_row_pays_once():
     scores = score_returned_rows(rows((1.2, 1), (1.3, 1), (1.2, 0)), TRUTH, CUTS)
-    assert scores.right == 0.25
-    assert scores.wrong == pytest.approx(2 / 3)
+    assert scores["returned_right"] == 0.25
+    assert scores["returned_wrong"] == pytest.approx(2 / 3)
 
 
 def test_copies_count_as_often_as_they_are_there():
-    assert score_returned_rows(rows((0.1, 0), (0.2, 0), (0.3, 0)), TRUTH, CUTS).right == 0.5
+    assert (
+        score_returned_rows(rows((0.1, 0), (0.2, 0), (0.3, 0)), TRUTH, CUTS)["returned_right"]
+        == 0.5
+    )
 
 
 def test_owners_count_where_they_are_named():
     scores = score_returned_rows(rows((0.9, 0), (1.5, 1)), TRUTH, CUTS, ("b", "b"))
-    assert (scores.right, scores.owned) == (0.5, 0.25)
+    assert (scores["returned_right"], scores["returned_owned"]) == (0.5, 0.25)
 
 
 def test_rows_are_not_scored_by_bins_if_cut_points_differ_between_trees():
@@ -64,15 +68,18 @@ def test_rows_are_not_scored_by_bins_if_cut_points_differ_between_trees():
 
 def test_nothing_returned_is_not_wrong():
     scores = score_returned_rows(rows((0, 0)).take(np.array([], int)), TRUTH, CUTS)
-    assert scores == ReturnedRows(right=0.0, wrong=None, owned=None, returned=0)
     claim = Records(rows((0, 0)).take(np.array([], int)), confidence=np.zeros(0))
     found = ReturnedRowsMetric().score([claim], BinnedVictims(TRUTH, CUTS))
-    assert {s.name: s.value for s in found} == {
-        "returned_right": 0.0,
-        "returned_wrong": None,
-        "returned_owned": None,
-        "returned_rows": 0.0,
-    }
+    assert (
+        scores
+        == {s.name: s.value for s in found}
+        == {
+            "returned_right": 0.0,
+            "returned_wrong": None,
+            "returned_owned": None,
+            "returned_rows": 0.0,
+        }
+    )
 
 
 def test_bad_input_is_refused():

@@ -26,7 +26,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.guessing.rows import middles, rounded_to, step_of
 from fedtrees.protocols.training import train
@@ -43,7 +43,7 @@ def case_of(table, protocol, threat, clients=3):
     spec = parse_grid(protocol)[0]
     made = register.make("protocol", spec)
     iid = parse_grid("iid")[0]
-    setting = Setting.of(DataRef.parse(table), iid, clients, 0, made)
+    setting = FederationConfig.of(DataRef.parse(table), iid, clients, 0, made)
     federation = federation_of(setting, None)
     run = train(made, federation.local_data, federation.schema, seed=0)
     roles = dict(setting.roles)

@@ -10,7 +10,7 @@ independently. `Recorded` therefore notes for every party
 
 A run with a dishonest sender has the same loss as the honest run if, for every honest party,
 
-1. no draw has other parameters than some draw of the honest run (`laws`);
+1. no draw has other parameters than some draw of the honest run (`noise_channels`);
 2. no stream is opened twice, unless both answers are identical (`repeated`);
 3. it gives at most as many different answers of each type as the agreement allows, and of no type
    that an honest run lacks (`answers`); and no summary of columns is larger than the honest one;
@@ -32,7 +32,7 @@ from numpy.random import default_rng
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.core.host import Host
-from fedtrees.core.messages import Sealed, emptied
+from fedtrees.core.messages import Sealed, without_payload
 from fedtrees.core.party import acting_party
 from fedtrees.core.streams import Streams
 from fedtrees.privacy import noise
@@ -116,8 +116,8 @@ class Tampering:
             finally:
                 self.now, self.kind = before
             if reply.message is not None:
-                told = reply.message if not reply.waits else host._waiting
-                self.found.replies[answer] = encode(emptied(told))
+                told = reply.message if not reply.awaits_sum else host._waiting
+                self.found.replies[answer] = encode(without_payload(told))
                 kind = type(told).__name__
                 self.found.answers[host.name, kind].add(self.found.replies[answer])
                 size = sum(np.size(getattr(told, f.name)) for f in fields(told)
@@ -128,10 +128,14 @@ class Tampering:
     @contextmanager
     def watching(self):
         """Record a run."""
-        rng, ask, tell = Streams.rng, Host.ask, Host.tell
+        rng, request, send = Streams.rng, Host.handle_request, Host.handle_message
         patches = [
-            mock.patch.object(Host, "ask", lambda h, m, why="": self.delivered(ask, h, m, why)),
-            mock.patch.object(Host, "tell", lambda h, m, why="": self.delivered(tell, h, m, why)),
+            mock.patch.object(
+                Host, "handle_request", lambda h, m, why="": self.delivered(request, h, m, why)
+            ),
+            mock.patch.object(
+                Host, "handle_message", lambda h, m, why="": self.delivered(send, h, m, why)
+            ),
             mock.patch.object(Streams, "rng", lambda s, *name: self.opened(rng, s, *name)),
         ]
         for law in (noise.Laplace, noise.Gaussian, noise.Response):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from federations import view_in
 
-from fedtrees.attacks.evidence.sketched import columns_of
 from fedtrees.attacks.membership.attack import MembershipInference
+from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guess import ColumnValues
@@ -123,7 +123,7 @@ def test_a_missing_value_is_refused_where_noisy_bins_have_no_place_for_it():
     table, schema = sample_table(0, 9)
     held = LocalData.of(Table(np.where(table.X > 9, np.nan, table.X), table.y))
     noisy = register.make("protocol", Spec("dp-ebm", {}))
-    noisy.exact().check_local_data("client-1", held, schema)
+    noisy.without_noise().check_local_data("client-1", held, schema)
     with pytest.raises(DataError, match=r"no bins for missing values, as 'client-1' has"):
         noisy.check_local_data("client-1", held, schema)
 

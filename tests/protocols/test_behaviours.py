@@ -28,7 +28,7 @@ from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import MinBin
 from fedtrees.experiments.evaluate import evaluate_training, make_defense, run_training
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.plan import Setting, TrainCell
+from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, LabelSumsRequest
 from fedtrees.metrics.bins import BinCountsMetric
@@ -37,9 +37,10 @@ from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.compatibility import Data, before, fits
 from fedtrees.protocols.cut_points import check_sketches
-from fedtrees.protocols.horizontal.followed_trees import FollowedTree
+from fedtrees.protocols.horizontal.followed_trees import check_splits
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import Decisions
 
@@ -141,10 +142,10 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
     net = run.net
     with acting(net.party("server")), pytest.raises(BeyondParametersError, match="answered once"):
-        net.ask("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
+        net.request("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
     lets = mock.patch.object(Once, "take")
     with lets, acting(net.party("server")), pytest.raises(ProtocolError, match="alone is no sum"):
-        net.ask("client-1", LabelSumsRequest(), why="one alone")
+        net.request("client-1", LabelSumsRequest(), why="one alone")
 
 
 def moved(behaviour, defense=None):
@@ -240,39 +241,39 @@ def test_lone_rows_are_read_through_little_noise_and_none_through_much():
         ({"bin": 3}, "bin 3 of column 0 is no cut"),
         ({"bin": -1}, "bin -1 of column 0 is no cut"),
         ({"left": 3}, "its children begin at 3; next is 1"),
-        ({"nodes": 1}, "node 1 is split; it is none that waits"),
+        ({"nodes": 1}, "node 1 was never announced"),
         ({"feature": 1, "bin": 3}, ""),  # where values are missing, they may go alone
     ],
 )
 def test_a_client_refuses_splits_that_parameters_rule_out(told, refused):
-    tree = FollowedTree(HIST, np.array([4, 4]), np.array([True, False]))
+    arguments = np.array([4, 4]), np.array([True, False])
     said = {"nodes": 0, "feature": 0, "bin": 1, "left": 1, **told}
     arrays = {key: np.array([value], dtype=np.int32) for key, value in said.items()}
     split = Decisions(threshold=np.zeros(1, np.float32), default_left=np.ones(1, bool), **arrays)
+    tree = TreeLimits(HIST.max_depth, HIST.max_leaves, in_order=True)
     if not refused:
-        tree.split(split)
+        check_splits(split, tree, *arguments)
         return
     with pytest.raises(BeyondParametersError, match=refused):
-        tree.split(split)
+        check_splits(split, tree, *arguments)
 
 
 def test_a_client_is_asked_of_one_child_once_and_no_deeper_than_the_parameters():
-    tree = FollowedTree(HIST, np.array([4]), np.array([True]))
-    zero, one = np.zeros(1, np.int32), np.ones(1, np.int32)
-    tree.ask(zero)
+    tree = TreeLimits(HIST.max_depth, HIST.max_leaves, in_order=True)
+    tree.request(0)
     for node, left in ((0, 1), (1, 3)):
-        tree.split(Decisions(zero + node, zero, one, one / 2, one > 0, zero + left))
-    tree.ask(one + 1)
-    for asked, refused in ((2, "or its sibling was asked for before"), (3, "max_depth is 2")):
+        tree.split(node, left)
+    tree.request(2)
+    for asked, refused in ((2, "or its sibling was requested before"), (3, "max_depth=2")):
         with pytest.raises(BeyondParametersError, match=refused):
-            tree.ask(zero + asked)
-    with pytest.raises(BeyondParametersError, match="node 0 is split; it is none that waits"):
-        tree.split(Decisions(zero, zero, one, one / 2, one > 0, zero + 5))
+            tree.request(asked)
+    with pytest.raises(BeyondParametersError, match="node 0 was split before"):
+        tree.split(0, 5)
 
 
 def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
     held, (_, schema) = sample_local_data(HIST), sample_table()
-    client = HIST.party("client-0", "client", held["client-0"], schema, Composition())
+    client = HIST.create_party("client-0", "client", held["client-0"], schema, Composition())
     few, many = (
         CutPoints(np.arange(n * 5, dtype=np.float32), np.arange(0, n * 5 + 1, n, dtype=np.int32),
                   np.full(5, -99, np.float32)) for n in (9, 17)
@@ -305,12 +306,12 @@ def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_pat
     path = tmp_path / "prying.py"
     path.write_text(written("behaviour", "prying", path))
     load_plugin(path)
-    setting = Setting.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
+    setting = FederationConfig.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
     spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
-    cell = TrainCell(setting, spec, Composed(), (("server", "prying"),))
+    cell = Task.for_training(setting, spec, Composed(), (("server", "prying"),))
     federation = federation_of(setting, None)
     run = run_training(cell, federation)
-    assert "or its sibling was asked for before" in run.refused
+    assert "or its sibling was requested before" in run.refused
     found = evaluate_training(cell, federation, run, 1.0, 1.0)
     values = {row["metric"]: row["value"] for row in found.rows}
     assert values["detection"] == 1

@@ -19,7 +19,7 @@ from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.messages import load_families, names_of_type
 from fedtrees.core.party import rules_of
 from fedtrees.core.registry import register
-from fedtrees.core.secure_sum import Closing
+from fedtrees.core.secure_sum import ClientAggregator
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.defenses.dp_sgd import clipped
 from fedtrees.experiments.evaluate import make_defense
@@ -356,7 +356,7 @@ def test_every_field_of_every_message_that_a_party_handles_has_a_rule():
 
 def test_every_message_of_a_secure_sum_that_a_client_answers_has_rules():
     load_families()
-    ruled = {(kind, message) for kind in _below(Closing) for message in kind.rules}
+    ruled = {(kind, message) for kind in _below(ClientAggregator) for message in kind.rules}
     masks = {"MaskBoxes", "MaskKeysRequest", "MaskRoster", "MaskSurvivors"}
     assert {message.__name__ for _, message in ruled} == masks | {"PaillierKey", "PaillierSeeds"}
     for kind, message in ruled:

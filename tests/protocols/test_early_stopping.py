@@ -9,7 +9,7 @@ from federations import sample_federation
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import Sealed, closed
+from fedtrees.core.messages import Sealed, has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -35,7 +35,7 @@ def losses(done):
     totals = [
         d.message.sums
         for d in done.transcript
-        if isinstance(d.message, ValidationLoss) and not closed(d.message)
+        if isinstance(d.message, ValidationLoss) and not has_sealed_field(d.message)
     ]
     return [loss / rows for loss, rows in totals]
 
@@ -115,7 +115,7 @@ def test_noise_is_paid_for():
     totals = [
         d.message.sums[1]
         for d in done.transcript
-        if isinstance(d.message, ValidationLoss) and not closed(d.message)
+        if isinstance(d.message, ValidationLoss) and not has_sealed_field(d.message)
     ]
     assert any(n != round(n) for n in totals)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from digests import content, digest
 
-from fedtrees.attacks.bins.noisy_bin_sums import likeliest
+from fedtrees.attacks.bins.column_shares import likeliest
 from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.guess import ColumnBins

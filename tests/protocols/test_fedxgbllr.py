@@ -51,7 +51,7 @@ def test_a_client_sends_the_gradient_of_the_batch_that_the_harness_is_told(world
     weights = sent(training, NetworkWeights)[0]
     update = sent(training, NetworkUpdate, "client-1")[0]
     assert (weights.round, update.rows.tolist()) == (protocol.trees, [8])
-    used = protocol.grown_on(len(clients[1]), Streams(5).child("client-1"), protocol.trees)
+    used = protocol.training_rows(len(clients[1]), Streams(5).child("client-1"), protocol.trees)
     rows = clients[1].take(np.flatnonzero(used))
     V, network = tree_outputs(models, rows.X), training.model.network
     start = start_of(models, training.model.objective)

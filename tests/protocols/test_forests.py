@@ -258,9 +258,7 @@ def test_a_secure_sum_hides_whose_counts_they_are():
 
 def test_a_defense_that_chooses_splits_is_a_mismatch():
     class OddBins(Defense):
-        acts_through = frozenset({"candidates"})
-
-        def candidates(self, mask, tree, ctx):
+        def allowed_splits(self, mask, tree, ctx):
             return mask
 
     reason = str(fit(protocol("forest-hist"), [OddBins()]))
@@ -273,18 +271,17 @@ class BareLeaves(Defense):
 
     guarded: tuple = (LeafClasses,)
 
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"server"})
+    roles = frozenset({"server"})
     protects = frozenset({Reveal.COUNTS, Reveal.LABELS})
 
     @property
-    def guards(self):
+    def handled_types(self):
         return self.guarded
 
     def claim(self):
         return Structural()
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         return replace(message, counts=None)
 
 
@@ -299,7 +296,7 @@ def test_the_released_model_is_what_left_the_server_and_guards_fail_closed():
         train(protocol("forest-hist"), over_clients(clients), schema, defense=blind)
 
     class WhereTreesAreGrownAlone(BareLeaves):
-        requires = (LocalForest,)
+        applies_to = (LocalForest,)
 
     with pytest.raises(UnguardedMessageError, match="PooledForest"):
         train(

@@ -8,7 +8,7 @@ from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
@@ -141,7 +141,7 @@ def test_who_sees_what(table, schema):
         assert server.rows is None
         owners = {s.sender for s, _ in server.messages(Histogram)}
         assert owners == {"client-0", "client-1", "client-2"}
-        assert sum(closed(s.message) for s in server.seen) == 3  # label sums
+        assert sum(has_sealed_field(s.message) for s in server.seen) == 3  # label sums
 
 
 def test_the_released_model_is_what_clients_were_told(table, schema):

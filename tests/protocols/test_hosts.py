@@ -14,11 +14,11 @@ from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed, emptied
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.messages import has_sealed_field, without_payload
+from fedtrees.core.network import Network
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
-from fedtrees.core.remote import Far, Served, framed, unframed
+from fedtrees.core.remote import HostServer, RemoteHost, framed, unframed
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LabelSumsRequest
@@ -48,21 +48,21 @@ def test_every_defense_is_among_them():
     assert tried == {"none", *register.names("defense")}
 
 
-class OverBytes(LocalNetwork):
+class OverBytes(Network):
     """All parties behind lines: what is said to them, and what they answer, are bytes.
 
     `left`: What left each host, frame by frame. `asked`: What parties sent by themselves.
     """
 
-    def line(self, host):
-        served, self.left = Served(host), getattr(self, "left", {})
-        left = self.left[host.name] = []
+    def connect(self, name, host):
+        served, self.left = HostServer(host), getattr(self, "left", {})
+        left = self.left[name] = []
 
         def send(blob):
             left.append(served.call(blob))
             return left[-1]
 
-        return Far(host.name, send)
+        super().connect(name, RemoteHost(name, send))
 
     def _send(self, to, message, why):
         before = len(self.transcript.deliveries)
@@ -84,7 +84,7 @@ def small(name, **more):
 
 
 def trained(protocol, defense, network, monkeypatch):
-    monkeypatch.setattr(training, "LocalNetwork", network)
+    monkeypatch.setattr(training, "Network", network)
     clients, schema = sample_federation(rows=60)
     rows = protocol.layout == "horizontal"
     held = over_clients(clients) if rows else sample_local_data(protocol)
@@ -112,8 +112,8 @@ def check_leaving(net):
             if not header.get("waits"):
                 continue
             waits = decode(body)
-            assert closed(waits)
-            assert emptied(waits) is waits
+            assert has_sealed_field(waits)
+            assert without_payload(waits) is waits
             crosses = next((m for m in map(decode, after) if type(m) is type(waits)), None)
             summed = {f.name: None for f in fields(waits) if f.metadata.get("summed")}
             if crosses is not None:  # of who opens a sum its own part crosses nowhere
@@ -126,11 +126,13 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
     for text in (*DEFENSES, *REAL):
         defense = make_defense(parse_composed([text])[0])
         if not fit(protocol, defense).ok or any(
-            importlib.util.find_spec(module) is None for p in defense.parts for module in p.needs
+            importlib.util.find_spec(module) is None
+            for p in defense.parts
+            for module in p.extra_packages
         ):
             continue
         twin = make_defense(parse_composed([text.replace("mode=real", "mode=ideal")])[0])
-        simulated, scores = trained(protocol, twin, LocalNetwork, monkeypatch)
+        simulated, scores = trained(protocol, twin, Network, monkeypatch)
         over, others = trained(protocol, defense, OverBytes, monkeypatch)
         assert crossings(over.transcript) == crossings(simulated.transcript), text
         assert crossings(over.net.inference) == crossings(simulated.net.inference), text
@@ -190,10 +192,10 @@ def failing():
 def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
     net, server = failing()
     with acting(server), pytest.raises(ProtocolError, match=r"'client-0' stopped .*LocalDataError"):
-        net.ask("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), why="to count")
     assert net.left["client-0"][1:] == [framed({"error": "LocalDataError"})]  # after it joined
     with acting(server), pytest.raises(ProtocolError, match="stopped the run"):
-        net.tell("client", LabelSumsRequest(), why="once more")
+        net.send("client", LabelSumsRequest(), why="once more")
     assert [type(d.message) for d in net.transcript if d.sender == "client-0"] == []
 
 
@@ -213,7 +215,7 @@ def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
 def test_what_is_no_request_is_answered_by_the_type_of_an_error(blob):
     net, _ = failing()
     host = net._hosts["client-0"]
-    header, body = unframed(Served(host).call(blob))
+    header, body = unframed(HostServer(host).call(blob))
     assert {*header} == {"error"}
     assert header["error"].isidentifier()
     assert body == b""

@@ -23,7 +23,7 @@ def test_what_is_read_again_predicts_the_same(protocol, tmp_path):
     clients, schema = sample_federation(rows=60)
     made = register.make("protocol", parse_grid(protocol)[0])
     done = train(made, over_clients(clients), schema)
-    assert made.file == ENCODED_FILE
+    assert made.info.model_file == ENCODED_FILE
     made.save(done, tmp_path / "model.ftm")
     again = decode((tmp_path / "model.ftm").read_bytes()).model()
     X = clients[0].X

@@ -11,7 +11,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.messages import closed
+from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed
@@ -64,7 +64,7 @@ def test_an_update_is_the_gradient_of_the_rows_that_the_round_used():
     for delivery in sent(trained):
         table = HELD[delivery.sender].table
         streams = Streams(1).child(delivery.sender)
-        used = made.grown_on(len(table), streams, delivery.message.round)
+        used = made.training_rows(len(table), streams, delivery.message.round)
         assert used.sum() == 4
         rows = table.take(used)
         layers = made.layers(SCHEMA)
@@ -118,7 +118,7 @@ def test_who_is_not_drawn_for_a_round_sends_zeros():
 def test_under_a_secure_sum_the_model_is_the_same_but_for_rounding():
     plain, summed = run(), run(defense="secure-sum")
     np.testing.assert_allclose(summed.model.weights, plain.model.weights, atol=1e-6)
-    readable = [d for d in sent(summed) if not closed(d.message)]
+    readable = [d for d in sent(summed) if not has_sealed_field(d.message)]
     assert [(d.sender, d.receivers) for d in readable] == 2 * [("server", ("server",))]
 
 
@@ -151,8 +151,9 @@ def test_dp_sgd_spends_what_it_claims():
         assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
     assert "unprotected=rows" in join(told.claims)
     # every row by itself: batches of another size, and the harness knows which
+    training_rows = covered.protocol.training_rows
     sizes = {
-        int(covered.protocol.grown_on(30, Streams(1, "seed").child(n), r, covered.defense).sum())
+        int(training_rows(30, Streams(1, "seed").child(n), r, covered.defense).sum())
         for n in HELD for r in (0, 1)
     }  # fmt: skip
     assert len(sizes) > 1

@@ -235,7 +235,7 @@ def test_an_update_is_the_clipped_sum_over_the_rows_that_opacus_drew(name, monke
     for d in (d for d in updates(trained) if d.message.round == 0):
         table, streams = HELD[d.sender].table, Streams(1, "seed").child(d.sender)
         steps = made.batches(len(table), streams, 0, trained.defense)
-        used = made.grown_on(len(table), streams, 0, trained.defense)
+        used = made.training_rows(len(table), streams, 0, trained.defense)
         assert np.array_equal(np.flatnonzero(used), np.unique(np.concatenate(steps)))
         weights = start
         for rows in steps:
@@ -325,7 +325,7 @@ def test_attacks_on_gradients_read_both_engines(engine, monkeypatch):
         (name,) = claim.owner
         streams = Streams(1, "seed").child(name)
         table = HELD[name].table
-        rows = table.take(trained.protocol.grown_on(len(table), streams, 0, trained.defense))
+        rows = table.take(trained.protocol.training_rows(len(table), streams, 0, trained.defense))
         hits += sum(
             np.isclose(rows.X, guess, atol=0.05).all(axis=1).any() for guess in claim.table.X
         )
@@ -359,8 +359,12 @@ def test_without_opacus_the_engine_is_refused_with_the_command_that_installs_it(
     monkeypatch.setitem(sys.modules, "opacus", None)
     with pytest.raises(UsageError, match=r"engine=opacus needs opacus.*fedtrees\[neural\]"):
         run("opacus")
-    assert DPSGD(epsilon=1.0).needs == ("dp_accounting",)
-    assert DPSGD(epsilon=1.0, engine="opacus").needs == ("dp_accounting", "torch", "opacus")
+    assert DPSGD(epsilon=1.0).extra_packages == ("dp_accounting",)
+    assert DPSGD(epsilon=1.0, engine="opacus").extra_packages == (
+        "dp_accounting",
+        "torch",
+        "opacus",
+    )
     monkeypatch.setattr(
         "fedtrees.experiments.environment.find_spec",
         lambda name: None if name == "opacus" else name,

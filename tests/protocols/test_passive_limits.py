@@ -6,7 +6,7 @@ import pytest
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.messages import Sealed
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RootRows, RowStatistics
-from fedtrees.protocols.vertical.passive import LimitedTree, Limits
+from fedtrees.protocols.vertical.passive import Limits, PassiveTreeLimits
 
 LIMITS = Limits(trees=2, depth=2, leaves=3, statistics=2, classes=3)
 COLUMNS, BINS = np.array([4], np.int32), np.array([5], np.int32)
@@ -31,24 +31,24 @@ def brought(rows=6, width=2, terms=6, tree=0):
 
 
 def begun():
-    tree = LimitedTree(LIMITS).next(RootRows(0, np.arange(6, dtype=np.int32)), 6)
-    tree.bring(brought())
-    tree.ask(asked(0))
-    tree.split(chosen(0, 1), COLUMNS, BINS)
-    tree.ask(asked(1, 2))
+    tree = PassiveTreeLimits(LIMITS).start_next(RootRows(0, np.arange(6, dtype=np.int32)), 6)
+    tree.check_statistics(brought())
+    tree.check_request(asked(0))
+    tree.check_splits(chosen(0, 1), COLUMNS, BINS)
+    tree.check_request(asked(1, 2))
     return tree
 
 
 def tell(tree, told):
     match told:
         case RootRows():
-            tree.next(told, 6)
+            tree.start_next(told, 6)
         case RowStatistics():
-            tree.bring(told)
+            tree.check_statistics(told)
         case NodeRows():
-            tree.ask(told)
+            tree.check_request(told)
         case _:
-            tree.split(told, COLUMNS, BINS)
+            tree.check_splits(told, COLUMNS, BINS)
 
 
 @pytest.mark.parametrize(
@@ -59,17 +59,17 @@ def tell(tree, told):
         (RootRows(1, whole(0, 6)), "its rows are none of 0 to 5"),
         (RootRows(1, whole(1, 1)), "its rows are none of 0 to 5"),
         (RootRows(1, whole(-1, 1)), "its rows are none of 0 to 5"),
-        (brought(), "its rows brought statistics before"),
+        (brought(), "its statistics were sent before"),
         (brought(tree=1), "tree 1, while 0 is grown"),
-        (asked(1), "node 1 was asked for before"),
+        (asked(1), "node 1 was requested before"),
         (asked(0, tree=1), "tree 1, while 0 is grown"),
-        (asked(3, told=(3,), parents=(1,)), "node 3 is deeper than max_depth=2"),
+        (asked(3, told=(3,), parents=(1,)), "node 3 has depth 2; max_depth=2"),
         (asked(told=(3,), parents=(0,)), "node 0 has other children than before"),
         (chosen(0, 3), "node 0 was split before"),
         (chosen(1, 2), "node 1 has other children than before, or others'"),
-        (chosen(7, 9), "node 7 is none that was told of"),
-        (asked(9), "node 9 is none that was told of"),
-        (asked(told=(9,), parents=(7,)), "node 7 is none that was told of"),
+        (chosen(7, 9), "node 7 was never announced"),
+        (asked(9), "node 9 was never announced"),
+        (asked(told=(9,), parents=(7,)), "node 7 was never announced"),
         (chosen(1, 3, bin=5), "bin 5 of column 4 is no cut"),
         (chosen(1, 3, column=0), "bin 1 of column 0 is no cut"),
         (chosen(1, 3, bin=-2), "bin -2 of column 4 is no cut"),
@@ -83,18 +83,18 @@ def test_what_the_parameters_rule_out_is_refused_by_name(told, refused):
 
 @pytest.mark.parametrize("told", [brought(width=1), brought(5), brought(width=6), brought(terms=7)])
 def test_rows_bring_what_the_loss_needs_and_their_classes(told):
-    tree = LimitedTree(LIMITS).next(RootRows(0, np.arange(6, dtype=np.int32)), 6)
+    tree = PassiveTreeLimits(LIMITS).start_next(RootRows(0, np.arange(6, dtype=np.int32)), 6)
     with pytest.raises(BeyondParametersError, match="they are 6 rows, and 2 statistics"):
-        tree.bring(told)
+        tree.check_statistics(told)
 
 
 def test_leaves_are_no_more_than_agreed_and_a_tree_that_a_defense_hides_is_left_out():
     tree = begun()
-    tree.split(chosen(1, 3), COLUMNS, BINS)
+    tree.check_splits(chosen(1, 3), COLUMNS, BINS)
     with pytest.raises(BeyondParametersError, match="3 splits of a tree; at most 2"):
-        tree.split(chosen(2, 5), COLUMNS, BINS)
-    later = LimitedTree(LIMITS).next(RootRows(1, np.arange(4, dtype=np.int32)), 6)
-    with pytest.raises(BeyondParametersError, match="sums of what no row brought"):
-        later.ask(asked(0, tree=1))
-    later.bring(brought(4, 5, 4, tree=1))  # with one-hot labels of three classes
-    later.ask(asked(0, tree=1))
+        tree.check_splits(chosen(2, 5), COLUMNS, BINS)
+    later = PassiveTreeLimits(LIMITS).start_next(RootRows(1, np.arange(4, dtype=np.int32)), 6)
+    with pytest.raises(BeyondParametersError, match="no statistics were sent to sum"):
+        later.check_request(asked(0, tree=1))
+    later.check_statistics(brought(4, 5, 4, tree=1))  # with one-hot labels of three classes
+    later.check_request(asked(0, tree=1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.attacks.evidence import evidence_of
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -48,7 +48,7 @@ def test_no_split_sends_missing_values_where_there_are_none(protocol, defense):
     done, held, phantoms = run(protocol, defense, complete=True)
     assert run(protocol, defense, complete=False)[2] > 0 == phantoms
     for who in ("server", "client-2") if protocol == "nvflare-hist" else ("server",):
-        grown = evidence_of(view_of(done, (who,), held)).trees
+        grown = read_boosting(view_of(done, (who,), held)).trees
         assert len(grown) == len(done.model.trees)
         for a, b in zip(grown, done.model.trees, strict=True):
             np.testing.assert_array_equal(a.feature, b.feature)

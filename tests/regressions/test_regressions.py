@@ -10,7 +10,7 @@ from regression_runs import by_columns, by_rows, table, trained
 
 from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError
-from fedtrees.core.messages import emptied
+from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
@@ -60,8 +60,10 @@ def test_under_paillier_all_that_crosses_is_the_same_to_the_bit(degree):
             for kind in ("real", "ideal")
         )
     pairs = list(zip(real.transcript, ideal.transcript, strict=True))
-    assert all(encode(emptied(a.message)) == encode(emptied(b.message)) for a, b in pairs)
-    assert any(a.message is not emptied(a.message) for a, _ in pairs)
+    assert all(
+        encode(without_payload(a.message)) == encode(without_payload(b.message)) for a, b in pairs
+    )
+    assert any(a.message is not without_payload(a.message) for a, _ in pairs)
     assert np.array_equal(real.predict(rows.X), ideal.predict(rows.X))
     counts = [
         {k: v for k, v in run.transcript.costs.items() if not k.startswith("cpu")}

@@ -15,7 +15,7 @@ import numpy as np
 
 import fedtrees
 from fedtrees.core import results as columns
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.findings import frontiers
 from fedtrees.report.results import load_rows
 
 COLUMNS = [column.name for column in columns.COLUMNS]

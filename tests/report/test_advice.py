@@ -13,7 +13,7 @@ from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Advice, Wish, tried
 from fedtrees.report.recipe import settings
-from fedtrees.report.wording import Elsewhere
+from fedtrees.report.wording import ProtocolRecipe
 
 WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
 NAME = "q with split-only"
@@ -82,7 +82,7 @@ def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
         ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
-        ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack did worse than a blind"),
+        ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
         ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
     ],
 )  # fmt: skip
@@ -155,7 +155,7 @@ def test_settings_have_the_values_of_the_recipe():
 
 
 def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
-    name = Elsewhere("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
+    name = ProtocolRecipe("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
     left = narrowed(Suite.load("recipes"), [name], range(3))
     assert left.seeds == (0, 1, 2)
     assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [

@@ -6,9 +6,8 @@ import pandas as pd
 import pytest
 from synthetic_run import Table
 
-from fedtrees.report import style
-from fedtrees.report.interactive_figure import blind_name
-from fedtrees.report.leaks import leak_grid
+from fedtrees.report import wording
+from fedtrees.report.figures.model import panels_of
 from fedtrees.report.statistics import with_errors
 
 
@@ -24,18 +23,12 @@ def table(tmp_path):
 def test_the_frontier_shows_no_leak_that_the_population_baseline_explains(table):
     frontier = table.frontier()
     assert frontier.point("none").advantage.mean == pytest.approx(-0.1)
-    assert blind_name(frontier) == "blind or population, the better"
+    assert panels_of([frontier])[0].blind == "blind or population, the better"
 
 
 def test_a_score_is_written_with_both_baselines_if_there_are_both():
-    assert style.scored(0.5, 0.4, 0.6) == "score 0.500, blind 0.400, population 0.600"
-    assert style.scored(0.5, 0.4, float("nan")) == "score 0.500, blind 0.400"
-
-
-def test_a_grid_of_advantages_shows_none_that_the_population_baseline_explains(table):
-    rows, panel = table.rows(), table.frontier().panel
-    grid = leak_grid(rows, panel.setting, "ra")
-    assert grid.cells[0][0].advantage.mean == pytest.approx(-0.1)
+    assert wording.scored(0.5, 0.4, 0.6) == "score 0.500, blind 0.400, population 0.600"
+    assert wording.scored(0.5, 0.4, float("nan")) == "score 0.500, blind 0.400"
 
 
 def test_the_error_of_an_advantage_is_relative_to_the_baseline_that_is_subtracted():

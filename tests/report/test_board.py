@@ -15,7 +15,7 @@ from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, wider
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.reasons import Reason
 from fedtrees.report import leaderboard, submissions
-from fedtrees.report.findings import findings
+from fedtrees.report.findings import RunAnalysis
 
 FEW = [d for d in DEFENSES if d[0] in ("none", "split-only")]
 
@@ -174,7 +174,7 @@ def test_a_defense_whose_attack_scored_below_blind_is_not_pareto_optimal(tmp_pat
             table.train(defense, seed, utility)
             table.applies(defense, seed, "a")
             table.attack(defense, seed, "a", advantage)
-    (found,) = findings(table.rows(), table.folder).settings
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
     assert leaderboard.pareto(found, found.tested[0], "ra") == {"none"}
 
 

@@ -17,9 +17,8 @@ from fedtrees.api import Run
 from fedtrees.cli.main import main
 from fedtrees.core.results import measures
 from fedtrees.experiments import defaults
-from fedtrees.report.findings import findings
-from fedtrees.report.results import load_rows
-from fedtrees.report.verdict_text import LEAK_LABELS, SCREEN_LINES, verdict
+from fedtrees.report.findings import analyze_run
+from fedtrees.report.verdict import LEAK_LABELS, SCREEN_LINES, verdict
 
 SUITE = """
 name = "quick"
@@ -111,9 +110,9 @@ def check_reading(records, sentence, defense="none"):
         whole = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(.]*?)?{tail}"
         people = rf"(?:, population (none|{PLAIN})%?)?(?:; by seed [^)]*)?"
         line = rf"\(blind (none|{PLAIN})%?{people}\)"
-        other_rows = rf"(?:, a guess from other rows of the population (none|{PLAIN})%?)?"
+        other_rows = rf"(?:, and guessing from other rows of the population (none|{PLAIN})%?)?"
         seeds = r"(?: \(by seed [^)]*\))?"
-        baseline = rf"{seeds}\. A guess without any message reaches (none|{PLAIN})%?{other_rows}"
+        baseline = rf"{seeds}; guessing without any message \w+ (none|{PLAIN})%?{other_rows}"
         hits = [*re.finditer(f"{whole} {line}", sentence), *re.finditer(whole + baseline, sentence)]
         for hit in hits:
             found = [v[defense] for t in threats(records)
@@ -196,7 +195,7 @@ def said(request, tmp_path_factory):
         with pytest.raises(SystemExit) as ended:
             main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
         assert ended.value.code in (0, 3)
-    result = verdict(findings(load_rows(folder / "run"), folder / "run"))
+    result = verdict(analyze_run(folder / "run"))
     assert str(result) == str(Run(folder / "run").verdict)
     return request.param, folder / "run", result
 
@@ -232,7 +231,8 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         elif label == "PRICE":
             check_price(records, text, use)
         elif label == "EFFECT":
-            before, *after = re.findall(rf"({PLAIN})%?", text)[:2]
+            scores = re.search(rf"({PLAIN})%? instead of ({PLAIN})%?", text)
+            before, after = (scores[2], [scores[1]]) if scores else ("nan", [])
             every = [records.worst(t, m) for t in threats(records) for m in measures()]
             assert any(
                 near(before, scores_of(v["none"][0], v["none"][3]))
@@ -246,8 +246,8 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         assert re.search(rf"By all {stayed} measures?,", text)
     else:
         assert case != "nothing"
-    readers = (a.reader for f in findings(load_rows(folder), folder).settings for a in f.tested)
-    for cell in (c for reader in readers if reader for c in reader.cells.values()):
+    readers = (a for f in analyze_run(folder).settings for a in f.tested)
+    for cell in (c for a in readers for m in a.all_metrics for c in a.by_defense(m).values()):
         assert cell.state != "shut" or cell.advantage.mean >= -cell.limit, cell
     if case in ("default", "split-only"):
         assert entries["LEAK FOUND"].text.startswith("Your server can reconstruct")

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from fedtrees.report.inline_svg import Mark, _crosses, _labels
+from fedtrees.report.figures.inline_svg import Mark, _place_labels
+from fedtrees.report.figures.labels import cross_boxes
+
+
+def crosses(line, box):
+    start, end = np.array([line[:2]], dtype=float), np.array([line[2:]], dtype=float)
+    return bool(cross_boxes(start, end, np.array([box], dtype=float)).item())
 
 
 @pytest.mark.parametrize(
@@ -18,7 +24,7 @@ from fedtrees.report.inline_svg import Mark, _crosses, _labels
     ],
 )
 def test_a_line_crosses_a_box_only_if_it_passes_it(line, expected):
-    assert _crosses(line, (4, 4, 6, 6)) is expected
+    assert crosses(line, (4, 4, 6, 6)) is expected
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -28,10 +34,10 @@ def test_no_line_to_a_label_crosses_the_mark_of_another_defense(seed):
         Mark(x, y, f"defense-{i}", "abcdefghijkl"[i], "", "", "", names=(f"defense-{i}",))
         for i, (x, y) in enumerate(places.tolist())
     ]
-    placed = _labels(marks)
+    placed = _place_labels(marks)
     leads = [p.lead for p in placed if p.lead is not None]
     for lead in leads:
         for mark in marks:
             box = (mark.x - 7, mark.y - 7, mark.x + 7, mark.y + 7)
             starts_here = box[0] <= lead[0] <= box[2] and box[1] <= lead[1] <= box[3] + 8
-            assert starts_here or not _crosses(lead, box)
+            assert starts_here or not crosses(lead, box)

@@ -13,10 +13,10 @@ from synthetic_run import DEFENSES, rows, write_run
 
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
-from fedtrees.report import static_figure
-from fedtrees.report.plot import plot
+from fedtrees.report.figures import static
+from fedtrees.report.figures.plot import plot
+from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.results import Selection, load_rows
-from fedtrees.report.run_analysis import Study
 
 TABLES = (("breast-cancer", 0.97, 0.31), ("wine", 0.93, 0.23), ("pima", 0.81, 0.15))
 SETTINGS = [(d, "iid[clients=5]", "fedtree", "trees=20", auc, leak) for d, auc, leak in TABLES]
@@ -33,7 +33,7 @@ def three(tmp_path_factory):
 @pytest.fixture(scope="module")
 def panels(three):
     chosen = Selection(threat=["server"])
-    return Study(three, chosen.of(load_rows(three))).frontiers
+    return RunAnalysis(three, chosen.of(load_rows(three))).frontiers
 
 
 def texts(figure):
@@ -72,8 +72,8 @@ FONTS = ("DejaVu Sans", "STIXGeneral", "DejaVu Sans Mono", "Liberation Sans")
     [*(("column", 3.3, font) for font in FONTS), ("page", 7.0, FONTS[0])],
 )
 def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches, font, monkeypatch):
-    monkeypatch.setitem(static_figure.RC, "font.family", [font, "DejaVu Sans"])
-    figure = static_figure.frontier(panels, width=width)
+    monkeypatch.setitem(static.RC, "font.family", [font, "DejaVu Sans"])
+    figure = static.frontier(panels, width=width)
     assert figure.get_size_inches()[0] == inches
     found = texts(figure)
     wide, high = figure.get_size_inches() * 72
@@ -94,7 +94,7 @@ def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches,
 
 @pytest.mark.long
 def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panels):
-    figure = static_figure.frontier(panels, width="column")
+    figure = static.frontier(panels, width="column")
     laid_out = texts(figure)
     with matplotlib.rc_context({"font.family": ["monospace"], "font.sans-serif": ["STIXGeneral"]}):
         assert [box for _, box in texts(figure)] == [box for _, box in laid_out]
@@ -105,13 +105,13 @@ def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panel
 @pytest.mark.long
 def test_titles_say_in_what_panels_differ_and_labels_what_names_are_called(panels):
     labels = {"pima": "Pima", "laplace-hist": "noise", "auc": "area"}
-    figure = static_figure.frontier(panels, width="column", labels=labels)
+    figure = static.frontier(panels, width="column", labels=labels)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["breast-cancer", "Pima", "wine"]
     written = {text.get_text() for text, _ in texts(figure)}
     assert {"noise", "area"} <= written
     assert not {"laplace-hist", "AUC", "pima"} & written
     with pytest.raises(UsageError, match=r"--label 'pina'.*did you mean 'pima'"):
-        static_figure.frontier(panels, labels={"pina": "Pima"})
+        static.frontier(panels, labels={"pina": "Pima"})
 
 
 def test_a_selection_keeps_what_it_names_and_the_references(three):
@@ -137,11 +137,11 @@ def test_points_in_one_place_are_rings_under_one_label(panels):
     (panel,) = (p for p in panels if p.panel.setting.dataset == "wine")
     base = panel.point("none")
     points = [
-        replace(p, utility=base.utility, advantage=base.advantage)
+        replace(p, utilities=base.utilities, leakage=base.leakage)
         if p.defense in ("split-only", "masking") else p
         for p in panel.points
     ]  # fmt: skip
-    figure = static_figure.frontier([replace(panel, points=tuple(points))], width="column")
+    figure = static.frontier([replace(panel, points=tuple(points))], width="column")
     written = [text.get_text() for text, _ in texts(figure)]
     assert "undefended, masking,\nsplit-only" in written or (
         "undefended, masking, split-only" in written
@@ -163,15 +163,15 @@ def sizes_of(line):
 
 
 def test_a_label_of_what_all_panels_share_is_no_mistake(panels):
-    figure = static_figure.frontier(panels[:1], labels={"breast-cancer": "BC", "server": "S"})
+    figure = static.frontier(panels[:1], labels={"breast-cancer": "BC", "server": "S"})
     assert figure.axes[0].get_title(loc="left") == ""
 
 
 def test_a_title_breaks_between_its_parts_and_within_long_parameters():
-    assert static_figure._break_title("a · b", 10) == "a · b"
-    assert static_figure._break_title("alpha · beta · c", 10) == "alpha\nbeta · c"
+    assert static._break_title("a · b", 10) == "a · b"
+    assert static._break_title("alpha · beta · c", 10) == "alpha\nbeta · c"
     assert (
-        static_figure._break_title("hist[trees=10,depth=4] · client", 16)
+        static._break_title("hist[trees=10,depth=4] · client", 16)
         == "hist[trees=10,\ndepth=4]\nclient"
     )
 

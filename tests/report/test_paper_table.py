@@ -117,7 +117,7 @@ def test_an_attack_below_blind_is_marked_and_has_no_rank(tmp_path):
     rows = {tuple(row[:2]): row[2:] for row in cells(made.md())}
     assert rows["a_1", "fog"][1].endswith("‡")
     assert rows["mean rank", "fog"][-1] == "–"
-    assert any("did worse than a blind guess: nothing is shown" in note for note in made.notes)
+    assert any("scored worse than a blind guess: nothing is shown" in note for note in made.notes)
     assert set(made.frame().query("attack_failed")["defense"]) == {"fog"}
 
 

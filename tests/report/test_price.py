@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from fedtrees.report.cost import Price, Utility, prices, utility_of
+from fedtrees.report.cost import Utility, UtilityChange, utility_changes, utility_of
 from fedtrees.report.statistics import t_estimate
 
 AUC = Utility("auc")
@@ -11,7 +11,7 @@ AUC = Utility("auc")
 
 def price(*changes):
     by_seed = dict(enumerate(changes))
-    return Price(AUC, t_estimate(changes), by_seed)
+    return UtilityChange(AUC, t_estimate(changes), by_seed)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_where_auc_is_undefined_on_a_seed_all_prices_are_in_log_loss_and_it_is_s
     utility = utility_of(trains)
     assert (utility.metric, utility.fallen, utility.lacking, utility.seeds) == (
         "log_loss", "auc", 1, 2)  # fmt: skip
-    found = prices(trains, utility, float("nan"))["x"]
+    found = utility_changes(trains, utility, float("nan"))["x"]
     assert found.change.mean == pytest.approx(-0.2)  # more log-loss is worse
 
 
 def test_a_model_no_better_than_the_constant_one_has_collapsed():
     trains = rows(("none", 0, "r2", 0.5), ("noise", 0, "r2", -2.8e14), ("calm", 0, "r2", 0.45))
-    found = prices(trains, Utility("r2"), 0.0)
+    found = utility_changes(trains, Utility("r2"), 0.0)
     assert found["noise"].collapsed
     assert found["noise"].tier == 2
     assert not found["calm"].collapsed
-    assert not prices(trains, Utility("r2"), float("nan"))["noise"].collapsed
+    assert not utility_changes(trains, Utility("r2"), float("nan"))["noise"].collapsed

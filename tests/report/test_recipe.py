@@ -3,12 +3,11 @@
 import math
 
 import pytest
-from present import CRYPTO
 from synthetic_run import Table
 
-from fedtrees.report.findings import trials_of
-from fedtrees.report.leakage import Cell
+from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.recipe import helps, recommend
+from fedtrees.report.trials import trials_of
 
 CALM = (-0.01, 0.0, 0.01)
 TESTED = ("a", "b")
@@ -56,7 +55,7 @@ def found(table):
 
 
 def reasons(table):
-    return {c.name: c.reason for c in found(table).candidates}
+    return {c.name: c.reason for c in found(table).recipes}
 
 
 def test_what_the_population_tells_is_no_leak_of_its_persons(table):
@@ -71,8 +70,8 @@ def test_a_recipe_against_which_attacks_fail_ranks_behind_one_that_resists_them(
     undefended(table)
     tried(table, "failing", 0.85, ra=(-0.5, -0.51, -0.52))
     tried(table, "resisting", 0.8)
-    assert [c.name for c in found(table).candidates] == ["resisting", "failing"]
-    first, second = found(table).candidates
+    assert [c.name for c in found(table).recipes] == ["resisting", "failing"]
+    first, second = found(table).recipes
     assert first.shown
     assert not second.shown
     assert len(second.failed) == 2  # against both adversaries
@@ -84,7 +83,7 @@ def test_of_equal_measured_leaks_a_failed_attack_counts_as_without_the_defense(t
     tried(table, "failing", 0.85, ra=(-0.5, -0.51, -0.52), **counts)
     tried(table, "resisting", 0.8, **counts)
     tried(table, "leaking", 0.85, ra=(0.2, 0.21, 0.22), **counts)
-    ranked = found(table).candidates
+    ranked = found(table).recipes
     assert [c.name for c in ranked] == ["resisting", "failing", "leaking"]
     assert [c.left("guess") for c in ranked] == pytest.approx([0.0, 0.5, 0.21])
     assert [c.measured("guess") for c in ranked] == pytest.approx([0.0, 0.0, 0.21])
@@ -93,14 +92,22 @@ def test_of_equal_measured_leaks_a_failed_attack_counts_as_without_the_defense(t
 def test_where_attacks_fail_without_a_defense_too_the_cell_ranks_no_recipe(table):
     tried(table, "plain", 0.9, (-0.5,) * 3, (0.6,) * 3, claimed="none")
     tried(table, "failing", 0.85, ra=(-0.5,) * 3)
-    assert found(table).candidates[0].left("guess") == 0.0
+    assert found(table).recipes[0].left("guess") == 0.0
 
 
 def test_a_failed_attack_does_not_show_that_a_defense_helps():
     def cell(state, *advantages):
         n = len(advantages)
-        return Cell("ra", state, (0.5,) * n, (0.4,) * n, (math.nan,) * n, advantages, (0.0,) * n,
-                    tuple(range(n)))  # fmt: skip
+        return LeakageResult(
+            "ra",
+            state,
+            (0.5,) * n,
+            (0.4,) * n,
+            (math.nan,) * n,
+            advantages,
+            (0.0,) * n,
+            tuple(range(n)),
+        )
 
     before = cell("open", 0.5, 0.51, 0.52)
     assert helps([before], [cell("open", 0.1, 0.11, 0.12)])
@@ -117,12 +124,12 @@ def test_of_two_recipes_that_hold_the_one_of_more_utility_is_taken(table):
     assert choice.shown
     assert choice.price.change.mean == pytest.approx(-0.05)
     assert choice.price.change.low == pytest.approx(-0.05)  # paired: the seeds' own spread is gone
-    assert [c.name for c in found(table).candidates] == ["cheap", "dear"]
+    assert [c.name for c in found(table).recipes] == ["cheap", "dear"]
 
 
 def test_a_protocol_without_a_claim_is_no_recipe_by_itself(table):
     undefended(table)
-    assert not found(table).candidates
+    assert not found(table).recipes
     tried(table, "plain", 0.88, defense="shield", claimed="structural")
     assert found(table).choice.name == "plain with shield"
 
@@ -217,31 +224,3 @@ def test_where_none_holds_the_one_that_leaves_least_is_named(table):
     tried(table, "little", 0.7, (0.1, 0.11, 0.12))
     assert found(table).choice is None
     assert found(table).least.name == "little"
-
-
-@pytest.mark.parametrize(
-    ("protocol", "order", "right", "reason"),
-    [
-        (
-            "fedtree-hist",
-            "hist-rounding[step=100]+laplace-hist[epsilon=1,calibrated=true]",
-            "laplace-hist[epsilon=1,calibrated=true]+hist-rounding[step=100]",
-            "write laplace-hist+hist-rounding",
-        ),
-        *[("dp-gbdt", "paillier", "masking", "use 'masking' or 'secure-sum'")] * CRYPTO,
-    ],
-)
-def test_an_order_that_is_refused_is_a_skip_and_never_recommended(
-    table, protocol, order, right, reason
-):
-    undefended(table)
-    tried(table, protocol, 0.85, defense=order)
-    tried(table, protocol, 0.7, defense=right)
-    assert found(table).choice.name == f"{protocol} with {right}"
-    assert f"{protocol} with {order}" not in reasons(table)
-    rows = table.rows()
-    mine = rows[rows["defense_spec"] == order]
-    assert set(mine["status"]) == {"skipped"}
-    assert mine["reason"].str.contains(reason, regex=False).all()
-    assert mine[["value", "advantage"]].isna().all(axis=None)
-    assert set(rows.loc[rows["defense_spec"] == right, "status"]) == {"ok"}

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table, write_run
 
-from fedtrees.report import style
-from fedtrees.report.budgets import budgets, family, ordered
-from fedtrees.report.frontier import frontiers, non_dominated
-from fedtrees.report.interactive_figure import blind_name, draw_frontier, near
-from fedtrees.report.protocol_budgets import over_budgets
-from fedtrees.report.results import load_rows
+from fedtrees.report.figures import model
+from fedtrees.report.figures.interactive import draw_panel
+from fedtrees.report.figures.model import FigurePanel, panels_of
+from fedtrees.report.findings import frontiers
+from fedtrees.report.frontier import budgets, non_dominated, over_budgets
+from fedtrees.report.results import family, load_rows, ordered
 from fedtrees.report.statistics import attack_metrics, worst_case
 
 COARSE = st.integers(0, 4).map(float)  # few values, so that ties are common
@@ -51,8 +51,8 @@ def test_the_worst_case_is_taken_per_seed_not_of_the_means(table):
         table.attack("none", seed, "a", a)
         table.attack("none", seed, "b", b)
     point = table.frontier().point("none")
-    assert [s.advantage for s in point.seeds] == [0.3, 0.4]
-    assert [s.attack for s in point.seeds] == ["b", "a"]
+    assert point.leakage.advantages == (0.3, 0.4)
+    assert point.leakage.strongest == ("b", "a")
     assert point.advantage.mean == pytest.approx(0.35)  # the means alone would say 0.25
     assert point.attacks == (("a", 1), ("b", 1))
 
@@ -230,7 +230,7 @@ def test_references_are_those_of_the_protocol_and_the_blind_guess_has_a_name(tab
     data = table.frontier()
     assert [(name, e.mean) for name, e in data.references] == [("active-only", 0.8)]
     assert data.blind == ("cl",)
-    assert blind_name(data) == "blind (cl)"
+    assert panels_of([data])[0].blind == "blind (cl)"
     assert data.undefended.mean == pytest.approx(0.9)
 
 
@@ -243,9 +243,13 @@ def test_no_two_notes_above_a_frontier_stand_in_one_place(table):
         for name, auc in (("active-only", 0.89), ("local-only", 0.7), ("majority-class", 0.2)):
             table.add("reference", "none", seed, "auc", auc, protocol=name)
     data = table.frontier()
-    assert [name for name, _ in near(data)] == ["local-only", "active-only", "undefended"]
-    drawn = draw_frontier(data, style.palette(["none", "shield"]), (-0.1, 0.6))
-    above = {n["text"]: n["yshift"] for n in drawn.layout["annotations"] if n.get("y") == 1}
+    assert [name for name, _ in panels_of([data])[0].vertical_lines] == [
+        "local-only",
+        "active-only",
+        "undefended",
+    ]
+    drawn = draw_panel(FigurePanel(data, model.palette(["none", "shield"]), (-0.1, 0.6)))
+    above = {n.text: n.yshift for n in drawn.layout.annotations if n.y == 1}
     assert above["active-only"] != above["undefended"]
     assert above["off the axis: majority-class 0.200"] > max(
         shift for text, shift in above.items() if "off" not in text
@@ -269,6 +273,8 @@ def test_budgets_of_a_protocol_are_one_line_in_order_with_the_majority_class(tab
     line = tuple(f"noisy[epsilon={e}]" for e in (0.1, 1, 10))
     assert joined.lines == (line,)
     assert [joined.point(spec).advantage.mean for spec in line] == [0.1, 0.5, 0.8]
-    assert near(joined) == [("majority-class", 0.5)]  # far off, and on the axis all the same
+    assert panels_of([joined])[0].vertical_lines == [
+        ("majority-class", 0.5)
+    ]  # far off, and on the axis all the same
     assert str(joined.panel) == "d \N{MIDDLE DOT} p \N{MIDDLE DOT} noisy \N{MIDDLE DOT} t"
     assert len(found) == 4

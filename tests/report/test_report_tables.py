@@ -1,17 +1,18 @@
 """The tables behind the report: paired changes, guarantees, cost, gaps, headlines."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedtrees.core.guarantee import parse
-from fedtrees.report import guarantees, leaks, style
+from fedtrees.report import guarantees, wording
 from fedtrees.report.coverage import Gaps
-from fedtrees.report.frontier import frontiers
+from fedtrees.report.figures import model
+from fedtrees.report.findings import RunAnalysis, frontiers
 from fedtrees.report.results import Panel, Setting
 from fedtrees.report.statistics import Estimate, estimate
-from fedtrees.report.tables import cost_table, guarantee_table
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
 
@@ -112,7 +113,7 @@ def test_a_claim_that_spends_without_bound_does_not_stand():
     cuts = "pure-dp[epsilon=1,unit=cuts]"
     both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
     assert guarantees.standing(*both) == "void"
-    assert set(style.SHAPES) == set(guarantees.KINDS)
+    assert set(model.SHAPES) == set(guarantees.KINDS)
 
 
 def test_a_claim_that_an_audit_refutes_does_not_stand():
@@ -132,14 +133,14 @@ def test_what_was_measured_stands_with_what_could_have_been():
 
 
 def test_every_defense_has_its_guarantees(rows):
-    found = {g.defense: g for g in guarantee_table(rows, STROKE)}
+    found = RunAnalysis(Path(), rows).by_setting[STROKE].guarantees
     assert found["split-only+laplace-hist[epsilon=4]"].measured == (parse("pure-dp[epsilon=1]"),)
     assert found["laplace-hist[epsilon=4]"].spent == (parse("pure-dp[epsilon=12800,unit=row]"),)
     assert found["none"].verdict == ""
 
 
 def test_cost_is_counted_once_per_seed(rows):
-    found = {c.defense: c for c in cost_table(rows, STROKE)}
+    found = RunAnalysis(Path(), rows).by_setting[STROKE].costs
     none, paillier = found["none"], found["paillier[bits=2048]"]
     assert none.up.mean == pytest.approx(1_400_000)
     assert paillier.bytes / none.bytes == pytest.approx(64)
@@ -172,47 +173,17 @@ def test_what_was_not_asked_for_is_told_from_what_does_not_fit(rows):
     }  # fmt: skip
 
 
-def test_the_leak_grid_tells_measured_from_failed_from_skipped(rows):
-    grid = leaks.leak_grid(rows, STROKE, "ra")
-    at = {(r, c): grid.cells[i][j] for i, r in enumerate(grid.rows)
-          for j, c in enumerate(grid.columns)}  # fmt: skip
-    assert at["client · milp", "none"].state == "ok"
-    assert not at["client · milp", "none"].partial
-    assert at["client · milp", "laplace-hist[epsilon=4]"].partial
-    assert at["client · milp", "laplace-hist[epsilon=4]"].advantage.n == 2
-    assert at["server · midpoint", "split-only"].state == "skipped"
-    assert np.isnan(leaks.matrix(grid)[grid.rows.index("server · midpoint"),
-                                       grid.columns.index("split-only")])  # fmt: skip
-
-
-def test_the_grids_are_as_much_wider_as_few_of_the_rows_were_scored(rows):
-    mine = (rows["setting"] == STROKE) & (rows["stage"] == "attack") & (rows["status"] == "ok")
-    told = rows[mine & (rows["metric"] == "ra") & (rows["attack"] == "milp")]
-    sampled = rows.assign(error=rows["error"].where(~rows.index.isin(told.index), 0.02))
-    before, after = (leaks.leak_grid(table, STROKE, "ra") for table in (rows, sampled))
-    where = (before.rows.index("client · milp"), before.columns.index("split-only"))
-    (was, now) = (grid.cells[where[0]][where[1]] for grid in (before, after))
-    cell = told[told["threat"] == "client"]
-    blind = cell.loc[cell["defense_spec"] == "split-only", "blind"].to_numpy()
-    # score and blind baseline are of the same few rows, and both may be off
-    half = 1.96 * np.linalg.norm(np.sqrt(2) * 0.02 / (1 - blind)) / len(blind)
-    assert now.advantage.mean == was.advantage.mean
-    assert now.advantage.high - now.advantage.mean == pytest.approx(
-        math.hypot(was.advantage.high - was.advantage.mean, half)
-    )
-
-
 def test_numbers_have_true_minus_signs_and_no_negative_zero():
-    assert style.number(-0.25, 2, signed=True) == "−0.25"
-    assert style.number(-0.0001, 2, signed=True) == "0.00"
-    assert style.number(math.nan) == "–"
-    assert style.interval(Estimate(0.5, 0.4, 0.6, 3), 1) == "0.5 [0.4, 0.6]"
-    assert style.bytes_text(999_600) == "1 MB"
+    assert wording.number(-0.25, 2, signed=True) == "−0.25"
+    assert wording.number(-0.0001, 2, signed=True) == "0.00"
+    assert wording.number(math.nan) == "–"
+    assert wording.mean_and_interval(Estimate(0.5, 0.4, 0.6, 3), 1) == "0.5 [0.4, 0.6]"
+    assert wording.bytes_text(999_600) == "1 MB"
 
 
 def test_undefended_is_black_and_families_get_their_own_colours(rows):
-    found = style.palette(p.family for f in frontiers(rows) for p in f.points)
-    assert found["none"][0] == style.INK
+    found = model.palette(p.family for f in frontiers(rows) for p in f.points)
+    assert found["none"][0] == model.INK
     assert len({c for c, _ in found.values()}) == len(found)
 
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from synthetic_run import Table
 
 from fedtrees.core.reasons import Reason
-from fedtrees.report import page_tables, verdict_text, wording
+from fedtrees.report import page_tables, verdict, wording
 from fedtrees.report.coverage import Coverage, Gaps
-from fedtrees.report.findings import findings
-from fedtrees.report.leakage import Cell, is_open, is_safe, margin_of, state_of, upper
+from fedtrees.report.findings import RunAnalysis
+from fedtrees.report.leakage import LeakageResult, is_open, is_safe, margin_of, state_of, upper
 
 WHOLE = Coverage(applicable=("a",))
 
@@ -20,9 +20,18 @@ WHOLE = Coverage(applicable=("a",))
 def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, margin=0.05):
     """Return the state of a cell of such advantages, blind at 0."""
     n = len(advantages)
-    cell = Cell(metric, scores=tuple(scores or advantages), blinds=(0.0,) * n,
-                populations=(math.nan,) * n, advantages=tuple(advantages), errors=(0.0,) * n,
-                seeds=tuple(range(n)), attacks=("a",), rows=rows, margin=margin)  # fmt: skip
+    cell = LeakageResult(
+        metric,
+        scores=tuple(scores or advantages),
+        blinds=(0.0,) * n,
+        populations=(math.nan,) * n,
+        advantages=tuple(advantages),
+        errors=(0.0,) * n,
+        seeds=tuple(range(n)),
+        attacks=("a",),
+        rows=rows,
+        margin=margin,
+    )
     return state_of(cell, coverage.complete)
 
 
@@ -70,9 +79,17 @@ def test_of_counted_persons_one_beyond_blind_is_open():
     ("found", "line", "wanted"), [(22, 21, False), (40, 21, True), (1, 0, True)]
 )
 def test_one_federation_s_count_is_read_two_deviations_beyond_its_line(found, line, wanted):
-    cell = Cell("exact_rows", scores=(found / 193,), blinds=(line / 193,), populations=(math.nan,),
-                advantages=((found - line) / (193 - line),), errors=(0.0,), seeds=(0,),
-                attacks=("a",), rows=193.0)  # fmt: skip
+    cell = LeakageResult(
+        "exact_rows",
+        scores=(found / 193,),
+        blinds=(line / 193,),
+        populations=(math.nan,),
+        advantages=((found - line) / (193 - line),),
+        errors=(0.0,),
+        seeds=(0,),
+        attacks=("a",),
+        rows=193.0,
+    )
     assert is_open(cell) == wanted
 
 
@@ -80,8 +97,20 @@ def test_zero_of_few_rows_shows_nothing():
     """The exact binomial bound: 0 of 3 times 20 rows leaves 6%."""
     assert state((0.0, 0.0, 0.0), "exact_rows", rows=20) == "unsettled"
     assert state((0.0, 0.0, 0.0), "exact_rows", rows=400) == "shut"
-    assert upper(Cell("exact_rows", scores=(0.0,), advantages=(0.0,), errors=(0.0,), blinds=(0.0,),
-                      populations=(math.nan,), rows=20)) == math.inf  # fmt: skip
+    assert (
+        upper(
+            LeakageResult(
+                "exact_rows",
+                scores=(0.0,),
+                advantages=(0.0,),
+                errors=(0.0,),
+                blinds=(0.0,),
+                populations=(math.nan,),
+                rows=20,
+            )
+        )
+        == math.inf
+    )
 
 
 def test_an_attack_that_is_missing_shuts_nothing():
@@ -103,14 +132,21 @@ def test_noise_never_makes_a_defense_look_safer(values, factor):
 
 def _cell(values):
     n = len(values)
-    return Cell("ra", scores=tuple(values), blinds=(0.0,) * n, populations=(math.nan,) * n,
-                advantages=tuple(values), errors=(0.0,) * n, seeds=tuple(range(n)))  # fmt: skip
+    return LeakageResult(
+        "ra",
+        scores=tuple(values),
+        blinds=(0.0,) * n,
+        populations=(math.nan,) * n,
+        advantages=tuple(values),
+        errors=(0.0,) * n,
+        seeds=tuple(range(n)),
+    )
 
 
 def test_no_cell_of_a_run_is_safe_whose_attack_scored_below_its_baseline(rows, run):
     found = [
-        adversary.cell(d.spec, metric)
-        for setting in findings(rows, run).settings
+        adversary.result(d.spec, metric)
+        for setting in RunAnalysis(run, rows).settings
         for adversary in setting.tested
         for metric in adversary.metrics
         for d in setting.defenses
@@ -125,9 +161,9 @@ def table(tmp_path):
 
 
 def cells(table):
-    (found,) = findings(table.rows(), table.folder).settings
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
     (adversary,) = found.tested
-    return {d.spec: adversary.cell(d.spec, "ra").state for d in found.defenses}
+    return {d.spec: adversary.result(d.spec, "ra").state for d in found.defenses}
 
 
 def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
@@ -164,8 +200,8 @@ def test_an_attack_without_a_claim_leaves_the_cell_unsettled_unless_another_open
     assert cells(table) == {
         "none": "open", "split-only": "unsettled", "min-bin": "unsettled", "masking": "shut",
     }  # fmt: skip
-    (found,) = findings(table.rows(), table.folder).settings
-    cell = found.tested[0].cell("min-bin", "ra")
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = found.tested[0].result("min-bin", "ra")
     assert cell.weight == 1.0
     assert wording.shown(cell) == "no claim"
     assert wording.word(cell) == f"b returned no claim: {Reason('no-trees')}"
@@ -191,9 +227,9 @@ def test_where_no_attack_claimed_anything_nothing_is_known(table):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
     no_claim(table, "none", "a")
-    (found,) = findings(table.rows(), table.folder).settings
-    assert found.tested[0].cell("none", "ra").state == "unsettled"
-    assert verdict_text.leak(found) == (
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
+    assert found.tested[0].result("none", "ra").state == "unsettled"
+    assert verdict.leak(found) == (
         "Attacks returned no claim (a), and no other attack shows a leak."
     )
 
@@ -204,9 +240,9 @@ def test_a_defense_that_no_attack_ran_on_is_not_known(table):
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", 0.3, "ra")
         table.train("min-bin", seed, 0.9)
-    (found,) = findings(table.rows(), table.folder).settings
-    assert found.tested[0].cell("none", "ra").state == "open"
-    assert found.tested[0].cell("min-bin", "ra").state == "unknown"
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
+    assert found.tested[0].result("none", "ra").state == "open"
+    assert found.tested[0].result("min-bin", "ra").state == "unknown"
 
 
 def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):
@@ -223,13 +259,14 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", 0.4, population=0.6, beyond=-0.2)
-    (found,) = findings(table.rows(), table.folder).settings
-    cell = found.tested[0].cell("none", "ra")
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = found.tested[0].result("none", "ra")
     assert cell.state == "unsettled"
     assert cell.below_baseline
     assert cell.line == pytest.approx(0.6)
     assert (
-        wording.word(cell) == "the attack did worse than a guess from other rows; nothing is shown"
+        wording.word(cell)
+        == "the attack scored worse than a guess from other rows, which shows nothing"
     )
 
 
@@ -238,12 +275,12 @@ def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", -0.5, value=0.1)
-    (found,) = findings(table.rows(), table.folder).settings
-    cell = found.tested[0].cell("none", "ra")
+    (found,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = found.tested[0].result("none", "ra")
     assert cell.state == "unsettled"
-    assert wording.word(cell) == "the attack did worse than a blind guess; nothing is shown"
+    assert wording.word(cell) == "the attack scored worse than a blind guess, which shows nothing"
     assert found.leak.kind == "attack-failed"
-    why = "By cells guessed the attack did worse than a blind guess; nothing is shown."
+    why = "By cells guessed the attack scored worse than a blind guess, which shows nothing."
     assert ("The party 't', no defense.", why, "") in [*page_tables.untested(found)]
 
 
@@ -258,9 +295,17 @@ def test_a_safe_cell_reaches_its_baseline_and_stays_within_the_margin(
     advantages, rows, metric, complete, margin
 ):
     n = len(advantages)
-    cell = Cell(metric, scores=tuple(advantages), blinds=(0.0,) * n, populations=(math.nan,) * n,
-                advantages=tuple(advantages), errors=(0.0,) * n, seeds=tuple(range(n)),
-                rows=rows, margin=margin)  # fmt: skip
+    cell = LeakageResult(
+        metric,
+        scores=tuple(advantages),
+        blinds=(0.0,) * n,
+        populations=(math.nan,) * n,
+        advantages=tuple(advantages),
+        errors=(0.0,) * n,
+        seeds=tuple(range(n)),
+        rows=rows,
+        margin=margin,
+    )
     mean = math.fsum(advantages) / n
     if state_of(cell, complete) == "shut":
         assert complete

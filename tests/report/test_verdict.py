@@ -10,12 +10,12 @@ from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
 from fedtrees.report import page
-from fedtrees.report.cost import Price, prices, utility_of
+from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
-from fedtrees.report.findings import findings
+from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.results import Setting, load_rows
-from fedtrees.report.verdict_table import table as text_table
-from fedtrees.report.verdict_text import SCREEN_LINES, price, verdict
+from fedtrees.report.verdict import SCREEN_LINES, price, verdict
+from fedtrees.report.verdict import table as text_table
 
 TWO = ("a", "b")
 
@@ -37,7 +37,7 @@ def tried(table, defense, auc, advantages, metric="ra", applies=TWO, **more):
 
 def said(table, margin=0.05):
     """Return the entries of the verdict by label: the command where there is one, and the text."""
-    result = verdict(findings(table.rows(), table.folder, margin))
+    result = verdict(RunAnalysis(table.folder, table.rows(), margin=margin))
     assert result.height <= SCREEN_LINES
     commands = {f"{line.label} COMMAND": line.command for line in result.lines if line.command}
     return {line.label: line.text for line in result.lines} | commands
@@ -47,8 +47,8 @@ def test_a_leak_is_described_with_its_baseline_and_the_strongest_attack(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     text = said(table)
     assert text["LEAK FOUND"] == (
-        "The party 't' can guess 59% of the values right. A guess without any message reaches 40%. "
-        "Strongest attack: a."
+        "The party 't' can guess 59% of the values right; guessing without any message guesses "
+        "40%. Strongest attack: a."
     )
     assert text["BEST DEFENSE"] == (
         "No defense was tested, because none was requested or none fits."
@@ -60,8 +60,8 @@ def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps
     tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
     text = said(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
-    assert text["BEST DEFENSE"] == "Every attack stays within the margin of its baseline:"
-    assert text["EFFECT"] == "Cells guessed: 59% before, 40% after."
+    assert text["BEST DEFENSE"] == ("Every attack is shown to stay within 0.05 of its baseline:")
+    assert text["EFFECT"] == "The party 't' can then guess 40% instead of 59% of the values right."
     assert text["PRICE"] == "None: AUC is identical in every seed."
     tried(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
     assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
@@ -84,13 +84,13 @@ def test_a_leak_that_remains_is_described(table):
     assert text["BEST DEFENSE"] == ("No tested defense removes this leak. This one reduces it:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith(" The leak remains.")
-    assert "can guess 50% of the values right" in text["STILL LEAKS"]
+    assert "can still guess 50% of the values right" in text["STILL LEAKS"]
 
 
 def test_a_tile_shows_what_leads_whatever_it_is(table):
     """Members have no place of their own among rows, values and counts."""
     tried(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
-    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     (adversary,) = found.tested
     assert [c.metric for c in page._three(adversary)] == ["members_1pct"]
 
@@ -138,15 +138,13 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
     text = said(table)
-    assert text["BEST DEFENSE"] == (
-        "No attack clearly exceeds its baseline by the margin of 0.05, but some scored below it or "
-        "made no claim (see NOT EXCLUDED):"
-    )
+    assert text["BEST DEFENSE"] == ("No attack clearly succeeds, but not every leak is excluded:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
-    assert text["EFFECT"].endswith("The attack did worse than a blind guess; nothing is shown.")
+    assert text["EFFECT"].endswith(
+        "The attack scored worse than a blind guess, which shows nothing."
+    )
     assert text["NOT EXCLUDED"] == (
-        "For these adversaries the attacks scored worse than a blind guess, which shows nothing: "
-        "the party 't'."
+        "For the party 't', the attacks scored worse than a blind guess, which shows nothing."
     )
 
 
@@ -158,7 +156,9 @@ def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
 def test_what_is_not_settled_under_a_recipe_is_said(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
-    assert said(table)["NOT EXCLUDED"] == "Not settled: the party 't'."
+    assert said(table)["NOT EXCLUDED"] == (
+        "For the party 't', the results neither show nor exclude a leak."
+    )
 
 
 def test_where_nothing_helps_the_least_is_named(table):
@@ -234,7 +234,7 @@ def test_a_collapsed_model_is_said_first(table):
     tried(table, "split-only", 0.5, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.add("reference", "", seed, "auc", 0.5, protocol="majority-class")
-    found = findings(table.rows(), table.folder)
+    found = RunAnalysis(table.folder, table.rows())
     assert verdict(found).lines[0].label == "NO UTILITY"
     assert found.settings[0].use is None
 
@@ -246,8 +246,8 @@ def test_a_claim_that_was_not_kept_is_said(table):
                     spent="pure-dp[epsilon=inf,unprotected=cuts]")  # fmt: skip
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
     assert said(table)["NO GUARANTEE"] == (
-        "Other messages of the run are sent without noise, so that an epsilon is not kept by "
-        "laplace-hist ε=1."
+        "No epsilon is kept by laplace-hist ε=1, because other messages of the run are sent "
+        "without noise."
     )
 
 
@@ -277,7 +277,7 @@ def test_the_table_fits_its_terminal_and_names_every_defense(tmp_path, width):
     from rich.console import Console
 
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
-    for found in findings(load_rows(run), run).settings:
+    for found in analyze_run(run).settings:
         console = Console(width=width, record=True, file=io.StringIO())
         made, below = text_table(found, width)
         console.print(made)
@@ -292,12 +292,12 @@ def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     """The percentage is the mean over seeds of the worst attack."""
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
     frame = load_rows(run)
-    found = findings(frame, run)
+    found = RunAnalysis(run, frame)
     lines = {x.label: x.text for x in verdict(found).lines}
     lead = found.settings[0].leak
     mine = frame[(frame["stage"] == "attack") & (frame["status"] == "ok")
                  & (frame["threat"] == lead.adversary.threat) & (frame["defense"] == "none")
-                 & (frame["metric"] == lead.cell.metric) & (frame["part"] == "")]  # fmt: skip
+                 & (frame["metric"] == lead.result.metric) & (frame["part"] == "")]  # fmt: skip
     worst = mine.loc[mine.groupby("seed")["advantage"].idxmax(), "value"].mean()
     (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK FOUND"])
     assert math.isclose(float(first), 100 * worst, abs_tol=0.51)
@@ -328,7 +328,7 @@ def test_a_run_that_has_not_ended_says_so(table):
     assert "--resume" not in said(table).get("NOT TESTED", "")
     table.rows()
     (table.folder / "disclosure.json").unlink()
-    found = findings(load_rows(table.folder), table.folder)
+    found = analyze_run(table.folder)
     assert found.settings[0].untested.unfinished
     assert "The run is not finished: continue it with --resume." in str(verdict(found))
 
@@ -358,9 +358,9 @@ def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
     table.add("train", "min-bin", 0, status="failed", reason="no room")
     table.trouble("none", 0, "c", "failed")
     text = said(table)["NOT TESTED"]
-    assert "Attacks that failed: c." in text
-    assert "Trainings that failed: min-bin." in text
-    (found,) = findings(table.rows(), table.folder, 0.05).settings
+    assert "The attack c failed." in text
+    assert "The training failed with min-bin." in text
+    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     assert found.untested.failed_trainings == (("min-bin", "no room"),)
     assert ("Training failed: min-bin.", "no room.", "") in page.untested(found)
 
@@ -370,8 +370,8 @@ def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(
         table.train("none", seed, 0.9)
         table.train("split-only", seed + 3, 0.8)
     trains = table.rows()
-    known = prices(trains, utility_of(trains), math.nan)["split-only"]
+    known = utility_changes(trains, utility_of(trains), math.nan)["split-only"]
     assert price(known) == (
         "Not known: no seed has a model with this defense and the model to compare it with."
     )
-    assert price(Price(known.utility)) == "Not known: no model was trained."
+    assert price(UtilityChange(known.utility)) == "Not known: no model was trained."

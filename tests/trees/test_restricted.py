@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.trees.forest.gini import choose_allowed, choose_splits
+from fedtrees.trees.forest.gini import choose_splits
 
 
 def asked(seed, classes=3, nodes=2):
@@ -27,7 +27,7 @@ def asked(seed, classes=3, nodes=2):
 def test_where_everything_is_allowed_it_is_the_kernels_choice(seed, least, first_only):
     given_counts = asked(seed)
     allowed = np.ones(len(given_counts[0]), dtype=bool)
-    found = choose_allowed(*given_counts, least, first_only, allowed)
+    found = choose_splits(*given_counts, least, first_only, allowed)
     pair, at, left, usable = choose_splits(*given_counts, least, first_only)
     np.testing.assert_array_equal(found[0], pair)
     np.testing.assert_array_equal(found[3], usable)
@@ -40,7 +40,7 @@ def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
     counts, starts, offsets, totals = asked(seed)
     rng = np.random.default_rng(seed)
     allowed = rng.random(len(counts)) < 0.5
-    pair, _, left, _ = choose_allowed(counts, starts, offsets, totals, 1, False, allowed)
+    pair, _, left, _ = choose_splits(counts, starts, offsets, totals, 1, False, allowed)
     for node in range(2):
         best = -1.0
         for p in range(offsets[node], offsets[node + 1]):

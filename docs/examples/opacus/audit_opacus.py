@@ -16,14 +16,15 @@ from fedtrees import (
     Message,
     Party,
     Protocol,
+    ProtocolInfo,
     Reveal,
     Schema,
     Table,
     handles,
     register,
 )
+from fedtrees.auditing.canaries import Canaries, register_canaries
 from fedtrees.core.local_data import over_clients
-from fedtrees.protocols.canaries import Canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
 
@@ -63,7 +64,7 @@ class Owner(Party):
 
 class Publisher(Coordinator):
     def train(self, net):
-        return net.ask("client", TrainRequest(), why="the trained model")[0]
+        return net.request("client", TrainRequest(), why="the trained model")[0]
 
 
 class OneColumnEach(Canaries):
@@ -94,10 +95,13 @@ class OpacusTraining(Protocol):
 
     epsilon: float = 4.0
     delta: float = 1e-5
-    usual_parties, needs = 1, ("torch", "opacus")
-    says = (TrainRequest, LinearModel)
+    info = ProtocolInfo(
+        default_parties=1,
+        extra_packages=("torch", "opacus"),
+        message_types=(TrainRequest, LinearModel),
+    )
 
-    def party(self, name, role, local_data, schema, defense):
+    def create_party(self, name, role, local_data, schema, defense):
         return Publisher("server") if local_data is None else Owner(name, local_data, self)
 
     def claim(self):
@@ -107,5 +111,7 @@ class OpacusTraining(Protocol):
         models = [d.message for d in transcript if isinstance(d.message, LinearModel)]
         return ApproximateDP(float(models[0].epsilon), self.delta, unprotected="rows")
 
-    def canaries(self):
-        return OneColumnEach()
+
+@register_canaries(OpacusTraining)
+def create_canaries(protocol):
+    return OneColumnEach()

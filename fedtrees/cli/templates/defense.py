@@ -21,11 +21,10 @@ class RoundedStatistics(Defense):
 
     step: float = 1.0
 
-    acts_through = frozenset({"outgoing"})
-    at = frozenset({"server"})
-    guards = tuple(ROUNDED)
-    exempts = {BoostedModel: "made of the statistics as they were sent"}
-    requires = (LeafValues,)
+    roles = frozenset({"server"})
+    handled_types = tuple(ROUNDED)
+    permitted_types = {BoostedModel: "made of the statistics as they were sent"}
+    applies_to = (LeafValues,)
 
     def __post_init__(self):
         Rounding(self.step)  # raises an error if the step is not valid
@@ -36,7 +35,7 @@ class RoundedStatistics(Defense):
     def channels(self, schema, parameters):
         return {(kind, f): Rounding(self.step) for kind, names in ROUNDED.items() for f in names}
 
-    def outgoing(self, message, ctx):
+    def transform_message(self, message, ctx):
         values = {f: getattr(message, f) for f in ROUNDED[type(message)]}
         law = Rounding(self.step)
         return replace(message, **{f: v if v is None else law.send(v) for f, v in values.items()})

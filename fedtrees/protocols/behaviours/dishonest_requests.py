@@ -16,6 +16,7 @@ from fedtrees.core.messages import Message, names_of
 from fedtrees.core.network import Network
 from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
+from fedtrees.core.secure_sum import add_messages
 from fedtrees.protocols.base import Coordinator
 
 #: Function of a request and of a function that sends it. It returns the replies to continue with.
@@ -31,9 +32,13 @@ class _ChangedRequests:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._net, name)
 
-    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
+    def request_sum(self, to: str, message: Message, *, why: str) -> Message:
+        """Send the changed request, or several, and return the sum of the replies."""
+        return add_messages(self.request(to, message, why=why))
+
+    def request(self, to: str, message: Message, *, why: str) -> list[Message]:
         """Send the changed request, or several."""
-        return self._asking(message, lambda sent: self._net.ask(to, sent, why=why))
+        return self._asking(message, lambda sent: self._net.request(to, sent, why=why))
 
 
 class _DishonestRequests(Behaviour, Coordinator):

@@ -18,6 +18,7 @@ from fedtrees.core.errors import EquivocationError
 from fedtrees.core.network import Network
 from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
+from fedtrees.crypto.primitives import WrongKeyError
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutsRequest,
@@ -30,7 +31,6 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
-from fedtrees.sealing.errors import WrongKeyError
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT
@@ -101,13 +101,13 @@ class Halving(Behaviour, DecidingServer):
             left = np.arange(count, count + 2 * len(splits), 2, dtype=np.int32)
             where, default = self.cuts.thresholds(columns, bins), np.zeros(len(splits), dtype=bool)
             message = NodeSplits(tree, nodes, columns, bins, where, default, left)
-            net.tell("client", message, why="splits that leave rows alone")
+            net.send("client", message, why="splits that leave rows alone")
             sums = self.ask_histograms(net, tree, left).sums
             level, count = [], count + 2 * len(splits)
             for (node, _, _, size), number, answer in zip(splits, left.tolist(), sums, strict=True):
                 child = self.node(number, answer, size)
                 level += [child, Node(number + 1, node.rows - child.rows, node.size - size)]
-        net.tell("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
+        net.send("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
         return TreeBuilder().build()
 
     def node(self, number: int, sums: NDArray[np.int64], size: int) -> Node:
@@ -189,7 +189,7 @@ class Isolating(Behaviour, DecidingServer):
             except (EquivocationError, WrongKeyError):
                 self.readable = False
         if self.readable:
-            net.tell("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
+            net.send("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
         return TreeBuilder().build()
 
     def send(self, net: Network, name: str, tree: int, bin: int) -> None:
@@ -209,7 +209,7 @@ class Isolating(Behaviour, DecidingServer):
         column, cut = ROOT + np.int32(tree), ROOT + np.int32(bin)
         where, default = self.cuts.thresholds(column, cut), np.zeros(1, dtype=bool)
         message = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)
-        net.tell(name, message, why="a split that others are told otherwise")
+        net.send(name, message, why="a split that others are told otherwise")
 
 
 @register.behaviour("poisoned")

@@ -16,8 +16,8 @@ from fedtrees.core.coarsening import FewRows
 from fedtrees.core.network import Network
 from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register
+from fedtrees.crypto.packing import Slots
 from fedtrees.protocols.vertical.secureboost import BoostingActive
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT, RowPartition
 

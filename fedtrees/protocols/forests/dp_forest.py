@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,14 +23,12 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
-from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, ForestCanaries
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
@@ -116,16 +114,15 @@ class DrawingServer(Coordinator):
         )
         tests = RandomTests(splits.feature, splits.threshold)
         # One request for all trees. A second one would spend the budget again.
-        total = add_messages(net.ask("client", tests, why="class counts in the leaves"))
-        assert isinstance(total, LeafClassCounts)
+        total = net.request_sum("client", tests, why="class counts in the leaves")
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
             shares = p.noise_shares(len(net.members("client")))
-            net.spend(MECHANISMS[p.mechanism], **release, **shares)
+            net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
-        net.tell("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        net.send("client", PrivateForest.of(forest), why="the noisy counts: the model")
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -158,7 +155,7 @@ class DPForest(Protocol):
         Number of trees T, and number of tests on every path, 1 to 16.
     mechanism : {"geometric", "published", "majority"}
         ``geometric``: two-sided geometric noise on every count. ``published``: Laplace noise
-        rounded toward 0, as attacked by Gorgé et al. (2025), which costs ``trees ln 2`` more than
+        rounded toward 0, as attacked by Gorgé et al. (2026), which costs ``trees ln 2`` more than
         claimed. ``majority``: only the label of a leaf, by permute-and-flip, as in Holohan et al.
         (2019), who train each tree on separate rows.
     noise : {"central", "distributed"}
@@ -189,11 +186,13 @@ class DPForest(Protocol):
     repeats: bool = False
     colluders: int = 1
 
-    says: ClassVar[tuple[type[Message], ...]] = (RandomTests, LeafClassCounts, PrivateForest)
-    noised: ClassVar[tuple[type[Message], ...]] = (LeafClassCounts,)
-    adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
-    file: ClassVar[tuple[str, str]] = FOREST_FILE
+    info = ProtocolInfo(
+        message_types=(RandomTests, LeafClassCounts, PrivateForest),
+        noised_types=(LeafClassCounts,),
+        adversaries=("public",),
+        example_dataset="digits[rows=300]",  # all columns declare a range
+        model_file=FOREST_FILE,
+    )
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -236,7 +235,7 @@ class DPForest(Protocol):
         return self.trees / self.epsilon
 
     @property
-    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Counts if they contain noise shares, because a single share protects little."""
         return (LeafClassCounts,) if self.noise == "distributed" else ()
 
@@ -246,7 +245,7 @@ class DPForest(Protocol):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, whole=True)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
@@ -278,7 +277,7 @@ class DPForest(Protocol):
         """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
-    def exact(self) -> DPForest:
+    def without_noise(self) -> DPForest:
         """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
@@ -303,21 +302,12 @@ class DPForest(Protocol):
             colluders=0 if central else self.colluders,
         )
 
-    def canaries(self) -> ForestCanaries:
-        """Create canaries for an audit of leaf counts."""
-        return ForestCanaries(self.depth, self.mechanism, float(self.epsilon / self.trees))
-
-    def worst_case(self, defense: Composition) -> tuple[DPForest, ForestCanaries]:
-        """Spend the budget on one tree with so many leaves that no other canary shares its leaf."""
-        deep = replace(self, trees=1, depth=ALONE_DEPTH, repeats=False)
-        return deep, ForestCanaries(deep.depth, deep.mechanism, float(deep.epsilon), alone=True)
-
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes, and columns that cannot be tested without data."""
         class_count(schema)
         public_tests(schema, self.bins)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

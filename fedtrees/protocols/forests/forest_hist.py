@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -29,6 +25,7 @@ from fedtrees.messages.horizontal import CUT_MESSAGES, SOME_CUT_MESSAGES, NodeSp
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import CUT_METHODS, BinningClient, settle_cuts
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
 from fedtrees.trees.forest.params import ForestParams
@@ -46,14 +43,13 @@ class ForestClient(BinningClient):
         super().__init__(name, checked_rows(data, n_classes))
         self.params, self.n_classes = params, n_classes
         self.tree, self.started = -1, Turns(params.trees)
-        self.depths, self.waiting = list[int](), set[int]()
         self.counted = set[tuple[int, int]]()  # pairs of node and column
 
     @handles(ClassTotalsRequest, tree="in order, each once, at most the agreed trees")
     def start_tree(self, message: ClassTotalsRequest) -> ClassTotals:
         """Draw the rows of a tree with secret local randomness, and put them into its root."""
         self.tree = self.started.take(message, "tree")
-        self.depths, self.waiting = [0], {0}
+        self.limits = TreeLimits(self.params.depth, in_order=True)
         self.counted = set()
         randomness = self.streams.rng("rows", message.tree)
         self.weights = draw_rows(len(self.data), self.params, randomness)
@@ -91,7 +87,7 @@ class ForestClient(BinningClient):
         if not ordered or offsets[0] or offsets[-1] != len(message.features):
             refuse(message, "offsets", "features belong to the nodes, in order")
         for node, begin, end in zip(nodes, offsets[:-1], offsets[1:], strict=True):
-            self.check_waits(message, node)
+            self.limits.check_open(node)
             for feature in message.features[begin:end].tolist():
                 if not 0 <= feature < columns:
                     refuse(message, "features", f"columns are 0 to {columns - 1}")
@@ -99,13 +95,6 @@ class ForestClient(BinningClient):
                 if (node, feature) in self.counted:
                     refuse(message, "features", f"column {feature} of node {node} was counted")
                 self.counted.add((node, feature))
-
-    def check_waits(self, message: Message, node: int) -> None:
-        """Refuse a node that is unknown, already split, or at the depth of leaves."""
-        if node not in self.waiting:
-            refuse(message, "nodes", f"node {node} is none that waits")
-        if self.depths[node] >= self.params.depth:
-            refuse(message, "nodes", f"node {node} is at depth {self.depths[node]}, as leaves are")
 
     @handles(
         NodeSplits,
@@ -127,14 +116,9 @@ class ForestClient(BinningClient):
         splits = zip(m.nodes.tolist(), m.feature.tolist(), m.bin.tolist(), m.left.tolist(),
                      strict=True)  # fmt: skip
         for node, feature, bin, left in splits:
-            self.check_waits(message, node)
             if not 0 <= feature < len(n_bins) or not 0 <= bin < n_bins[feature]:
                 refuse(message, "bin", f"bin {bin} of column {feature} is none of the cut points")
-            if left != len(self.depths):
-                refuse(message, "left", f"the next node has number {len(self.depths)}")
-            # Children wait for a split until the depth of leaves.
-            self.waiting = (self.waiting - {node}) | {left, left + 1}
-            self.depths += [self.depths[node] + 1] * 2
+            self.limits.split(node, left)
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
         self.partition.split(self.bins, chosen)
 
@@ -162,8 +146,7 @@ class ForestServer(Coordinator):
     def grow(self, net: Network, tree: int) -> ClassTree:
         """Grow one tree from summed class counts."""
         why = "class totals of the drawn rows, to start a tree"
-        totals = add_messages(net.ask("client", ClassTotalsRequest(tree), why=why))
-        assert isinstance(totals, ClassTotals)
+        totals = net.request_sum("client", ClassTotalsRequest(tree), why=why)
         randomness = self.streams.rng("columns", tree)
         # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
@@ -171,11 +154,10 @@ class ForestServer(Coordinator):
         while len(grower.nodes):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
             why = "class counts per bin of the drawn features, to find splits"
-            counts = add_messages(net.ask("client", request, why=why))
-            assert isinstance(counts, ClassCounts)
+            counts = net.request_sum("client", request, why=why)
             chosen = grower.decide(counts.counts)
             if len(chosen):
-                net.tell("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
+                net.send("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
@@ -194,8 +176,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.tell("client", message, why="what the leaves predict: the model")
-        assert isinstance(sent, LeafClasses)
+        sent = net.send("client", message, why="what the leaves predict: the model")
         return grown.released(sent.probability, sent.counts)
 
 
@@ -218,11 +199,14 @@ class ForestHist(ForestProtocol):
     max_bin: int = 32
     cuts: str = "sketch"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, ClassTotalsRequest, ClassTotals,
-        ClassCountsRequest, ClassCounts, NodeSplits, LeafClasses,
+    info = replace(
+        ForestProtocol.info,
+        message_types=(
+            *CUT_MESSAGES, ClassTotalsRequest, ClassTotals, ClassCountsRequest,
+            ClassCounts, NodeSplits, LeafClasses,
+        ),
+        conditional_types=SOME_CUT_MESSAGES,
     )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = SOME_CUT_MESSAGES
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -233,7 +217,7 @@ class ForestHist(ForestProtocol):
                 "max_depth or min_samples_leaf instead"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

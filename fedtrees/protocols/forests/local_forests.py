@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -103,9 +101,8 @@ class PoolingServer(Coordinator):
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
         why = "each client's own trees, to pool them"
-        parts = net.ask("client", LocalForestRequest(), why=why)
-        sent = net.tell("client", pool(parts), why="the pooled trees: the model")
-        assert isinstance(sent, PooledForest)
+        parts = net.request("client", LocalForestRequest(), why=why)
+        sent = net.send("client", pool(parts), why="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))
 
 
@@ -119,10 +116,13 @@ class LocalForests(ForestProtocol):
     every threshold is computed from values of a single client.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (LocalForestRequest, LocalForest, PooledForest)
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    info = replace(
+        ForestProtocol.info,
+        message_types=(LocalForestRequest, LocalForest, PooledForest),
+        capabilities=frozenset({"min_leaf_rows"}),
+    )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -133,7 +133,7 @@ class LocalForests(ForestProtocol):
         """Create the server or a client."""
         if local_data is None:
             return PoolingServer(schema)
-        least = defense.least_leaf_rows
+        least = defense.requirements.min_leaf_rows
         return GrowingClient(name, local_data.table, self, class_count(schema), least)
 
 

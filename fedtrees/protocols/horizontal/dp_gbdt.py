@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,6 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
@@ -60,8 +59,7 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.canaries import ALONE_DEPTH, LeafSumCanaries
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.followed_trees import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -254,8 +252,7 @@ class RandomTreeServer(Coordinator):
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
         start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
-        sent = net.tell("client", start, why="the fixed start of every prediction")
-        assert isinstance(sent, BaseScore)
+        sent = net.send("client", start, why="the fixed start of every prediction")
         if p.noisy:
             # Gradients and hessians form one vector, each in units of its noise scale. The event
             # expresses it in grid steps of the narrower noise.
@@ -263,7 +260,9 @@ class RandomTreeServer(Coordinator):
             l2 = steps * p.bound(self.objective).norm / self.scales[0]
             what = LeafSums.__name__
             release = {"l2": l2, "scale": steps, "count": p.trees, "what": what}
-            net.spend("discrete-gaussian", **release, **p.noise_shares(len(net.members("client"))))
+            net.record_release(
+                "discrete-gaussian", **release, **p.noise_shares(len(net.members("client")))
+            )
         trees = [self.grow(net, tree, splits) for tree in range(len(splits.feature))]
         return Forest(tuple(trees), sent.margin, self.objective)
 
@@ -281,7 +280,7 @@ class RandomTreeServer(Coordinator):
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.tell("client", message, why="cut points, from what the schema declares")
+        net.send("client", message, why="cut points, from what the schema declares")
         return cuts
 
     def draw(self) -> RandomSplits:
@@ -338,18 +337,16 @@ class RandomTreeServer(Coordinator):
             self.tell_splits(net, tree, level_nodes, feature[level_nodes], threshold[level_nodes])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
         request = LeafSumsRequest(tree, nodes)
-        total = add_messages(net.ask("client", request, why="gradient sums in the leaves"))
-        assert isinstance(total, LeafSums)
+        total = net.request_sum("client", request, why="gradient sums in the leaves")
         sums = self.released(total)
         # The leaf values are shrunk by the noise that the sums really contain, including excess
         # shares.
         deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
-        sent = net.tell(
+        sent = net.send(
             "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
         )
-        assert isinstance(sent, LeafValues)
         # A defense may have removed the statistics, so that the released tree must not contain
         # them.
         statistics = (
@@ -388,7 +385,7 @@ class RandomTreeServer(Coordinator):
             tree=tree, nodes=nodes, feature=feature, bin=np.array(bins, dtype=np.int32),
             threshold=threshold, default_left=np.ones(len(nodes), dtype=bool), left=2 * nodes + 1,
         )  # fmt: skip
-        net.tell("client", message, why="splits that were drawn without a look at data")
+        net.send("client", message, why="splits that were drawn without a look at data")
 
     def released(self, total: LeafSums) -> NDArray[np.int64]:
         """Return the released sums of the leaves, int64, shape (k, 2)."""
@@ -457,16 +454,23 @@ class DPGBDT(Protocol):
     noise: str = "central"
     colluders: int = 1
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *(m for m in CUT_MESSAGES if m is not FeatureSketch),
-        BaseScore, NodeSplits, LeafSumsRequest, LeafSums, LeafValues,
-    )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        **SOME_CUT_MESSAGES, CutsRequest: "a defense settles cut points",
-    }  # fmt: skip
-    noised: ClassVar[tuple[type[Message], ...]] = (LeafSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("public",)
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
+    info = ProtocolInfo(
+        message_types=(
+            *(m for m in CUT_MESSAGES if m is not FeatureSketch),
+            BaseScore,
+            NodeSplits,
+            LeafSumsRequest,
+            LeafSums,
+            LeafValues,
+        ),
+        conditional_types={
+            **SOME_CUT_MESSAGES,
+            CutsRequest: "a defense settles cut points",
+        },
+        noised_types=(LeafSums,),
+        adversaries=("public",),
+        example_dataset="digits[rows=300]",  # all columns declare a range
+    )
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -502,7 +506,7 @@ class DPGBDT(Protocol):
         return math.isfinite(self.epsilon)
 
     @property
-    def summed(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
         """Leaf sums if they contain noise shares, because a single share protects little."""
         return (LeafSums,) if self.noise == "distributed" else ()
 
@@ -551,7 +555,7 @@ class DPGBDT(Protocol):
         g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
         return places_for(g), places_for(h)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}
@@ -591,7 +595,7 @@ class DPGBDT(Protocol):
         """Refuse a number of colluders that is not smaller than the number of clients."""
         self.shares(parties)
 
-    def exact(self) -> DPGBDT:
+    def without_noise(self) -> DPGBDT:
         """Return the same protocol with exact sums."""
         return replace(self, epsilon=math.inf)
 
@@ -601,12 +605,12 @@ class DPGBDT(Protocol):
             return NoGuarantee()
         return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
 
-    def claimed(self, defense: Composition) -> Guarantee:
+    def claim_with(self, defense: Composition) -> Guarantee:
         """Compose the claim with the cost of cut points.
 
         Cut points without a bound are unprotected.
         """
-        plan = defense.cut_plan
+        plan = defense.cut_plan()
         if not self.noisy or plan is None or plan.method == "public":
             return self.claim()
         claims = [c for c in defense.claims() if isinstance(c, PureDP) and c.unit == "cuts"]
@@ -658,35 +662,20 @@ class DPGBDT(Protocol):
         )
         return with_adversaries(bare, events)
 
-    def canaries(self) -> LeafSumCanaries | None:
-        """Create canaries for an audit of leaf sums. None if the objective has several outputs."""
-        objective = objective_of(self.objective, LeafSumCanaries.schema.classes)
-        if objective.n_outputs > 1:
-            return None
-        return LeafSumCanaries(self.norms(objective), self.scales(objective))
-
-    def worst_case(self, defense: Composition) -> tuple[DPGBDT, LeafSumCanaries] | None:
-        """Spend the budget on one deep tree, so that a leaf has one row with a large gradient."""
-        deep = replace(
-            self, trees=1, max_depth=ALONE_DEPTH, features_per_tree=0, base_score=0.001, max_bin=2
-        )
-        canaries = deep.canaries()
-        return None if canaries is None else (deep, replace(canaries, alone=True))
-
     def check(self, schema: Schema) -> None:
         """Refuse a target that the objective does not suit, or gradients without a bound."""
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
         self.norms(objective)
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why there are no public cut points, unless a defense determines them."""
-        if defense.cut_plan is not None:
-            return super().lacks(schema, defense)
+        if defense.cut_plan() is not None:
+            return super().missing_requirement(schema, defense)
         bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

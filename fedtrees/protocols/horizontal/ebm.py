@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import DataError, UsageError, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.reasons import Reason
@@ -35,8 +34,7 @@ from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.horizontal.shape_canaries import ShapeCanaries
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -84,13 +82,12 @@ class MergingServer(Coordinator):
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
-        parts = net.ask("client", GrowRequest(0), why="each client's own model, to merge them")
+        parts = net.request("client", GrowRequest(0), why="each client's own model, to merge them")
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.tell("client", merge_shapes(models), why="the merged model")
-        assert isinstance(sent, MergedShapes)
+        sent = net.send("client", merge_shapes(models), why="the merged model")
         return AdditiveModel(sent)
 
 
@@ -121,10 +118,12 @@ class EBMMerge(Protocol):
     max_rounds: int = 50_000
     learning_rate: float = 0.015
 
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientShapes, MergedShapes)
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
-    needs: ClassVar[tuple[str, ...]] = ("interpret",)
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
+    info = ProtocolInfo(
+        message_types=(GrowRequest, ClientShapes, MergedShapes),
+        adversaries=("server", "client"),
+        extra_packages=("interpret",),
+        model_file=ENCODED_FILE,
+    )
 
     def __post_init__(self) -> None:
         for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
@@ -165,7 +164,7 @@ class EBMMerge(Protocol):
                 f"{len(schema.classes) or 'numbers'}"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -245,11 +244,6 @@ def no_shapes(columns: int) -> ClientShapes:
     )  # fmt: skip
 
 
-#: Parameters of an audit: `max_bins` (there are twice as many equal-width bins, minus two), the
-#: number of bags whose noise is measured, and the share of epsilon for the bins.
-_BINS, _BAGS, _BIN_SHARE = 3073, 64, 0.99
-
-
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
 class DPEBM(EBMMerge):
@@ -280,9 +274,12 @@ class DPEBM(EBMMerge):
     delta: float = 1e-5
     bin_share: float = 0.1
 
-    noised: ClassVar[tuple[type[Message], ...]] = (ClientShapes,)
-    adversaries: ClassVar[tuple[str, ...]] = ("public", "server")
-    example: ClassVar[str] = "digits[rows=300]"  # all columns declare a range
+    info = replace(
+        EBMMerge.info,
+        noised_types=(ClientShapes,),
+        adversaries=("public", "server"),
+        example_dataset="digits[rows=300]",  # all columns declare a range
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -307,7 +304,7 @@ class DPEBM(EBMMerge):
         """Whether there is any noise."""
         return math.isfinite(self.epsilon)
 
-    def exact(self) -> DPEBM:
+    def without_noise(self) -> DPEBM:
         """Return the same protocol without noise."""
         return replace(self, epsilon=math.inf)
 
@@ -321,10 +318,10 @@ class DPEBM(EBMMerge):
         """
         ranges = [f.declared_range for f in schema.features]
         if None in ranges:
-            raise UsageError(str(self.lacks(schema, Composition())))
+            raise UsageError(str(self.missing_requirement(schema, Composition())))
         return [r for r in ranges if r is not None]
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return which columns declare no range."""
         return undeclared(schema)
 
@@ -352,7 +349,7 @@ class DPEBM(EBMMerge):
             return
         rounds, message_name = self.max_rounds * columns * self.outer_bags, ClientShapes.__name__
         for scale, count in zip(self.scales(columns), (columns, rounds), strict=True):
-            net.spend("gaussian", l2=1, scale=scale, count=count, what=message_name)
+            net.record_release("gaussian", l2=1, scale=scale, count=count, what=message_name)
 
     def claim(self) -> Guarantee:
         """Return the guarantee of each client's model, which also holds for the merged model."""
@@ -367,23 +364,7 @@ class DPEBM(EBMMerge):
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected="rows")
 
-    def canaries(self) -> ShapeCanaries | None:
-        """Create canaries for an audit of the bin counts. None without noise."""
-        if not self.noisy:
-            return None
-        # With several rounds, the scores are sums over rounds, and single sums are not visible.
-        once = self.max_rounds == 1
-        return ShapeCanaries(
-            2 * (self.max_bins - 1) // 3, self.scales(1), self.learning_rate if once else 0.0
-        )
-
-    def worst_case(self, defense: Composition) -> tuple[DPEBM, ShapeCanaries] | None:
-        """Spend almost the complete budget on the bins of one column, with one round per bag."""
-        bare = replace(self, max_bins=_BINS, max_rounds=1, outer_bags=_BAGS, bin_share=_BIN_SHARE)
-        canaries = bare.canaries()
-        return None if canaries is None else (bare, canaries)
-
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""
         if not self.noisy:
             return {}

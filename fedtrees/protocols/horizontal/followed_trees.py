@@ -17,6 +17,7 @@ from fedtrees.core.requests import check_bounded, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import BaseScore, CutPoints, LeafValues, NodeSplits
 from fedtrees.protocols.cut_points import BinningClient
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.params import TreeParams
@@ -119,15 +120,20 @@ def check_cuts(announced: CutPoints, params: TreeParams, schema: Schema) -> None
             raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {max_bins}")
 
 
-class FollowedTree:
-    """The announced part of one tree. It rejects messages that the parameters exclude.
-
-    A server may request only one child of a pair, once, and only above the deepest leaves.
+def check_splits(
+    splits: Decisions,
+    limits: TreeLimits,
+    n_bins: NDArray[np.int32],
+    complete: NDArray[np.bool_],
+) -> None:
+    """Check the splits of a level.
 
     Parameters
     ----------
-    params : TreeParams
-        Public parameters.
+    splits : Decisions
+        Splits that the server announced.
+    limits : TreeLimits
+        Announced nodes of the tree. The children of the splits are added.
     n_bins : int array, shape (d,)
         Number of bins of every column.
     complete : bool array, shape (d,)
@@ -136,69 +142,20 @@ class FollowedTree:
     Raises
     ------
     BeyondParametersError
-        In every method.
+        If the public parameters or the cut points exclude a split.
     """
-
-    def __init__(
-        self, params: TreeParams, n_bins: NDArray[np.int32], complete: NDArray[np.bool_]
-    ) -> None:
-        self.params, self.n_bins, self.complete = params, n_bins, complete
-        self._depths = [0]  # depth of every node
-        self._split: set[int] = set()
-        self._asked: set[int] = set()  # left children of the requested pairs
-
-    def ask(self, nodes: NDArray[np.int32]) -> None:
-        """Check a request for the sums of nodes."""
-        if not len(nodes):
-            raise BeyondParametersError("a request for the sums of no node; name some that wait")
-        for node in nodes.tolist():
-            self._waits(node, "asked for")
-            # Children are numbered in pairs, and the left child is odd.
-            pair = node - (node + 1) % 2 if node else 0
-            if pair in self._asked:
-                raise BeyondParametersError(f"node {node} or its sibling was asked for before")
-            self._asked.add(pair)
-
-    def split(self, decisions: Decisions) -> None:
-        """Check the splits of a level."""
-        columns = (
-            decisions.nodes,
-            decisions.feature,
-            decisions.bin,
-            decisions.left,
-            np.isnan(decisions.threshold),
+    columns = (splits.nodes, splits.feature, splits.bin, splits.left, np.isnan(splits.threshold))
+    if any(c.shape != splits.nodes.shape for c in (*columns, splits.default_left)):
+        raise BeyondParametersError(
+            f"splits of {len(splits.nodes)} nodes need one column, bin, threshold, "
+            "direction of missing values and left child each"
         )
-        if any(c.shape != decisions.nodes.shape for c in (*columns, decisions.default_left)):
-            raise BeyondParametersError(
-                f"splits of {len(decisions.nodes)} nodes need one column, bin, threshold, "
-                "direction of missing values and left child each"
-            )
-        for node, feature, bin, left, by_category in zip(
-            *(c.tolist() for c in columns), strict=True
-        ):
-            self._waits(node, "split")
-            if not 0 <= feature < len(self.n_bins):
-                limit = len(self.n_bins) - 1
-                raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
-            # The last bin of a complete column would send all rows left.
-            bins = int(self.n_bins[feature]) - bool(self.complete[feature])
-            if not 0 <= bin < bins and not by_category:
-                raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
-            if left != len(self._depths):
-                raise BeyondParametersError(
-                    f"node {node}: its children begin at {left}; next is {len(self._depths)}"
-                )
-            self._split.add(node)
-            self._depths += [self._depths[node] + 1] * 2
-        if 0 < self.params.max_leaves <= len(self._split):
-            limit = self.params.max_leaves - 1
-            raise BeyondParametersError(f"{len(self._split)} splits of a tree; at most {limit}")
-
-    def _waits(self, node: int, what: str) -> None:
-        if not 0 <= node < len(self._depths) or node in self._split:
-            raise BeyondParametersError(f"node {node} is {what}; it is none that waits")
-        if self._depths[node] >= self.params.max_depth:
-            raise BeyondParametersError(
-                f"node {node} is {what} at depth {self._depths[node]}, and max_depth is "
-                f"{self.params.max_depth}"
-            )
+    # The last bin of a complete column would send all rows left.
+    n_cuts = n_bins - complete
+    for node, feature, bin, left, by_category in zip(*(c.tolist() for c in columns), strict=True):
+        if not 0 <= feature < len(n_cuts):
+            limit = len(n_cuts) - 1
+            raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
+        if not 0 <= bin < n_cuts[feature] and not by_category:
+            raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
+        limits.split(node, left)

@@ -9,8 +9,7 @@ sums are computed securely and the splits are broadcast without statistics.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -61,11 +60,14 @@ class FedTreeHist(HistogramProtocol):
 
     max_bin: int = 32
 
-    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, NodeSplits, LeafValues)
+    info = replace(
+        HistogramProtocol.info,
+        message_types=(*HistogramProtocol.info.message_types, NodeSplits, LeafValues),
+    )
     client: ClassVar[type[HistogramClient]] = HistogramClient
     server: ClassVar[type[DecidingServer]] = DecidingServer
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -76,7 +78,7 @@ class FedTreeHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return self.server(self, schema, defense)
-        return self.client(name, local_data.table, schema, self, defense.gradient_clip)
+        return self.client(name, local_data.table, schema, self, defense.requirements.gradient_clip)
 
 
 class AllReduceClient(HistogramClient):
@@ -137,8 +139,7 @@ class AllReduceServer(HistogramServer):
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
         why = "summed histograms: every client finds the splits itself"
-        sent = net.tell("client", message, why=why)
-        assert isinstance(sent, GlobalHistogram)
+        sent = net.send("client", message, why=why)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
         grower.decide(sent.sums, sent.allowed)
 
@@ -164,19 +165,23 @@ class NVFlareHist(HistogramProtocol):
     sends them (`GatherSketchInfo` in ``src/common/quantile.cc`` of XGBoost 3.2).
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (*HistogramProtocol.says, GlobalHistogram)
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed(
-            "a federated server (xgboost.federated); workers load DMatrix(..., "
-            "data_split_mode=DataSplitMode.ROW)", XGBOOST,
-        ),
-        "nvflare": Deployed(
-            "XGBFedController(data_split_mode=0, xgb_params={...}, ...)",
-            {**XGBOOST, "trees": "num_rounds={}"},
-        ),
-    }  # fmt: skip
+    info = replace(
+        HistogramProtocol.info,
+        message_types=(*HistogramProtocol.info.message_types, GlobalHistogram),
+        deployments={
+            "xgboost": Deployed(
+                "a federated server (xgboost.federated); workers load DMatrix(..., "
+                "data_split_mode=DataSplitMode.ROW)",
+                XGBOOST,
+            ),
+            "nvflare": Deployed(
+                "XGBFedController(data_split_mode=0, xgb_params={...}, ...)",
+                {**XGBOOST, "trees": "num_rounds={}"},
+            ),
+        },
+    )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -187,7 +192,9 @@ class NVFlareHist(HistogramProtocol):
         """Create the server or a client."""
         if local_data is None:
             return AllReduceServer(self, schema, defense)
-        return AllReduceClient(name, local_data.table, schema, self, defense.gradient_clip)
+        return AllReduceClient(
+            name, local_data.table, schema, self, defense.requirements.gradient_clip
+        )
 
 
 class SummingServer(DecidingServer):
@@ -215,14 +222,24 @@ class FederBoostH(FedTreeHist):
     cuts: str = "grid"
 
     # Clients send counts on a grid instead of summaries.
-    says: ClassVar[tuple[type[Message], ...]] = tuple(
-        kind for kind in FedTreeHist.says if kind not in (CutsRequest, FeatureSketch, FeatureRanges)
+    info = replace(
+        FedTreeHist.info,
+        message_types=tuple(
+            kind
+            for kind in FedTreeHist.info.message_types
+            if kind not in (CutsRequest, FeatureSketch, FeatureRanges)
+        ),
+        conditional_types={
+            kind: when
+            for kind, when in FedTreeHist.info.conditional_types.items()
+            if kind not in (FeatureRanges, GridRequest, GridCounts)
+        },
     )
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        kind: when
-        for kind, when in FedTreeHist.sometimes.items()
-        if kind not in (FeatureRanges, GridRequest, GridCounts)
-    }
-    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss, Histogram, GridCounts)
+    summed_types: ClassVar[tuple[type[Message], ...]] = (
+        LabelSums,
+        ValidationLoss,
+        Histogram,
+        GridCounts,
+    )
     server: ClassVar[type[DecidingServer]] = SummingServer
     cut_methods: ClassVar[tuple[str, ...]] = ("grid", "public")

@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place, Stage
+from fedtrees.core.defense import ExampleStage, Place
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutPoints,
@@ -36,8 +35,9 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed_trees import FollowedTree, GrowingClient, check_cuts
+from fedtrees.protocols.horizontal.followed_trees import GrowingClient, check_cuts, check_splits
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -178,11 +178,14 @@ class HistogramClient(GrowingClient):
         Raises
         ------
         BeyondParametersError
-            If the public parameters exclude the request (`FollowedTree`).
+            If the public parameters exclude the request (`TreeLimits`).
         """
         if message.tree != self.tree or self.tree < 0:
             self.start_tree(message.tree)
-        self.followed.ask(message.nodes)
+        if not len(message.nodes):
+            refuse(message, "nodes", "a request names at least one node")
+        for node in message.nodes.tolist():
+            self.limits.request(node)
         ranges = self.partition.ranges(message.nodes)
         rows = self.partition.rows
         sums = build_histogram(self.bins, self.gh, rows, ranges)
@@ -198,8 +201,8 @@ class HistogramClient(GrowingClient):
             raise BeyondParametersError(
                 f"tree {tree} after {self.tree}; they are {n_trees}, in turn"
             )
-        self.tree, n_bins = tree, np.diff(self.cuts.offsets)
-        self.followed = FollowedTree(self.params, n_bins, self.complete)
+        self.tree = tree
+        self.limits = TreeLimits(self.params.max_depth, self.params.max_leaves, in_order=True)
         round, k = divmod(tree, self.objective.n_outputs)
         if k == 0:
             # Free the memory of the old gradients before the new ones are computed.
@@ -217,7 +220,7 @@ class HistogramClient(GrowingClient):
             g, h = clipped_bounds(self.objective, self.clip)
             gh[..., 0] = np.clip(gh[..., 0], -g, g)
             gh[..., 1] = np.minimum(gh[..., 1], h)
-        units = self.row_hook(Stage("gradients", self.bits), to_fixed(gh, self.bits))
+        units = self.row_hook(ExampleStage("gradients", self.bits), to_fixed(gh, self.bits))
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
@@ -242,7 +245,7 @@ class HistogramClient(GrowingClient):
         """Move rows by splits that the public parameters permit."""
         if self.tree < 0:
             raise BeyondParametersError("splits before the first tree; ask for its root first")
-        self.followed.split(chosen)
+        check_splits(chosen, self.limits, self.cuts.n_bins, self.complete)
         super().follow_splits(chosen)
 
     @handles(
@@ -321,14 +324,13 @@ class HistogramServer(Coordinator):
             return forest
         # The model ends with the round of the smallest validation loss.
         best = int(np.argmin(losses)) + 1
-        net.tell("client", StopBoosting(best), why="the rounds that the model keeps")
+        net.send("client", StopBoosting(best), why="the rounds that the model keeps")
         return forest.first(best)
 
     def validation_loss(self, net: Network, round: int) -> float:
         """Return the mean loss over all validation rows, from a secure sum."""
         why = "loss on held-out rows, to stop in time"
-        (total,) = net.ask("client", ValidationRequest(round), why=why)
-        assert isinstance(total, ValidationLoss)
+        total = net.request_sum("client", ValidationRequest(round), why=why)
         loss, rows = total.sums
         # With noise, the number of rows is almost never exactly 0.
         if rows == 0 and round == 0:
@@ -373,9 +375,7 @@ class HistogramServer(Coordinator):
             Nodes.
         """
         request = HistogramRequest(tree, nodes)
-        replies = net.ask("client", request, why="gradient sums per bin, to find splits")
-        total = add_messages(replies)
-        assert isinstance(total, Histogram)
+        total = net.request_sum("client", request, why="gradient sums per bin, to find splits")
         self.check_sums(net, total)
         return total
 
@@ -434,8 +434,7 @@ class HistogramServer(Coordinator):
         score, objective = self.params.base_score, self.objective
         why = "the fixed start of every prediction"
         if score is None or math.isinf(objective.bounds[0]):
-            (total,) = net.ask("client", LabelSumsRequest(), why="label sums, by a secure sum")
-            assert isinstance(total, LabelSums)
+            total = net.request_sum("client", LabelSumsRequest(), why="label sums, by a secure sum")
             start = BaseScore(
                 objective.start(total.sums) if score is None else objective.base_margin(score),
                 *objective.bits(total.sums),
@@ -443,8 +442,7 @@ class HistogramServer(Coordinator):
             why = "where every prediction starts (the label mean), and the units of all sums"
         else:
             start = BaseScore(objective.base_margin(score))
-        sent = net.tell("client", start, why=why)
-        assert isinstance(sent, BaseScore)
+        sent = net.send("client", start, why=why)
         return sent
 
 
@@ -479,7 +477,7 @@ class DecidingServer(HistogramServer):
             if self.tells_statistics:
                 g, h, gain = grower.statistics(chosen.nodes)
                 message = replace(message, g=g, h=h, gain=gain)
-            net.tell("client", message, why="the chosen splits (FedTree adds G, H and gain)")
+            net.send("client", message, why="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with the G and H of each leaf.
@@ -492,12 +490,11 @@ class DecidingServer(HistogramServer):
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T
         statistics = (g, h) if self.tells_statistics else (None, None)
-        sent = net.tell(
+        sent = net.send(
             "client",
             LeafValues(tree, nodes, grower.leaf_values(), *statistics),
             why="the leaf values (FedTree adds G and H)",
         )
-        assert isinstance(sent, LeafValues)
         # A defense can change the values that were sent. The released model has the sent ones.
         grown = grower.finish(sent.value)
         return grown if sent.g is not None else replace(grown, g=None, h=None, gain=None)

@@ -6,8 +6,8 @@ the machines that find the splits of the features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -247,7 +247,7 @@ class Machine(RowHolder):
                 numbers = np.concatenate([sums[b].ravel() for b in move.blocks])
                 hop = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, members)
                 why = "a histogram on its way to who finds the best split of its columns"
-                self.net.tell(self.names[move.receiver], hop, why=why)
+                self.net.send(self.names[move.receiver], hop, why=why)
             elif move.receiver == self.rank:
                 received = yield (HistogramSegment, tree, step, members)
                 assert isinstance(received, HistogramSegment)
@@ -336,14 +336,16 @@ class LightGBMData(RowPeers):
     min_data_in_bin: int = 3
     objective: str | None = None
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits
+    info = replace(
+        RowPeers.info,
+        message_types=(
+            BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment,
+            FoundSplits,
+        ),
+        conditional_types=dict.fromkeys((ClassRows, WeightedLabels), "labels are classes"),
     )  # fmt: skip
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
-    sometimes: ClassVar[Mapping[type[Message], str]] = dict.fromkeys(
-        (ClassRows, WeightedLabels), "labels are classes"
-    )
 
     def __post_init__(self) -> None:
         for name, low, high in (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -26,10 +25,9 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.protocols.canaries import HistogramCanaries
+from fedtrees.protocols.base import ProtocolInfo
 from fedtrees.protocols.cut_points import CUT_METHODS
 from fedtrees.protocols.settings import BoostingProtocol
-from fedtrees.protocols.stump_canaries import StumpCanaries
 from fedtrees.trees.boosted.boosting import dropped_rows
 
 
@@ -62,18 +60,20 @@ class HistogramProtocol(BoostingProtocol):
     early_stopping_rounds: int = 0
     validation_fraction: float = 0.1
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        *CUT_MESSAGES, LabelSumsRequest, LabelSums,
-        BaseScore, HistogramRequest, Histogram, ValidationRequest, ValidationLoss, StopBoosting,
-    )  # fmt: skip
-    sometimes: ClassVar[Mapping[type[Message], str]] = {
-        **SOME_CUT_MESSAGES,
-        **dict.fromkeys(
-            (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+    info = ProtocolInfo(
+        message_types=(
+            *CUT_MESSAGES, LabelSumsRequest, LabelSums, BaseScore, HistogramRequest,
+            Histogram, ValidationRequest, ValidationLoss, StopBoosting,
         ),
-    }
-    serves: ClassVar[frozenset[str]] = frozenset({"rows", "candidates", "gradient_clip"})
-    summed: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
+        conditional_types={
+            **SOME_CUT_MESSAGES,
+            **dict.fromkeys(
+                (ValidationRequest, ValidationLoss, StopBoosting), "early_stopping_rounds is not 0"
+            ),
+        },
+        capabilities=frozenset({"transform_examples", "allowed_splits", "gradient_clip"}),
+    )  # fmt: skip
+    summed_types: ClassVar[tuple[type[Message], ...]] = (LabelSums, ValidationLoss)
     cut_methods: ClassVar[tuple[str, ...]] = CUT_METHODS
 
     def __post_init__(self) -> None:
@@ -84,20 +84,6 @@ class HistogramProtocol(BoostingProtocol):
         share = self.validation_fraction
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
-
-    def canaries(self) -> HistogramCanaries:
-        """Create canaries for an audit of the root histograms."""
-        return HistogramCanaries(self.max_bin)
-
-    def worst_case(self, defense: Composition) -> tuple[HistogramProtocol, StumpCanaries]:
-        """Grow one split, with a gradient or hessian of the canary as large as possible."""
-        # The hessian is largest at 0.5. Without a small clip, the gradient is largest near 1.
-        middle = defense.gradient_clip is not None and defense.gradient_clip <= 0.5
-        stump = replace(
-            self, trees=1, max_depth=1, max_bin=2, cuts="public", subsample=1.0,
-            base_score=0.5 if middle else 0.999, early_stopping_rounds=0,
-        )  # fmt: skip
-        return stump, StumpCanaries.of(defense)
 
     def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's rows are validation rows, bool, shape (n,).
@@ -116,7 +102,7 @@ class HistogramProtocol(BoostingProtocol):
             return np.zeros(n, dtype=bool)
         return np.asarray(streams.rng("validation").random(n) < self.validation_fraction)
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows of a round: neither validation rows nor left out by subsampling.

@@ -8,7 +8,6 @@ boosts a local model, and all clients receive all models.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -21,7 +20,7 @@ from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, names_of_type
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -30,7 +29,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.messages.models import join, pack, unpack
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, ProtocolInfo
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees, dropped_rows
@@ -60,8 +59,10 @@ class TreeSharingProtocol(BoostingProtocol):
         super().__post_init__()
         check_known("intercept", self.intercept, INTERCEPTS)
 
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, GlobalTrees)
-    serves: ClassVar[frozenset[str]] = frozenset({"least_leaf_rows"})
+    info = ProtocolInfo(
+        message_types=(GrowRequest, ClientTrees, GlobalTrees),
+        capabilities=frozenset({"min_leaf_rows"}),
+    )
     server: ClassVar[type[TreeSharingServer]]
 
     @property
@@ -74,7 +75,7 @@ class TreeSharingProtocol(BoostingProtocol):
         """Number of federated rounds in which clients may be asked for trees."""
         return 1
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows that a client's boosting round draws. None for all rows.
@@ -93,7 +94,7 @@ class TreeSharingProtocol(BoostingProtocol):
         dropped = dropped_rows(n, self.subsample, streams, round)
         return None if dropped is None else ~dropped
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -104,7 +105,9 @@ class TreeSharingProtocol(BoostingProtocol):
         """Create the server or a client."""
         if local_data is None:
             return self.server(self, schema)
-        return BoostingClient(name, local_data.table, schema, self, defense.least_leaf_rows)
+        return BoostingClient(
+            name, local_data.table, schema, self, defense.requirements.min_leaf_rows
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,8 +276,7 @@ class TreeSharingServer(Coordinator):
         first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
         # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
-        sent = net.tell(to, message, why=why)
-        assert isinstance(sent, GlobalTrees)
+        sent = net.send(to, message, why=why)
         self.told[to] = len(self.parts)
         p = self.params
         # A defense may have changed the trees. The model has the trees that were sent.
@@ -298,7 +300,7 @@ class BaggingServer(TreeSharingServer):
         """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
             why = "trees each client grew on its own rows, on top of the global model"
-            replies = net.ask("client", GrowRequest(round), why=why)
+            replies = net.request("client", GrowRequest(round), why=why)
             for part in self.order_replies(replies, round):
                 self.keep(part)
             self.tell(net, "client", round, "the global model's new trees, in order of arrival")
@@ -336,17 +338,23 @@ class FlowerBagging(FlowerProtocol):
 
     arrival: str = "client"
     server: ClassVar[type[BaggingServer]] = BaggingServer
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-        ),
-        "nvflare": Deployed(
-            "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
-            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
-             "learning_rate": "learning_rate={}"},
-            {"local_trees": 1},
-        ),
-    }  # fmt: skip
+    info = replace(
+        TreeSharingProtocol.info,
+        deployments={
+            "flower": Deployed(
+                "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+            ),
+            "nvflare": Deployed(
+                "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
+                {
+                    "trees": "num_rounds={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                },
+                {"local_trees": 1},
+            ),
+        },
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -365,7 +373,7 @@ class CyclicServer(TreeSharingServer):
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
             why = "trees the client grew on its own rows, on top of the model"
-            (part,) = net.ask(name, GrowRequest(round), why=why)
+            (part,) = net.request(name, GrowRequest(round), why=why)
             assert isinstance(part, ClientTrees)
             self.keep(part)
         for name in clients:
@@ -387,17 +395,23 @@ class FlowerCyclic(FlowerProtocol):
     """
 
     server: ClassVar[type[CyclicServer]] = CyclicServer
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "flower": Deployed(
-            "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-        ),
-        "nvflare": Deployed(
-            "FedXGBTreeExecutor(training_mode='cyclic', ...)",
-            {"trees": "num_rounds={}", "max_depth": "max_depth={}",
-             "learning_rate": "learning_rate={}"},
-            {"local_trees": 1},
-        ),
-    }  # fmt: skip
+    info = replace(
+        TreeSharingProtocol.info,
+        deployments={
+            "flower": Deployed(
+                "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
+            ),
+            "nvflare": Deployed(
+                "FedXGBTreeExecutor(training_mode='cyclic', ...)",
+                {
+                    "trees": "num_rounds={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                },
+                {"local_trees": 1},
+            ),
+        },
+    )
 
 
 class EnsembleServer(TreeSharingServer):
@@ -410,7 +424,7 @@ class EnsembleServer(TreeSharingServer):
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
         why = "the model each client boosted on its own rows"
-        replies = net.ask("client", GrowRequest(0), why=why)
+        replies = net.request("client", GrowRequest(0), why=why)
         # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
@@ -424,8 +438,7 @@ class EnsembleServer(TreeSharingServer):
             owner=np.array(owners, dtype=np.int32),
             trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
         )
-        sent = net.tell("client", message, why="everybody's models: the aggregated ensemble")
-        assert isinstance(sent, ClientModels)
+        sent = net.send("client", message, why="everybody's models: the aggregated ensemble")
         return sent
 
     def average_models(self, models: ClientModels) -> Forest:
@@ -451,7 +464,10 @@ class LocalEnsembles(TreeSharingProtocol):
     mean of the clients' margins. This average uses no rows, so that only the trees reveal data.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, ClientTrees, ClientModels)
+    info = replace(
+        TreeSharingProtocol.info,
+        message_types=(GrowRequest, ClientTrees, ClientModels),
+    )
     server: ClassVar[type[EnsembleServer]] = EnsembleServer
 
     @property

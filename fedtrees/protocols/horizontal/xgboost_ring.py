@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -79,7 +78,7 @@ class Worker(RowHolder):
         self.sit()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.agree_start()))
-        self.net.note(AgreedStart(start), why="where boosting starts, as it follows")
+        self.net.record_opened(AgreedStart(start), why="where boosting starts, as it follows")
         self.cuts = yield from self.agree_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         margin, trees = np.repeat(start[:, None], len(y), axis=1), []
@@ -117,7 +116,7 @@ class Worker(RowHolder):
             cuts = public_cuts(self.schema, self.params.max_bin)
             why = "cut points, from what the schema declares"
         message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        self.net.note(message, why=why)
+        self.net.record_opened(message, why=why)
         return cuts
 
     def merge_sketches(self) -> Script:
@@ -146,7 +145,7 @@ class Worker(RowHolder):
         while True:
             # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
-            self.net.note(merged, why="the sums of all, as they come together")
+            self.net.record_opened(merged, why="the sums of all, as they come together")
             self.rows.split(self.bins, grower.decide(hist))
             if not len(grower.nodes):
                 return grower.finish()
@@ -191,7 +190,7 @@ class Worker(RowHolder):
             )
         for step in range(w - 1):
             ranks = [(me - j) % w for j in range(step, -1, -1)]
-            self.net.tell(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
+            self.net.send(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
             part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
             flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
         # After w - 1 steps each worker has the total of one segment and sends it to all.
@@ -223,15 +222,18 @@ class XGBoostRing(RowPeers, PlainBoosting):
     the same follows.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts, HistogramSegment,
-        GradientTotals, MergedHistogram,
+    info = replace(
+        RowPeers.info,
+        message_types=(
+            RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts,
+            HistogramSegment, GradientTotals, MergedHistogram,
+        ),
+        deployments={
+            "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
+        },
     )  # fmt: skip
     party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
-    }
 
     def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse weights, and parties without rows."""

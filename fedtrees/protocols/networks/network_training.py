@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Stage
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -24,7 +24,6 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.secure_sum import add_messages
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -38,8 +37,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
-from fedtrees.protocols.networks.network_canaries import GradientCanaries, NetworkCanaries
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -82,7 +80,7 @@ class NetworkClient(Party):
     @property
     def rows_told(self) -> int:
         """Number of rows that the update may reveal. A defense can replace the true number."""
-        return self.defense.declared_rows or len(self.data)
+        return self.defense.requirements.declared_rows or len(self.data)
 
     @handles(ColumnSumsRequest)
     def column_sums(self, message: ColumnSumsRequest) -> ColumnSums:
@@ -161,11 +159,13 @@ class NetworkClient(Party):
             return mean_gradient(*batch)
         n = self.rows_told
         # The accountant of the defense needs the sampling rate and the number of steps.
-        rate = min(self.params.batch / n, 1.0) if self.defense.poisson_sampling else 1.0
-        stage = Stage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
+        rate = (
+            min(self.params.batch / n, 1.0) if self.defense.requirements.poisson_sampling else 1.0
+        )
+        stage = ExampleStage("example-gradients", rate=rate, steps=self.params.steps_of_run(n))
         # Divided by the expected batch size, because the drawn size is secret under Poisson
         # sampling.
-        examples = example_gradients(*batch, engine=self.defense.gradient_engine)
+        examples = example_gradients(*batch, engine=self.defense.requirements.gradient_engine)
         changed = self.row_hook(stage, examples)
         return np.asarray(changed.sum(axis=0) / np.float32(self.params.batch), dtype=np.float32)
 
@@ -186,7 +186,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.ask("client", message, why=WHY)
+            replies = net.request("client", message, why=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -198,15 +198,14 @@ class NetworkServer(Coordinator):
             encoding = declared(encoding, self.schema)
         else:
             why = "means and standard deviations of the input columns"
-            total = add_messages(net.ask("client", ColumnSumsRequest(), why=why))
-            assert isinstance(total, ColumnSums)
+            total = net.request_sum("client", ColumnSumsRequest(), why=why)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
-        net.tell("client", message, why="by what all inputs are standardised")
+        net.send("client", message, why="by what all inputs are standardised")
         return encoding
 
     def chosen(self, net: Network, round: int) -> str:
@@ -219,7 +218,9 @@ class NetworkServer(Coordinator):
         return ",".join(names[i] for i in sorted(drawn))
 
 
-def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> NDArray[np.float64]:
+def mean_update(
+    replies: Sequence[NetworkUpdate], sent: NetworkWeights, lr: float
+) -> NDArray[np.float64]:
     """Return the mean of the updates, weighted by rows, float64, shape (parameters,).
 
     Parameters
@@ -238,7 +239,6 @@ def mean_update(replies: Sequence[Message], sent: NetworkWeights, lr: float) -> 
     """
     total, rows = np.zeros(len(sent.weights)), 0
     for reply in replies:
-        assert isinstance(reply, NetworkUpdate)
         total += reply.update
         rows += int(reply.rows[0])
     # Diverged weights would make all later rounds meaningless.
@@ -310,16 +310,19 @@ class NetworkProtocol(Protocol):
     units: int = 100
     statistics: str = "sums"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights, NetworkUpdate,
+    info = ProtocolInfo(
+        message_types=(
+            ColumnSumsRequest, ColumnSums, Standardisation, NetworkWeights,
+            NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"transform_examples", "poisson_sampling", "gradient_engine", "declared_rows"}
+        ),
+        adversaries=("server", "server+client"),
+        model_file=ENCODED_FILE,
+        extra_packages=("torch",),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"rows", "poisson_sampling", "gradient_engine", "declared_rows"}
-    )
-    summed: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "server+client")
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    needs: ClassVar[tuple[str, ...]] = ("torch",)
+    summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
 
@@ -333,10 +336,6 @@ class NetworkProtocol(Protocol):
         """Return the architecture of the network for a schema."""
         inputs, outputs = len(Encoding.of(schema)), max(len(schema.classes), 2)
         return Layers((inputs, self.units, self.units, outputs))
-
-    def canaries(self) -> NetworkCanaries:
-        """Create canaries for an audit of updates."""
-        return NetworkCanaries(self.batch, self.along)
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""
@@ -401,7 +400,7 @@ class NetworkProtocol(Protocol):
         """Return the number of clients that take part in a round."""
         return clients
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_]:
         """Return the rows of a round's batches, bool, shape (n,).
@@ -413,7 +412,7 @@ class NetworkProtocol(Protocol):
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -452,10 +451,10 @@ def drawn(
         ``count / n``, or ``count`` divided by the declared number of rows. This sample is secret
         like noise, because accountants use amplification by subsampling. None for no defense.
     """
-    if defense is not None and defense.poisson_sampling:
+    if defense is not None and defense.requirements.poisson_sampling:
         rng = streams.noise.rng("batch", round, step)
-        rate = count / (defense.declared_rows or n)
-        if defense.gradient_engine == OPACUS:
+        rate = count / (defense.requirements.declared_rows or n)
+        if defense.requirements.gradient_engine == OPACUS:
             return poisson_batch(n, rate, rng)
         return np.flatnonzero(rng.random(n) < rate)
     # A batch of fixed size has the rows with the smallest of n uniform numbers.
@@ -472,12 +471,6 @@ class FedSGD(NetworkProtocol):
     (``dp-sgd``), each row is drawn independently. The server takes a step against the mean
     gradient. The network is that of Vero et al. (2023) with random initial weights.
     """
-
-    def worst_case(self, defense: Composition) -> tuple[FedSGD, GradientCanaries] | None:
-        """Send one sum, over almost all rows, of a small network. None if no defense clips."""
-        clip = next((p.clip for p in defense.parts if hasattr(p, "clip")), None)
-        one = replace(self, rounds=1, batch=32, units=4, statistics="public")
-        return None if clip is None else (one, GradientCanaries(one.batch, float(clip)))
 
     def batches(self, n: int, streams: Streams, round: int, defense: Composition) -> list[Rows]:
         """Return the single batch of the round.
@@ -539,9 +532,9 @@ class FedAvg(NetworkProtocol):
         n, streams, round, defense
             As in `NetworkProtocol.batches`.
         """
-        m = self.rows_of_update(defense.declared_rows or n)
+        m = self.rows_of_update(defense.requirements.declared_rows or n)
         per_epoch = -(-m // self.batch)
-        if defense.poisson_sampling:
+        if defense.requirements.poisson_sampling:
             steps = range(self.epochs * per_epoch)
             return [drawn(n, self.batch, streams, round, step, defense) for step in steps]
         # The rows of a round are drawn once. Each epoch passes through them in a new order.

@@ -29,7 +29,7 @@ from fedtrees.messages.regression import (
     gradient_of,
     stepped,
 )
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Largest number of binary places of int64 weights. It leaves room for the sum of weights up to
@@ -48,15 +48,16 @@ class HorizontalRegression(RegressionParams, Protocol):
     sigmoid, as in the vertical protocol.
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights, AverageWeights,
+    info = ProtocolInfo(
+        message_types=(
+            MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights,
+            AverageWeights,
+        ),
+        model_file=ENCODED_FILE,
+        default_parties=2,  # with more clients the average reveals less about each
+        example_dataset="breast-cancer[rows=40]",  # each client has at most as many rows as weights
     )  # fmt: skip
-    summed: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    usual_parties: ClassVar[int] = 2  # with more clients the average reveals less about each
-    example: ClassVar[str] = (
-        "breast-cancer[rows=40]"  # each client has at most as many rows as weights
-    )
+    summed_types: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,7 +76,7 @@ class HorizontalRegression(RegressionParams, Protocol):
         if np.isinf(local_data.X).any():
             raise DataError(f"{name!r} has an infinite value; leave it missing")
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -194,18 +195,17 @@ class AveragingServer(Coordinator):
         p, d = self.params, len(self.schema.features)
         # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
-        net.tell("client", scales, why="how everybody standardises its columns")
-        sent: Message | None = None
+        net.send("client", scales, why="how everybody standardises its columns")
+        sent: AverageWeights | None = None
         for round in range(p.rounds):
             why = "weights after a step on your rows; I learn their sum"
-            (total,) = net.ask("client", WeightsRequest(round), why=why)
-            assert isinstance(total, LocalWeights)
+            total = net.request_sum("client", WeightsRequest(round), why=why)
             count = len(net.members("client"))
             # Division with rounding to the nearest integer, halves up.
             mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
             message = AverageWeights(round, mean.astype(np.int64), p.bits)
-            sent = net.tell("client", message, why="the average, to go on from")
-        assert isinstance(sent, AverageWeights)
+            sent = net.send("client", message, why="the average, to go on from")
+        assert sent is not None  # there is at least one round
         weights = decoded(integers(sent.weights), sent.bits)
         padded_weights = np.zeros(d + 1)
         padded_weights[: len(weights)] = weights
@@ -215,12 +215,10 @@ class AveragingServer(Coordinator):
     def _scales(self, net: Network, width: int) -> CommonScales:
         """Return the moments of all rows: first the mean, then the deviation from it."""
         why = "sums over your rows, of which I learn the total, to standardise columns"
-        (moments,) = net.ask("client", MomentsRequest(np.zeros(width)), why=why)
-        assert isinstance(moments, Moments)
+        moments = net.request_sum("client", MomentsRequest(np.zeros(width)), why=why)
         count = np.maximum(moments.count, 1)
         around = moments.total / count
-        (moments,) = net.ask("client", MomentsRequest(around), why=why)
-        assert isinstance(moments, Moments)
+        moments = net.request_sum("client", MomentsRequest(around), why=why)
         scale = np.sqrt(moments.squares / count)
         # The deviation of a constant column is not exactly 0, because sums are rounded.
         scale[scale <= 1e-9 * np.abs(around)] = 0.0

@@ -17,13 +17,23 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import Declared, LocalData
-from fedtrees.core.messages import Message, Sealed, Sealing
+from fedtrees.core.messages import Sealed, Sealing
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import Seen
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.modes import MODES, make_sealing
+from fedtrees.crypto.vectors import (
+    IdealVectors,
+    VectorCombiner,
+    VectorDecrypter,
+    VectorEvaluator,
+    VectorKeyOwner,
+    key_bytes,
+)
 from fedtrees.messages.aggregation import PaillierKey
 from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (
@@ -51,12 +61,8 @@ from fedtrees.messages.regression import (
     stepped,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.regression.canaries import RegressionCanaries
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
-from fedtrees.sealing.ideal import MODES, sealing
-from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
-from fedtrees.sealing.vectors import BlindVectors, IdealVectors, Vectors, key_bytes
 
 ARBITER = "arbiter"
 # Numbers in `OwnDesign.columns` that are no columns of the schema.
@@ -106,17 +112,21 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
     key_bits: int = DEFAULT_BITS
 
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE,)
-    example: ClassVar[str] = "breast-cancer[rows=20]"  # at most as many rows as columns of a party
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **VerticallyHeld.called,
-        ARBITER: ("the arbiter", "arbiters"),
-    }
-    says: ClassVar[tuple[type[Message], ...]] = (
-        KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores, EncryptedResiduals,
-        EncryptedGradient, Gradient, OwnDesign,
+    info = replace(
+        VerticallyHeld.info,
+        adversaries=(ACTIVE,),
+        # at most as many rows as columns of a party
+        example_dataset="breast-cancer[rows=20]",
+        role_labels={
+            **VerticallyHeld.info.role_labels,
+            ARBITER: ("the arbiter", "arbiters"),
+        },
+        message_types=(
+            KeyRequest, PaillierKey, ColumnScales, ScoresRequest, EncryptedScores,
+            EncryptedResiduals, EncryptedGradient, Gradient, OwnDesign,
+        ),
+        capabilities=frozenset({"row_bounds"}),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset({"row_bounds"})
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -138,9 +148,10 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, compute and decrypt in one run."""
-        return sealing(self.arbiter, "vectors", IdealVectors, self.key_bits, ARBITER)
+        sides = IdealVectors, VectorKeyOwner, VectorEvaluator
+        return make_sealing(self.arbiter, *sides, self.key_bits, ARBITER)
 
-    def opened_together(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+    def jointly_opened(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that a colluding arbiter can decrypt."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
         # Only a coalition with the arbiter has the private key.
@@ -157,26 +168,12 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
                 name = f"{party}/{message.round}/z1"
             else:
                 continue
-            values = key.opened(name, sealed.payload[: key.nbytes(m)], m)
+            values = key.decrypt(name, sealed.payload[: key.nbytes(m)], m)
             opened = OpenedVector(party, message.round, packed(values))
             opened_messages.append(
                 Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder")
             )
         return opened_messages
-
-    def worst_case(
-        self, defense: Composition
-    ) -> tuple[VerticalRegression, RegressionCanaries] | None:
-        """Move weights beyond their bounds, where the residuals are largest.
-
-        None unless a defense bounds rows.
-        """
-        bounds = defense.row_bounds
-        far = replace(
-            self, kind="logistic", degree=1, lr=1e3, alpha=0.0, rounds=8, batch=0, fake=0,
-            intercept=False, statistics="public", bits=24,
-        )  # fmt: skip
-        return None if bounds is None else (far, RegressionCanaries(bounds))
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""
@@ -197,16 +194,16 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
         if not schema.classes and (local_data.y == local_data.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
 
-    def check_declarations(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
         """Refuse labels at a passive party, and a cubic polynomial with several passive parties."""
-        super().check_declarations(declarations, schema)
+        super().check_joint_data(declarations, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
             raise UsageError(
                 f"degree=3: {len(declarations) - 1} passive parties would multiply what they "
                 "encrypt; take degree=1, or one passive party"
             )
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -219,7 +216,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
             return Arbiter(name, self, schema)
         kind: type[ActiveRegression] | type[PassiveRegression]
         kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, local_data, self, schema, defense.row_bounds)
+        return kind(name, local_data, self, schema, defense.requirements.row_bounds)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
@@ -255,7 +252,7 @@ class Arbiter(Party):
     """
 
     role = ARBITER
-    sealing: Vectors
+    sealing: VectorDecrypter
 
     def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
         super().__init__(name)
@@ -288,14 +285,14 @@ class Arbiter(Party):
             refuse(message, "gradient", f"a party has at most {max_weights} weights")
         self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
-        gradient = self.sealing.opened(name, sealed.payload, sealed.shape[0])
+        gradient = self.sealing.decrypt(name, sealed.payload, sealed.shape[0])
         return Gradient(message.party, message.round, packed(gradient), message.bits)
 
 
 class Holder(Party):
     """Common computations of active and passive parties: standardisation, scores, and steps."""
 
-    sealing: BlindVectors
+    sealing: VectorCombiner
 
     def __init__(
         self,
@@ -347,11 +344,10 @@ class Holder(Party):
         zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         # The product of ciphertexts and integers is a linear combination, which Paillier supports.
-        payload = self.sealing.combined(f"{self.name}/{message.round}/g", parts, zero, opens=True)
+        payload = self.sealing.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
-        (reply,) = self.net.ask(ARBITER, request, why="my gradient, for the arbiter to open")
-        assert isinstance(reply, Gradient)
+        (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
         gradient = unpacked(reply.values)
         self.weights = stepped(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
 
@@ -399,7 +395,7 @@ class PassiveRegression(Holder):
         degree = len(self.link) - 1
         # The residual polynomial of degree d needs the powers 1 to d of the passive scores.
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
-        payload = [self.sealing.encrypted(n, z**p) for p, n in enumerate(names, 1)]
+        payload = [self.sealing.encrypt(n, z**p) for p, n in enumerate(names, 1)]
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
         return EncryptedScores(self.name, message.round, sealed)
 
@@ -432,13 +428,13 @@ class ActiveRegression(Holder, Coordinator):
         """Agree on columns and key, then take a step in every round."""
         self._settle(net)
         for round in range(self.params.rounds):
-            replies: list[Message] = []
+            replies: list[EncryptedScores] = []
             if self.passive:
                 why = "what your columns bring to the scores, sealed"
-                replies = net.ask(PASSIVE, ScoresRequest(round), why=why)
+                replies = net.request(PASSIVE, ScoresRequest(round), why=why)
             residuals = self._residuals(round, replies)
             if self.passive:
-                net.tell(PASSIVE, residuals, why="residuals, sealed, for your gradient")
+                net.send(PASSIVE, residuals, why="residuals, sealed, for your gradient")
             self._descend(residuals)
         return HeldWeights(decoded(self.weights, self.params.bits))
 
@@ -447,11 +443,10 @@ class ActiveRegression(Holder, Coordinator):
         p, y = self.params, self.local_data.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
-        (key,) = net.ask(ARBITER, KeyRequest(), why="the key that scores are sealed with")
-        assert isinstance(key, PaillierKey)
+        (key,) = net.request(ARBITER, KeyRequest(), why="the key that scores are sealed with")
         self.sealing.learn(key.key.payload, key.bits)
         if self.passive:
-            net.ask(PASSIVE, key, why="the key, and how you standardise your columns")
+            net.request(PASSIVE, key, why="the key, and how you standardise your columns")
         self.center, self.spread = 0.0, 1.0
         if not self.schema.classes:
             self.center, self.spread = float(y.mean()), float(y.std())
@@ -466,9 +461,9 @@ class ActiveRegression(Holder, Coordinator):
         columns = np.concatenate([self.local_data.columns, kinds]).astype(np.int32)
         noted = (columns, packed(self.design), packed(self.target), p.bits)
         why = "my columns and labels, as I compute with them"
-        net.note(OwnDesign(*noted, self.center, self.spread), why=why)
+        net.record_opened(OwnDesign(*noted, self.center, self.spread), why=why)
 
-    def _residuals(self, round: int, replies: list[Message]) -> EncryptedResiduals:
+    def _residuals(self, round: int, replies: list[EncryptedScores]) -> EncryptedResiduals:
         """Return the encrypted ``link(z) - y`` from all parties' scores."""
         p, degree = self.params, len(self.link) - 1
         rows, local_scores = self._batch(round), self._own_scores(round)
@@ -481,7 +476,6 @@ class ActiveRegression(Holder, Coordinator):
         plain = plain - (self.target[rows] << (bits - p.bits))
         parts: dict[str, tuple[bytes, Integers]] = {}
         for reply in replies:
-            assert isinstance(reply, EncryptedScores)
             # Binomial expansion of (local + passive scores)^n in powers of the passive scores.
             for k in range(1, degree + 1):
                 factor = sum(
@@ -490,7 +484,7 @@ class ActiveRegression(Holder, Coordinator):
                 )
                 payload = reply.scores.payload[(k - 1) * size : k * size]
                 parts[f"{reply.party}/{round}/z{k}"] = (payload, factor)
-        payload = self.sealing.combined(f"{round}/d", parts, plain)
+        payload = self.sealing.combine(f"{round}/d", parts, plain)
         return EncryptedResiduals(round, self._seal(payload, m, "EncryptedResiduals"))
 
     def predict(self, net: Network) -> NDArray[np.float64]:
@@ -500,8 +494,7 @@ class ActiveRegression(Holder, Coordinator):
             z = z + decoded(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
             why = "what your columns bring to the scores of rows to predict"
-            for reply in net.ask(PASSIVE, RowsToScore(len(z)), why=why):
-                assert isinstance(reply, ScoresOfRows)
+            for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)
         return answered(kind, z, self.center, self.spread, bool(self.schema.classes))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Stage
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, names_of_type
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -59,7 +59,7 @@ class RatesClient(BoostingClient):
     def __init__(
         self, name: str, data: Table, schema: Schema, params: FedXGBllr, defense: Composition
     ) -> None:
-        super().__init__(name, data, schema, params, defense.least_leaf_rows)
+        super().__init__(name, data, schema, params, defense.requirements.min_leaf_rows)
         self.protocol, self.defense = params, defense
         self.ready, self.rounds = Once(), Turns(params.rounds, params.trees)
 
@@ -122,9 +122,9 @@ class RatesClient(BoostingClient):
         if not self.defense.changes_examples:
             return np.asarray(self.network.gradient(weights, V, slope) / batch, np.float32)
         n = len(self.data)
-        rate = float(batch) / n if self.defense.poisson_sampling else 1.0
-        stage = Stage("example-gradients", rate=rate, steps=self.protocol.steps_of_run)
-        if self.defense.gradient_engine == OPACUS:
+        rate = float(batch) / n if self.defense.requirements.poisson_sampling else 1.0
+        stage = ExampleStage("example-gradients", rate=rate, steps=self.protocol.steps_of_run)
+        if self.defense.requirements.gradient_engine == OPACUS:
             squared = isinstance(self.objective, SquaredError)
             examples = opacus_gradients(self.network, weights, V, y, self.begin, squared)
         else:
@@ -178,7 +178,7 @@ class RatesServer(EnsembleServer):
         # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
-            replies = net.ask("client", message, why=WHY)
+            replies = net.request("client", message, why=WHY)
             mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
         model_fields = {f.name: getattr(models, f.name) for f in fields(models)}
@@ -229,15 +229,18 @@ class FedXGBllr(LocalEnsembles):
     lr: float = 1e-3
     sends: str = "update"
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        GrowRequest, ClientTrees, ClientModels, NetworkWeights, NetworkUpdate,
+    info = replace(
+        LocalEnsembles.info,
+        message_types=(
+            GrowRequest, ClientTrees, ClientModels, NetworkWeights, NetworkUpdate,
+        ),
+        capabilities=frozenset(
+            {"min_leaf_rows", "transform_examples", "poisson_sampling", "gradient_engine"}
+        ),
+        model_file=ENCODED_FILE,
+        adversaries=("server", "client"),
     )  # fmt: skip
-    serves: ClassVar[frozenset[str]] = frozenset(
-        {"least_leaf_rows", "rows", "poisson_sampling", "gradient_engine"}
-    )
     server: ClassVar[type[EnsembleServer]] = RatesServer
-    file: ClassVar[tuple[str, str]] = ENCODED_FILE
-    adversaries: ClassVar[tuple[str, ...]] = ("server", "client")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,14 +291,14 @@ class FedXGBllr(LocalEnsembles):
         size, count = self.batch_of(n), 1 if self.sends == "gradient" else self.iterations
         if not n:
             return []
-        if defense.poisson_sampling:
+        if defense.requirements.poisson_sampling:
             return [drawn(n, size, streams, round, step, defense) for step in range(count)]
         passes = -(-count * size // n)
         # Concatenated permutations, cut into batches. A batch can span the end of a pass.
         order = [streams.rng("order", round, i).permutation(n) for i in range(passes)]
         return [np.sort(b) for b in np.concatenate(order)[: count * size].reshape(count, size)]
 
-    def grown_on(
+    def training_rows(
         self, n: int, streams: Streams, round: int, defense: Composition | None = None
     ) -> NDArray[np.bool_] | None:
         """Return the rows of a round of boosting, or of the batches of a round of the network.
@@ -306,10 +309,10 @@ class FedXGBllr(LocalEnsembles):
             As in `batches`. None for no defense.
         """
         if round < self.trees:
-            return super().grown_on(n, streams, round, defense)
+            return super().training_rows(n, streams, round, defense)
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

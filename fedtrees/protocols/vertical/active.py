@@ -12,26 +12,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Level
+from fedtrees.core.defense import OpenNodes
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
 from fedtrees.core.schema import Schema
+from fedtrees.crypto import costs
+from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter, key_bytes
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
-    BinCounts,
     BinCountsRequest,
-    BinSums,
     ChosenSplits,
     NodeRows,
     OpenedBinSums,
     OwnRowStatistics,
     RootRows,
-    RoutedRows,
     RoutesOfRows,
     RowStatistics,
     RowsToRoute,
-    TreeColumns,
     sibling,
 )
 from fedtrees.protocols.base import Coordinator
@@ -39,9 +38,6 @@ from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
-from fedtrees.sealing import sizes
-from fedtrees.sealing.row_sums import RowSums, Sums, key_bytes
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -98,7 +94,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: RowSums
+    sealing: BinSumDecrypter
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
@@ -125,7 +121,7 @@ class Active(Coordinator):
         replies = []
         if self.passive:
             why = "the numbers of candidate splits, and the key of what will be summed"
-            replies = net.ask(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
+            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
         minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
@@ -136,7 +132,6 @@ class Active(Coordinator):
             )
             minimum[column] = 0 if local_cuts is None else local_cuts.minimum[place]
         for bin_counts in replies:
-            assert isinstance(bin_counts, BinCounts)
             for column, count in zip(
                 bin_counts.columns.tolist(), bin_counts.n_bins.tolist(), strict=True
             ):
@@ -183,8 +178,7 @@ class Active(Coordinator):
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
-        for reply in net.ask(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
-            assert isinstance(reply, TreeColumns)
+        for reply in net.request(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
             columns[reply.party] = reply.columns
         if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
@@ -196,7 +190,7 @@ class Active(Coordinator):
 
     def level(
         self, tree: TreeInProgress, nodes: NDArray[np.int32], left: NDArray[np.int64] | None = None
-    ) -> Level:
+    ) -> OpenNodes:
         """Return the facts about open nodes that defenses may read.
 
         Parameters
@@ -215,22 +209,22 @@ class Active(Coordinator):
         if classes and y is not None:
             totals = np.bincount(y, minlength=classes)
             for k, node in enumerate(nodes.tolist()):
-                counts[k] = np.bincount(y[_rows_at(tree.rows, node)], minlength=classes)
+                counts[k] = np.bincount(y[tree.rows.rows_of(node)], minlength=classes)
         is_passive_column = np.array([owner != self.name for owner in self.owner])
         offsets = self.cuts.offsets
-        return Level(
+        return OpenNodes(
             tree.number, tree.round, nodes, counts, totals, offsets, is_passive_column, left
         )
 
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
     ) -> None:
-        payload = self.sealing.encrypted(rows, slots)
-        nbytes = sizes.rows(len(rows), self.params.key_bits).nbytes
+        payload = self.sealing.encrypt(rows, slots)
+        nbytes = costs.row_traffic(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
-        net.tell(PASSIVE, message, why="what each row brings to the sums, which only I can read")
-        net.note(OwnRowStatistics(tree, rows), why="the same, as I know it")
+        net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
+        net.record_opened(OwnRowStatistics(tree, rows), why="the same, as I know it")
         self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
@@ -351,17 +345,16 @@ class Active(Coordinator):
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
-        for reply in net.ask(PASSIVE, message, why=why):
-            assert isinstance(reply, BinSums)
+        for reply in net.request(PASSIVE, message, why=why):
             bins = self.cuts.n_bins[reply.columns]
-            shape = Sums(counts, bins, tree.statistics.shape[1], tree.slots)
-            opened = self.sealing.opened(reply.party, reply.sums.payload, shape)
+            shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
+            opened = self.sealing.decrypt(reply.party, reply.sums.payload, shape)
             sums_by_party[reply.party] = opened
             # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
-            net.note(note, why="sums per candidate, opened with the key, to find splits")
+            net.record_opened(note, why="sums per candidate, opened with the key, to find splits")
         return sums_by_party
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
@@ -391,8 +384,7 @@ class Active(Coordinator):
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
                 )
                 why = "the splits that were chosen among its candidates"
-                (reply,) = net.ask(party, message, why=why)
-                assert isinstance(reply, RoutedRows)
+                (reply,) = net.request(party, message, why=why)
                 goes = reply.goes_left
             tree.rows.move(c.nodes, c.left, goes)
         for node, left in zip(chosen.nodes.tolist(), chosen.left.tolist(), strict=True):
@@ -404,7 +396,7 @@ class Active(Coordinator):
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
             why = "the trees that I grew, and of others' splits the bin"
-            net.note(self.model.as_message(), why=why)
+            net.record_opened(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the test rows through all trees, and return their scores.
@@ -438,7 +430,7 @@ class Active(Coordinator):
         nodes_of_owner: dict[str, list[tuple[int, int]]] = defaultdict(list)
         reached = []
         for t, node in level:
-            rows, column = _rows_at(at[t], node), int(model.trees[t].feature[node])
+            rows, column = at[t].rows_of(node), int(model.trees[t].feature[node])
             if column < 0:
                 leaves[rows, t] = node
             elif len(rows):
@@ -455,13 +447,13 @@ class Active(Coordinator):
         self, net: Network, party: str, at: list[RowPartition], nodes: list[tuple[int, int]]
     ) -> list[NDArray[np.bool_]]:
         """Return which test rows at a party's nodes go left."""
-        rows = [_rows_at(at[t], node) for t, node in nodes]
+        rows = [at[t].rows_of(node) for t, node in nodes]
         if party == self.name:
             return [self._own_goes(t, node, r) for (t, node), r in zip(nodes, rows, strict=True)]
         offsets = np.cumsum([0, *map(len, rows)])
         trees, numbers = np.array(nodes, dtype=np.int32).T
         message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
-        (reply,) = net.ask(party, message, why="where rows to predict go at its splits")
+        (reply,) = net.request(party, message, why="where rows to predict go at its splits")
         if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
             raise ProtocolError(f"{party!r} did not say where all {offsets[-1]} rows go")
         return np.split(reply.goes_left, offsets[1:-1])
@@ -473,11 +465,6 @@ class Active(Coordinator):
             np.isnan(x), tree.default_left[node], x < tree.threshold[node]
         )
         return goes
-
-
-def _rows_at(rows: RowPartition, node: int) -> NDArray[np.int32]:
-    ((begin, end),) = rows.ranges(np.array([node], dtype=np.int32))
-    return rows.rows[begin:end]
 
 
 def complete_counts(
@@ -538,7 +525,7 @@ def node_rows(
         sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
         # The rows of the smaller child determine those of the larger one and need less traffic.
         nodes = np.where(sizes[:, 1] < sizes[:, 0], pairs[:, 1], pairs[:, 0]).astype(np.int32)
-    parts = [_rows_at(tree.rows, node) for node in nodes.tolist()]
+    parts = [tree.rows.rows_of(node) for node in nodes.tolist()]
     offsets = np.cumsum([0, *map(len, parts)]).astype(np.int64)
     return NodeRows(
         tree.number,

@@ -16,7 +16,6 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
@@ -67,7 +66,9 @@ class BucketHolder(SplitHolder):
         if p.noisy:
             # The true bin is sampled with a rational probability whose odds are at most e^epsilon.
             odds = float(odds_within(p.epsilon))
-            self.net.spend("randomised-response", l1=math.log(odds), scale=1, what="RowBuckets")
+            self.net.record_release(
+                "randomised-response", l1=math.log(odds), scale=1, what="RowBuckets"
+            )
             rng = self.streams.noise.rng("buckets")
             ends = zip(self.bins.columns.tolist(), self.bins.n_bins.tolist(), strict=True)
             bins = [
@@ -125,7 +126,7 @@ class BoostingAlone(Active):
                         number, nodes, tree.left[nodes], tree.feature[nodes],
                         (tree.threshold[nodes] - 1).astype(np.int32), tree.default_left[nodes],
                     )  # fmt: skip
-                    net.tell(party, message, why="its splits, for rows to predict")
+                    net.send(party, message, why="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
     def request_bins(self, net: Network) -> Bins:
@@ -137,7 +138,7 @@ class BoostingAlone(Active):
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
         why = "the order of rows in every column, by bins"
-        for reply in net.ask(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
+        for reply in net.request(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
             assert isinstance(reply, RowBuckets)
             codes[:, reply.columns], sizes[reply.columns] = reply.bins.T, reply.n_bins
             for column in reply.columns.tolist():
@@ -181,9 +182,12 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
     epsilon: float = math.inf
 
     released: ClassVar[bool] = False
-    adversaries: ClassVar[tuple[str, ...]] = (ACTIVE, PASSIVE)
-    says: ClassVar[tuple[type[Message], ...]] = (GrowRequest, RowBuckets, ChosenSplits, HeldModel)
-    noised: ClassVar[tuple[type[Message], ...]] = (RowBuckets,)
+    info = replace(
+        VerticallyHeld.info,
+        adversaries=(ACTIVE, PASSIVE),
+        message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
+        noised_types=(RowBuckets,),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -221,7 +225,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
-    def laws(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that bins are randomised responses among the bins of each column.
 
         The stated distribution is that of a complete column with `max_bin` bins.
@@ -231,7 +235,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
 
-    def exact(self) -> FederBoostV:
+    def without_noise(self) -> FederBoostV:
         """Return the same protocol with bins in plain text."""
         return replace(self, epsilon=math.inf)
 
@@ -243,7 +247,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -8,7 +8,7 @@ request sums of arbitrary sets of rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.party import Party, handles
 from fedtrees.core.requests import Once, check_among, check_equal, refuse
+from fedtrees.crypto.bin_sums import BinLayout, BinSumAdder
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -35,10 +37,9 @@ from fedtrees.messages.vertical import (
     TreeColumns,
     sibling,
 )
+from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
-from fedtrees.sealing.row_sums import BlindSums, Sums
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.params import feature_count
 
 
@@ -83,14 +84,15 @@ class Limits:
         return np.clip(statistics, *np.array(self.ranges, dtype=np.int64).T)
 
 
-@dataclass(eq=False)
-class LimitedTree:
-    """The announced part of one tree. Messages beyond the limits raise `BeyondParametersError`.
+class PassiveTreeLimits(TreeLimits):
+    """Limits of one tree, and of the row statistics that a passive party adds.
 
-    Attributes
+    All methods raise `BeyondParametersError`.
+
+    Parameters
     ----------
     limits : Limits
-        The limits.
+        Limits of the public parameters.
     number : int
         Number of the tree, -1 before the first one.
     rows : int
@@ -99,16 +101,14 @@ class LimitedTree:
         Number of rows of the party.
     """
 
-    limits: Limits
-    number: int = -1
-    rows: int = 0
-    n_party_rows: int = 0
-    _brought: bool = False
-    _depths: dict[int, int] = field(default_factory=lambda: {0: 0})  # depth of every known node
-    _left: dict[int, int] = field(default_factory=dict)  # left child by node
-    _asked: set[int] = field(default_factory=set)
+    def __init__(
+        self, limits: Limits, number: int = -1, rows: int = 0, n_party_rows: int = 0
+    ) -> None:
+        super().__init__(limits.depth, limits.leaves, in_order=False)
+        self.limits, self.number, self.rows = limits, number, rows
+        self.n_party_rows, self.has_statistics = n_party_rows, False
 
-    def next(self, root_rows: RootRows, n_rows: int) -> LimitedTree:
+    def start_next(self, root_rows: RootRows, n_rows: int) -> PassiveTreeLimits:
         """Return the state of a later tree on some of the party's `n_rows` rows.
 
         Trees may be missing between the two, because defenses may hide a tree from the party.
@@ -122,14 +122,14 @@ class LimitedTree:
             raise BeyondParametersError(
                 f"tree {root_rows.tree}: its rows are none of 0 to {n_rows - 1}"
             )
-        return LimitedTree(self.limits, root_rows.tree, len(rows), n_rows)
+        return PassiveTreeLimits(self.limits, root_rows.tree, len(rows), n_rows)
 
-    def bring(self, statistics: RowStatistics) -> None:
+    def check_statistics(self, statistics: RowStatistics) -> None:
         """Accept row statistics once, with the agreed width and the number of rows of the tree."""
-        self._same(statistics.tree)
-        if self._brought:
-            raise BeyondParametersError(f"tree {self.number}: its rows brought statistics before")
-        self._brought, few = True, self.limits.statistics
+        self._check_number(statistics.tree)
+        if self.has_statistics:
+            raise BeyondParametersError(f"tree {self.number}: its statistics were sent before")
+        self.has_statistics, few = True, self.limits.statistics
         n, width = statistics.statistics.shape
         if (n, statistics.terms) != (self.rows,) * 2 or width not in (
             few,
@@ -140,11 +140,11 @@ class LimitedTree:
                 f"they are {self.rows} rows, and {few} statistics"
             )
 
-    def ask(self, request: NodeRows) -> None:
+    def check_request(self, request: NodeRows) -> None:
         """Accept a request for sums: each node once, and only above the deepest leaves."""
-        self._same(request.tree)
-        if not self._brought:
-            raise BeyondParametersError(f"tree {self.number}: sums of what no row brought")
+        self._check_number(request.tree)
+        if not self.has_statistics:
+            raise BeyondParametersError(f"tree {self.number}: no statistics were sent to sum")
         count, offsets = len(request.nodes), request.offsets
         ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
         if (
@@ -160,14 +160,11 @@ class LimitedTree:
         ):
             raise BeyondParametersError(f"rows of nodes are none of 0 to {self.n_party_rows - 1}")
         for node, parent in zip(request.nodes.tolist(), request.parents.tolist(), strict=True):
-            self._part(parent, min(node, sibling(node)))
+            self.announce_children(parent, min(node, sibling(node)))
         for node in request.asked.tolist():
-            if node in self._asked:
-                raise BeyondParametersError(f"node {node} was asked for before")
-            self._asked.add(node)
-            self._above(node)
+            self.request(node)
 
-    def split(
+    def check_splits(
         self, chosen: ChosenSplits, columns: NDArray[np.int32], n_bins: NDArray[np.int32]
     ) -> None:
         """Accept the splits that were chosen among the bins of the columns of this tree.
@@ -181,7 +178,7 @@ class LimitedTree:
         n_bins : int32 array, shape (c,)
             Their numbers of bins.
         """
-        self._same(chosen.tree)
+        self._check_number(chosen.tree)
         bins = dict(zip(columns.tolist(), n_bins.tolist(), strict=True))
         parts = (chosen.nodes, chosen.left, chosen.columns, chosen.bins, chosen.default_left)
         if len({len(part) for part in parts}) > 1:
@@ -192,32 +189,13 @@ class LimitedTree:
         ):
             if not -1 <= bin < bins.get(column, -1):
                 raise BeyondParametersError(f"node {node}: bin {bin} of column {column} is no cut")
-            if node in self._left:
-                raise BeyondParametersError(f"node {node} was split before")
-            self._part(node, left)
+            self.split(node, left)
 
-    def _same(self, tree: int) -> None:
+    def _check_number(self, tree: int) -> None:
         if self.number < 0:
-            raise BeyondParametersError(f"tree {tree} before its root; tell its rows first")
+            raise BeyondParametersError(f"tree {tree} was not started; send its rows first")
         if tree != self.number:
             raise BeyondParametersError(f"tree {tree}, while {self.number} is grown")
-
-    def _above(self, node: int) -> None:
-        if node not in self._depths:
-            raise BeyondParametersError(f"node {node} is none that was told of")
-        if self._depths[node] >= self.limits.depth:
-            raise BeyondParametersError(f"node {node} is deeper than max_depth={self.limits.depth}")
-
-    def _part(self, node: int, left: int) -> None:
-        self._above(node)
-        # A node keeps its children, and no two nodes share a child.
-        if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
-            raise BeyondParametersError(f"node {node} has other children than before, or others'")
-        self._left[node] = left
-        self._depths[left] = self._depths[left + 1] = self._depths[node] + 1
-        max_splits = self.limits.leaves - 1
-        if 0 < max_splits < len(self._left):
-            raise BeyondParametersError(f"{len(self._left)} splits of a tree; at most {max_splits}")
 
 
 class SplitHolder(Party):
@@ -294,7 +272,7 @@ class Passive(SplitHolder):
         Limits of the public parameters.
     """
 
-    sealing: BlindSums
+    sealing: BinSumAdder
 
     def __init__(
         self,
@@ -306,9 +284,9 @@ class Passive(SplitHolder):
         defense: Composition,
     ) -> None:
         super().__init__(name, local_data, bins)
-        self.share, self.limited, self.limits = share, LimitedTree(limits), limits
+        self.share, self.limited, self.limits = share, PassiveTreeLimits(limits), limits
         # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
-        self.defended = any(PASSIVE in part.at for part in defense.parts)
+        self.defended = any(PASSIVE in part.roles for part in defense.parts)
         self.described = Once()
 
     @handles(
@@ -333,7 +311,7 @@ class Passive(SplitHolder):
     )
     def start_tree(self, message: RootRows) -> TreeColumns:
         """Start a tree: draw the columns that it may use."""
-        self.limited = self.limited.next(message, len(self.local_data))
+        self.limited = self.limited.start_next(message, len(self.local_data))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
         self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
@@ -348,7 +326,7 @@ class Passive(SplitHolder):
     )
     def keep(self, message: RowStatistics) -> None:
         """Store the encrypted row statistics of the tree."""
-        self.limited.bring(message)
+        self.limited.check_statistics(message)
         self.statistics = message
         # Plain statistics of all rows. Only the ideal functionality sets them.
         self.every: NDArray[np.int64] | None = None
@@ -364,7 +342,7 @@ class Passive(SplitHolder):
     )
     def add(self, message: NodeRows) -> BinSums:
         """Answer with the encrypted sums over the bins of the requested nodes."""
-        self.limited.ask(message)
+        self.limited.check_request(message)
         # The party records the rows of all nodes, and derives those of siblings.
         self.known.told(message)
         sent, rows = self.statistics, self.known.partition
@@ -372,7 +350,7 @@ class Passive(SplitHolder):
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
         # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
-        sums = Sums(
+        sums = BinLayout(
             ranges[:, 1] - ranges[:, 0],
             self.bins.n_bins[self.bins.chosen],
             width,
@@ -397,7 +375,7 @@ class Passive(SplitHolder):
             bin_sums = self.bins.sums(self.every, rows, message.asked)
             return self._changed(message, bin_sums) if self.defended else bin_sums
 
-        payload = self.sealing.summed(self.name, sent.statistics.payload, sums, binned, adding)
+        payload = self.sealing.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
         nbytes = sum(t.nbytes for t in traffic)
         self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
@@ -428,7 +406,7 @@ class Passive(SplitHolder):
     def split(self, message: ChosenSplits) -> RoutedRows:
         """Move rows to the children, store the thresholds, and answer which rows go left."""
         m, chosen = message, self.bins.chosen
-        self.limited.split(m, self.bins.columns[chosen], self.bins.n_bins[chosen])
+        self.limited.check_splits(m, self.bins.columns[chosen], self.bins.n_bins[chosen])
         goes_left = self.bins.goes_left(
             self.known.partition, m.nodes, m.columns, m.bins, m.default_left
         )

@@ -7,7 +7,7 @@ training has all thresholds.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,10 +15,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, check_known
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
+from fedtrees.crypto.bin_sums import BinSumEvaluator, BinSumKeyOwner, IdealBinSums
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.modes import MODES, make_sealing
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -32,12 +35,11 @@ from fedtrees.messages.vertical import (
     RoutedRows,
     RowStatistics,
     TreeColumns,
+    mean_scores,
+    summed_scores,
     visible_nodes,
 )
 from fedtrees.protocols.vertically_held import ACTIVE, VerticallyHeld
-from fedtrees.sealing.ideal import MODES, sealing
-from fedtrees.sealing.row_sums import IdealRowSums
-from fedtrees.sealing.sizes import DEFAULT_BITS, check_key_bits
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -62,10 +64,14 @@ class VerticalProtocol(VerticallyHeld):
     key_bits: int = DEFAULT_BITS
 
     released: ClassVar[bool] = False
-    serves: ClassVar[frozenset[str]] = frozenset({"candidates", "shown"})
-    says: ClassVar[tuple[type[Message], ...]] = (
-        BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics, OwnRowStatistics,
-        NodeRows, BinSums, OpenedBinSums, ChosenSplits, RoutedRows, HeldModel,
+    info = replace(
+        VerticallyHeld.info,
+        capabilities=frozenset({"allowed_splits", "visible_nodes"}),
+        message_types=(
+            BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,
+            OwnRowStatistics, NodeRows, BinSums, OpenedBinSums, ChosenSplits,
+            RoutedRows, HeldModel,
+        ),
     )  # fmt: skip
 
     def __post_init__(self) -> None:
@@ -75,18 +81,19 @@ class VerticalProtocol(VerticallyHeld):
         check_known("crypto", self.crypto, MODES)
         check_key_bits("key_bits", self.key_bits)
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot change sums before their encryption, None if it can."""
         for part in defense.parts:
-            if OpenedBinSums in part.guards and self.crypto != "ideal":
+            if OpenedBinSums in part.handled_types and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
-        return super().lacks(schema, defense)
+        return super().missing_requirement(schema, defense)
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, add and decrypt in one run."""
-        return sealing(self.crypto, "row-sums", IdealRowSums, self.key_bits, ACTIVE)
+        sides = IdealBinSums, BinSumKeyOwner, BinSumEvaluator
+        return make_sealing(self.crypto, *sides, self.key_bits, ACTIVE)
 
-    def nodes_shown(self, view: View) -> Iterator[NDArray[np.int32]]:
+    def visible_node_rows(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of all visible roots, inner nodes and leaves."""
         return (rows for _, _, rows in visible_nodes(view))
 
@@ -152,18 +159,8 @@ class VerticalModel:
         """
         outputs = [self._outputs(t, leaves[:, t], X, columns) for t in range(len(self))]
         if isinstance(self.forest, RandomForest):
-            total = np.zeros((len(leaves), self.forest.n_classes))
-            for output in outputs:
-                total += output
-            total /= len(self)
-            return total[:, 1] if total.shape[1] == 2 else total
-        margin = np.repeat(self.forest.base_margin[:, None], len(leaves), axis=1)
-        for t, output in enumerate(outputs):
-            if output.ndim == 2:  # one value per class
-                margin += output.T
-            else:
-                margin[t % len(margin)] += output
-        return self.forest.objective.predict(margin)
+            return mean_scores(outputs)
+        return summed_scores(outputs, self.forest.base_margin, self.forest.objective)
 
     def as_message(self) -> HeldModel:
         """Return the active party's knowledge of the trees, without grafts."""

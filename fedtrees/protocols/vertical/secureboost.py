@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,14 @@ from fedtrees.core.network import Network
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.boosted.boosting import checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -45,8 +44,8 @@ class BoostingActive(Active):
 
     def __init__(self, *known: Any, defense: Composition) -> None:
         super().__init__(*known)
-        self.clip, site = defense.gradient_clip, (OpenedBinSums, "sums")
-        self.proven = defense.proven
+        self.clip, site = defense.requirements.gradient_clip, (OpenedBinSums, "sums")
+        self.proven = defense.requirements.range_proofs
         self.sums_law = tuple(defense.changes(site, self.schema, self.params.parameters))
 
     @property
@@ -227,19 +226,30 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
-    serves: ClassVar[frozenset[str]] = VerticalProtocol.serves | {"gradient_clip"}
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "secretflow": Deployed(
-            "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
-            {
-                "trees": "num_boost_round={}", "max_depth": "max_depth={}",
-                "learning_rate": "learning_rate={}", "reg_lambda": "reg_lambda={}",
-                "gamma": "gamma={}", "colsample_bytree": "colsample_by_tree={}",
-                "max_bin": "sketch_eps=1/{}",
-            },
-            {"candidates": "global", "multi_output": False, "pure_leaves": False, "subsample": 1.0},
-        )
-    }  # fmt: skip
+    info = replace(
+        VerticalProtocol.info,
+        capabilities=VerticalProtocol.info.capabilities | {"gradient_clip"},
+        deployments={
+            "secretflow": Deployed(
+                "Sgb(heu).train(params, dataset, label), with a Paillier HEU",
+                {
+                    "trees": "num_boost_round={}",
+                    "max_depth": "max_depth={}",
+                    "learning_rate": "learning_rate={}",
+                    "reg_lambda": "reg_lambda={}",
+                    "gamma": "gamma={}",
+                    "colsample_bytree": "colsample_by_tree={}",
+                    "max_bin": "sketch_eps=1/{}",
+                },
+                {
+                    "candidates": "global",
+                    "multi_output": False,
+                    "pure_leaves": False,
+                    "subsample": 1.0,
+                },
+            )
+        },
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -260,28 +270,18 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
                     "tree; use colsample_bytree"
                 )
 
-    def lacks(self, schema: Schema, defense: Composition) -> Reason | None:
+    def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot clip the rows, None if it can or no defense clips."""
-        reason = super().lacks(schema, defense)
-        if reason is not None or defense.gradient_clip is None:
+        reason = super().missing_requirement(schema, defense)
+        if reason is not None or defense.requirements.gradient_clip is None:
             return reason
-        clips = next(p for p in defense.parts if p.gradient_clip is not None)
+        clips = next(p for p in defense.parts if p.requirements.gradient_clip is not None)
         unbounded = [] if schema.classes else ["a numeric target"]
-        unbounded += ["class counts beside gradients"] if defense.counts_classes else []
+        unbounded += ["class counts beside gradients"] if defense.requirements.class_counts else []
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 
-    def worst_case(self, defense: Composition) -> tuple[SecureBoost, LabelCanaries]:
-        """Grow one tree until each leaf has a single class."""
-        grown = replace(
-            self, trees=1, max_depth=30, max_leaves=0, grow_policy="depthwise", max_bin=256,
-            candidates="global", multi_output=False, pure_leaves=True, subsample=1.0,
-            colsample_bytree=1.0, reg_lambda=0.0, reg_alpha=0.0, gamma=0.0, min_child_weight=0.0,
-            base_score=0.5, crypto="ideal",
-        )  # fmt: skip
-        return grown, LabelCanaries()
-
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -307,11 +307,13 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             2 * outputs if together else 2,
             len(schema.classes),
         )
-        if defense.gradient_clip is not None:
+        if defense.requirements.gradient_clip is not None:
             objective = self.objective_for(schema)
             limits = replace(limits, bits=FIXED_POINT_BITS)
-            if defense.proven:
-                ranges = self.ranges(objective, defense.gradient_clip) * (limits.statistics // 2)
+            if defense.requirements.range_proofs:
+                ranges = self.ranges(objective, defense.requirements.gradient_clip) * (
+                    limits.statistics // 2
+                )
                 # Only with proofs can a passive party rely on the ranges of encrypted statistics.
                 limits = replace(limits, ranges=ranges)
         return Passive(name, local_data, bins, share_or_all, limits, defense)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,13 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
+from fedtrees.crypto.packing import Slots
 from fedtrees.protocols.settings import class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
-from fedtrees.protocols.vertical.label_canaries import LabelCanaries
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.protocols.vertically_held import ACTIVE
-from fedtrees.sealing.slots import Slots
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -168,16 +167,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         """Refuse a target without classes."""
         class_count(schema)
 
-    def worst_case(self, defense: Composition) -> tuple[VerticalForest, LabelCanaries]:
-        """Grow one tree of all rows until each leaf has a single class."""
-        grown = replace(
-            self, trees=1, max_depth=None, min_samples_split=2, min_samples_leaf=1, max_bin=256,
-            max_features=None, tree_features=None, bootstrap=False, max_samples=None,
-            crypto="ideal",
-        )  # fmt: skip
-        return grown, LabelCanaries()
-
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import LocalNetwork
+from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
@@ -256,24 +256,26 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     to ``8 max_bin`` distinct values (`fedtrees.trees.cut_points`).
     """
 
-    says: ClassVar[tuple[type[Message], ...]] = (
-        TreeColumns, Intercept, RowGradients, BestSplits, PartitionBits
-    )  # fmt: skip
-    peers: ClassVar[bool] = True
-    deployed: ClassVar[Mapping[str, Deployed]] = {
-        "xgboost": Deployed(
-            "a federated server (xgboost.federated); parties load DMatrix(..., "
-            "data_split_mode=DataSplitMode.COL)", XGBOOST,
-        ),
-        "nvflare": Deployed(
-            "XGBFedController(data_split_mode=1, secure_training=False, xgb_params={...}, ...)",
-            {**XGBOOST, "trees": "num_rounds={}"},
-        ),
-    }  # fmt: skip
-    called: ClassVar[Mapping[str, tuple[str, str]]] = {
-        **VerticallyHeld.called,
-        "public": ("a recipient of the released model", "recipients of the released model"),
-    }
+    info = replace(
+        VerticallyHeld.info,
+        message_types=(TreeColumns, Intercept, RowGradients, BestSplits, PartitionBits),
+        peer_to_peer=True,
+        deployments={
+            "xgboost": Deployed(
+                "a federated server (xgboost.federated); parties load DMatrix(..., "
+                "data_split_mode=DataSplitMode.COL)",
+                XGBOOST,
+            ),
+            "nvflare": Deployed(
+                "XGBFedController(data_split_mode=1, secure_training=False, xgb_params={...}, ...)",
+                {**XGBOOST, "trees": "num_rounds={}"},
+            ),
+        },
+        role_labels={
+            **VerticallyHeld.info.role_labels,
+            "public": ("a recipient of the released model", "recipients of the released model"),
+        },
+    )
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: the active party, which has the labels, and the passive parties.
@@ -293,7 +295,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_local_data(name, local_data, schema)
 
-    def party(
+    def create_party(
         self,
         name: str,
         role: str,
@@ -306,13 +308,13 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         return (LabelHolder if role == ACTIVE else ColumnHolder)(name, local_data, schema, self)
 
     def predict(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.float64]:
         """Return the scores of test rows by the model, which all parties have.
 
         Parameters
         ----------
-        net : LocalNetwork or None
+        net : Network or None
             Not used.
         model : Model
             The trained model.
@@ -323,7 +325,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
         return scores
 
     def leaves(
-        self, net: LocalNetwork | None, model: Model, queries: Mapping[str, LocalData]
+        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
     ) -> NDArray[np.int32]:
         """Return the leaf of every test row in every tree, int32, shape (n, T).
 

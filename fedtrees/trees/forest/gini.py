@@ -2,9 +2,6 @@
 
 All numbers are integers, except for one float64 quotient per candidate split. A split therefore
 does not depend on the order of rows, nor on their distribution over parties.
-
-A second function chooses the best split among those that are allowed. Its result is that of
-`choose_splits` with a restriction, and it is slower.
 """
 
 from __future__ import annotations
@@ -99,6 +96,7 @@ def scan_feature(
     left: NDArray[np.int64],
     best_left: NDArray[np.int64],
     border: NDArray[np.int64],
+    allowed: NDArray[np.bool_] | None = None,
 ) -> float:
     """Search for a better split on one feature of one node.
 
@@ -127,6 +125,8 @@ def scan_feature(
         Overwritten by a better split: rows that go left.
     border : int64 array, shape (2,)
         Overwritten by a better split: last bin that goes left, and whether missing values go left.
+    allowed : bool array, shape (missing,), or None
+        Whether rows may be split after a bin. None compiles a kernel without this test.
 
     Returns
     -------
@@ -138,7 +138,10 @@ def scan_feature(
     absent = 0
     for k in range(n_classes):
         total += totals[k]
-        absent += counts[missing * n_classes + k]
+        c = counts[missing * n_classes + k]
+        # Where splits are restricted, bins can be suppressed or hidden. The counts of missing
+        # values, which are differences, can then be negative in one class.
+        absent += c if allowed is None else c != 0
     for missing_left in range(2 if absent > 0 else 1):
         n_left = 0
         left_squares = 0
@@ -164,6 +167,10 @@ def scan_feature(
             n_right = total - n_left
             if n_left < min_leaf or n_right < min_leaf:
                 continue
+            # Nested, because numba removes the test if the type of `allowed` is None.
+            if allowed is not None:  # noqa: SIM102
+                if not allowed[codes[i]]:
+                    continue
             purity = left_squares / n_left + right_squares / n_right
             if purity > best:
                 best = purity
@@ -188,6 +195,7 @@ def _choose(
     border: NDArray[np.int64],
     left: NDArray[np.int64],
     usable: NDArray[np.bool_],
+    allowed: NDArray[np.bool_] | None,
 ) -> None:
     """Choose the best split of every node from its class histograms."""
     n_classes = totals.shape[1]
@@ -214,7 +222,7 @@ def _choose(
                 n_codes += 1 if occupied > 0 else 0
             for k in range(n_classes):
                 flat[n_bins * n_classes + k] = absent[k]
-                n_absent += absent[k]
+                n_absent += absent[k] if allowed is None else absent[k] != 0
             # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue
@@ -224,6 +232,7 @@ def _choose(
             best = scan_feature(
                 flat, codes, n_codes, n_bins, totals[node], min_leaf, best,
                 scratch, left[node], border[node],
+                None if allowed is None else allowed[starts[p] : starts[p + 1]],
             )  # fmt: skip
             if best > before:
                 pair[node] = p
@@ -238,6 +247,7 @@ def choose_splits(
     totals: NDArray[np.int64],
     min_leaf: int,
     first_only: bool,
+    allowed: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """Choose the best split of each node among its counted features.
 
@@ -255,6 +265,9 @@ def choose_splits(
         Smallest number of rows on each side.
     first_only : bool
         Stop at the first feature that differs among the rows of a node.
+    allowed : bool array, shape (bins of all features,), optional
+        Whether rows may be split after a bin. An empty bin must have the value of the last bin
+        before it that is not empty. None if all splits are allowed.
 
     Returns
     -------
@@ -283,6 +296,7 @@ def choose_splits(
         border,
         left,
         usable,
+        None if allowed is None else readonly(allowed),
     )
     return pair, border, left, usable
 
@@ -366,86 +380,3 @@ def pair_starts(features: NDArray[np.int32], n_bins: NDArray[Any]) -> NDArray[np
     The last number is the length of the histogram.
     """
     return np.concatenate([[0], np.cumsum(n_bins[features], dtype=np.int64)]).astype(np.int64)
-
-
-def choose_allowed(
-    counts: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    min_leaf: int,
-    first_only: bool,
-    allowed: NDArray[np.bool_],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Choose the best allowed split of each node among its counted features.
-
-    Parameters
-    ----------
-    counts, starts, offsets, totals, min_leaf, first_only
-        As in `fedtrees.trees.forest.gini.choose_splits`.
-    allowed : bool array, shape (bins of all features,)
-        Whether rows may be split after a bin. An empty bin must have the value of the last bin
-        before it that is not empty.
-
-    Returns
-    -------
-    pair, found, left, usable
-        As in `fedtrees.trees.forest.gini.choose_splits`.
-    """
-    n, n_classes = totals.shape
-    pair, borders = np.full(n, -1, dtype=np.int64), np.zeros((n, 2), dtype=np.int64)
-    left, usable = np.zeros((n, n_classes), dtype=np.int64), np.zeros(n, dtype=bool)
-    for node in range(n):
-        best = -1.0
-        for p in range(offsets[node], offsets[node + 1]):
-            here = slice(starts[p], starts[p + 1])
-            bins = counts[here]
-            codes = np.flatnonzero(bins.sum(axis=1))
-            absent = totals[node] - bins.sum(axis=0)
-            if len(codes) + bool(absent.any()) < 2:
-                continue
-            usable[node] = True
-            purity, at, rows = _best(bins, codes, absent, totals[node], min_leaf, allowed[here])
-            if purity > best:
-                best, pair[node], borders[node], left[node] = purity, p, at, rows
-            if first_only:
-                break
-    return pair, borders, left, usable
-
-
-def _best(
-    bins: NDArray[np.int64],
-    codes: NDArray[np.intp],
-    absent: NDArray[np.int64],
-    total: NDArray[np.int64],
-    min_leaf: int,
-    allowed: NDArray[np.bool_],
-) -> tuple[float, tuple[int, bool], NDArray[np.int64]]:
-    """Return the best split of one feature.
-
-    The values are its purity, its last bin and the side of missing values, and the rows on the
-    left.
-    """
-    missing = bool(absent.any())
-    below = np.cumsum(bins[codes], axis=0)
-    # Missing values are tried on the right, then on the left.
-    sides = [below, below + absent] if missing else [below]
-    best, at, rows = -1.0, (0, False), total
-    for missing_left, side in enumerate(sides):
-        # Without missing values, or with missing values on the left, a split after the last bin
-        # leaves no rows on the right.
-        side = side[: len(codes) - (not missing or missing_left == 1)]
-        rest = total - side
-        n_left, n_right = side.sum(axis=1), rest.sum(axis=1)
-        good = (n_left >= min_leaf) & (n_right >= min_leaf) & allowed[codes[: len(side)]]
-        if not good.any():
-            continue
-        purity = (side**2).sum(axis=1) / np.maximum(n_left, 1)
-        purity = np.where(good, purity + (rest**2).sum(axis=1) / np.maximum(n_right, 1), -1.0)
-        i = int(purity.argmax())
-        if purity[i] > best:
-            after = int(codes[i + 1]) if i + 1 < len(codes) else len(bins)
-            bin = (int(codes[i]) + after - 1) // 2 if i + 1 < len(codes) else after - 1
-            default_left = bool(missing_left) if missing else bool(n_left[i] > n_right[i])
-            best, at, rows = float(purity[i]), (bin, default_left), side[i]
-    return best, at, rows

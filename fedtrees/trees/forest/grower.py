@@ -13,7 +13,6 @@ from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
 from fedtrees.trees.forest.gini import (
     child_keys,
-    choose_allowed,
     choose_splits,
     feature_orders,
     pair_starts,
@@ -174,13 +173,10 @@ class ForestGrower:
             raise DataError(f"class counts of shape {counts.shape}; expected {expected_shape}")
         # In the second request, a node tries its remaining features in order and stops at the first
         # one that is not constant.
-        requested = (counts, starts, self.offsets, level.counts[self._asked])
-        limits = (self._params.min_samples_leaf, self._again)
-        pair, borders, left, usable = (
-            choose_splits(*requested, *limits)
-            if allowed is None
-            else choose_allowed(*requested, *limits, allowed)
-        )
+        pair, borders, left, usable = choose_splits(
+            counts, starts, self.offsets, level.counts[self._asked],
+            self._params.min_samples_leaf, self._again, allowed,
+        )  # fmt: skip
         chosen = pair >= 0
         at = self._asked[chosen]
         level.feature[at] = self.features[pair[chosen]]

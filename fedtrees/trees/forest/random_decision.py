@@ -213,7 +213,7 @@ def draw_splits(
     bins : int
         Number of bins of a numeric column without declared cut points.
     repeats : bool
-        Draw from all splits at every node, as in Gorgé et al. (2025). Half of the leaves may then
+        Draw from all splits at every node, as in Gorgé et al. (2026). Half of the leaves may then
         be unreachable.
     tests : sequence of float32 array, length d, optional
         Increasing thresholds of each column, by default `public_tests`.

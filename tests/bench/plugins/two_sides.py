@@ -14,7 +14,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class Active(Side, Coordinator):
 
     def train(self, net):
         residuals = PluginResiduals(self.held.ids, self.held.y - self.held.y.mean())
-        self.weigh(net.tell("passive", residuals, why="every side weighs its columns by them"))
+        self.weigh(net.send("passive", residuals, why="every side weighs its columns by them"))
         return "in parts"
 
 
@@ -91,7 +91,9 @@ class TwoSides(Protocol):
 
     layout: ClassVar[str] = "vertical"
     holders: ClassVar[tuple[str, ...]] = ("active", "passive")
-    says: ClassVar[tuple[type[Message], ...]] = (PluginResiduals,)
+    info = ProtocolInfo(
+        message_types=(PluginResiduals,),
+    )
     released: ClassVar[bool] = False
 
     def roles(self, parties):
@@ -99,7 +101,7 @@ class TwoSides(Protocol):
             raise UsageError(f"{self.name}: {parties} party has nobody to ask; give 2 or more")
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(parties - 1)}}
 
-    def party(self, name, role, held, schema, defense):
+    def create_party(self, name, role, held, schema, defense):
         return (Active if role == "active" else Passive)(name, held)
 
     def predict(self, net, model, queries):
@@ -109,5 +111,5 @@ class TwoSides(Protocol):
                 party.asked = asked
         active = net.party("active")
         with acting(active):
-            parts = net.ask("passive", PluginScoresRequest(), why="parts of the scores")
+            parts = net.request("passive", PluginScoresRequest(), why="parts of the scores")
             return 1 / (1 + np.exp(-8 * (active.part() + sum(p.values for p in parts))))

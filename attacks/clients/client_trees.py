@@ -1,0 +1,334 @@
+"""The shared trees in a view, divided into the contributions of single clients.
+
+In cyclic boosting, a client without rows passes its turn on without an announcement. A party of the
+adversary sees the model at each of its turns, and knows the number of turns in between
+(`turns_of`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.clients.masked_hessians import hessians_from_gains, is_masked
+from fedtrees.attacks.observations.applicability import released_trees
+from fedtrees.attacks.observations.boosting import leaves_below
+from fedtrees.attacks.observations.noise_channels import law_of_shared
+from fedtrees.core.view import View
+from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, SharedTrees
+from fedtrees.messages.models import unpack
+from fedtrees.trees.boosted.forest import Tree
+
+
+@dataclass(frozen=True)
+class Span:
+    """The turns between two observations of the model.
+
+    Attributes
+    ----------
+    who : tuple of str
+        Clients in the order of their turns, none twice.
+    first, last : int
+        They grew the blocks ``first <= block < last``.
+    """
+
+    who: tuple[str, ...]
+    # half-open range of blocks
+    first: int
+    last: int
+
+
+@dataclass
+class ClientAttendance:
+    """Clients that grow trees, clients that do not, and clients whose state is guessed."""
+
+    present: set[str]
+    absent: set[str]
+    # Their number is right, but not necessarily their names.
+    guessed: set[str] = field(default_factory=set)
+
+    def call(self, spans: Sequence[Span]) -> None:
+        """Determine who grows trees from the number of blocks of every span, and guess the rest."""
+        all_turns = [w for span in spans for w in span.who]
+        is_certain = True
+        while any(map(self.open, all_turns)):
+            before = len(self.present) + len(self.absent)
+            for span in spans:
+                self._settle(span, is_certain)
+            if len(self.present) + len(self.absent) == before:
+                is_certain = False
+                self._take(True, next(filter(self.open, all_turns)), is_certain)
+
+    def open(self, name: str) -> bool:
+        """Return whether the state of a client is undetermined."""
+        return name not in self.present | self.absent
+
+    def _settle(self, span: Span, is_certain: bool) -> None:
+        left = [w for w in span.who if self.open(w)]
+        missing_blocks = span.last - span.first - sum(w in self.present for w in span.who)
+        if missing_blocks in (0, len(left)):
+            for name in left:
+                self._take(missing_blocks > 0, name, is_certain)
+
+    def _take(self, present: bool, name: str, is_certain: bool) -> None:
+        (self.present if present else self.absent).add(name)
+        if not is_certain:
+            self.guessed.add(name)
+
+
+def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
+    """Return the grower of each block of a cyclic model, and whether it is certain.
+
+    Blocks with the same name come from one client, even if its name is a guess.
+
+    Parameters
+    ----------
+    view : View
+        The adversary's view.
+    blocks : int
+        Number of blocks.
+    each : int
+        Number of trees per block.
+    """
+    names = [name for name, role in view.roles.items() if role == "client"]
+    looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}
+    looks |= {(0, 0), (int(view.parameters["trees"]), blocks)}
+    spans = [
+        Span(tuple(names[t % len(names)] for t in range(a[0], b[0])), a[1], b[1])
+        for a, b in pairwise(sorted(looks))
+    ]
+    replies = [(d.sender, len(m.sizes)) for d, m in view.messages(ClientTrees)]
+    roll = ClientAttendance(
+        {w for w, size in replies if size}, {w for w, size in replies if not size}
+    )
+    roll.call(spans)
+    out = [("", False)] * blocks
+    for span in spans:
+        growing = [w for w in span.who if w in roll.present]
+        for block, name in zip(range(span.first, span.last), growing, strict=False):
+            out[block] = (name, name not in roll.guessed)
+    return out
+
+
+Floats = NDArray[np.float64]
+Scores = NDArray[np.float32]
+Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were reconstructed
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Trees that one client sent at one time.
+
+    Attributes
+    ----------
+    round : int
+        Round of the federation.
+    first : int
+        Number of the first tree in the released model.
+    trees : tuple of Tree
+        They have ``g`` and ``h`` if the message contains them or if they can be computed.
+    sender : str or None
+        The client. None if the view does not reveal it.
+    score : float32 array, shape (K,), or None
+        Base score of the client's first trees in XGBoost's units. None if it is unknown.
+    h_error : tuple of (float64 array, shape (J,), or None)
+        Error of each tree's hessian sums per leaf. None if the message contains them in float32.
+    chain : str or None
+        Label that all blocks of one client share, if the view shows that they belong together.
+    """
+
+    round: int
+    first: int
+    trees: tuple[Tree, ...]
+    sender: str | None = None
+    score: Scores | None = None
+    h_error: tuple[Floats | None, ...] = ()
+    chain: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """All blocks of a view in the order of the model.
+
+    Attributes
+    ----------
+    blocks : tuple of Block
+        The blocks.
+    score : float32 array, shape (K,), or None
+        Base score of the global model. None if every block is a separate model.
+    per_round : bool
+        True in bagging, where all clients of a round extend the same model. False in cyclic
+        boosting, where each client extends the model of the client before.
+    kind : type
+        Type of the messages that contained the trees.
+    usual : float32 array, shape (K,), or None
+        Approximate base score if none is known.
+    """
+
+    blocks: tuple[Block, ...]
+    score: Scores | None
+    per_round: bool
+    kind: type[SharedTrees] = GlobalTrees
+    usual: Scores | None = None
+
+
+def blocks_of(view: View) -> Blocks | None:
+    """Return the shared trees of a view, None if there are none."""
+    messages = [m for kind in (ClientModels, GlobalTrees) for _, m in view.messages(kind)]
+    shared = messages or released_trees(view)
+    if shared and isinstance(shared[0], ClientModels):
+        blocks, usual = tuple(_models(view, shared[0])), None
+        if not messages:
+            usual = shared[0].base_score[0]
+            blocks = tuple(replace(b, score=None) for b in blocks)
+        return Blocks(blocks, None, False, ClientModels, usual)
+    sent: dict[int, Block] = {}
+    for message in shared:
+        for block in _parts(view, message):
+            sent.setdefault(block.first, block)
+    if not sent:
+        return None
+    score = shared[0].base_score
+    per_round = "arrival" in view.parameters
+    ordered = [sent[first] for first in sorted(sent)]
+    return Blocks(tuple(_name_senders(view, ordered, per_round)), score, per_round)
+
+
+def trees_of(view: View, message: SharedTrees) -> list[Told]:
+    """Return the trees of a message with their sums. Masked sums are restored if possible."""
+    if law_of_shared(view, type(message)) is None or message.base_weights is None:
+        return _told(view, message)
+    eta = np.float32(view.parameters["learning_rate"])
+    exact = replace(message, value=_leaf_values(message, message.base_weights, eta))
+    restored = zip(_told(view, exact), unpack(message), strict=True)
+    return [(replace(tree, value=sent.value), error) for (tree, error), sent in restored]
+
+
+def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scores:
+    """Return leaf values from weights, which lack eta if the root is the only leaf."""
+    root_only = np.repeat(message.sizes == 1, message.sizes)
+    return np.where(message.feature < 0, np.where(root_only, eta * weights, weights), np.float32(0))
+
+
+def _told(view: View, message: SharedTrees) -> list[Told]:
+    eta = float(np.float32(view.parameters["learning_rate"]))  # factor of the leaf values
+    reg_lambda, reg_alpha = view.parameters["reg_lambda"], view.parameters["reg_alpha"]
+    sums = message.sum_hessian
+    if sums is None or not is_masked(sums, message.sizes):
+        return [(tree, None) for tree in unpack(message, eta, reg_lambda, reg_alpha)]
+    weights = message.base_weights
+    trees = [replace(t, h=None, g=None) for t in unpack(message)]
+    if weights is None or message.loss_changes is None:
+        return [(tree, None) for tree in trees]
+    ends = np.cumsum(message.sizes)
+    return [
+        _unmasked(t, weights[end - len(t) : end], eta, reg_lambda, reg_alpha)
+        for t, end in zip(trees, ends.tolist(), strict=True)
+    ]
+
+
+def _unmasked(
+    tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float, reg_alpha: float
+) -> Told:
+    # expressed in weights, gains do not depend on an L1 penalty
+    assert tree.gain is not None
+    restored = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
+    if restored is None:
+        return tree, None
+    h = leaves_below(tree) @ restored[0]
+    w = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
+    return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), restored[1]
+
+
+def _block(trees_with_errors: Sequence[Told], round: int, first: int, sender: str | None = None,
+           score: Scores | None = None) -> Block:  # fmt: skip
+    trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
+    return Block(round, first, tuple(trees), sender, score, tuple(errors))
+
+
+def _clients(view: View) -> list[str]:
+    return [name for name, role in view.roles.items() if role == "client"]
+
+
+def _models(view: View, message: ClientModels) -> Iterator[Block]:
+    trees, names = trees_of(view, message), _clients(view)
+    first = 0
+    for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
+        client_trees = trees[first : first + int(count)]
+        yield _block(client_trees, 0, first, names[int(owner)], score)
+        first += int(count)
+
+
+def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
+    """Divide a message into the trees of single clients."""
+    trees = trees_of(view, message)
+    each = int(view.parameters.get("local_trees", 1)) * len(message.base_score)
+    for i in range(0, len(trees), each):
+        yield _block(trees[i : i + each], message.round, message.first + i)
+
+
+def _name_senders(view: View, blocks: Sequence[Block], per_round: bool) -> list[Block]:
+    """Add the sender of every block that its position or a reply of the adversary reveals."""
+    if per_round:
+        out = [
+            replace(b, sender=name)
+            for b, name in zip(blocks, _arrival_order(view, blocks), strict=True)
+        ]
+    else:
+        turns = turns_of(view, len(blocks), len(blocks[0].trees))
+        out = [
+            replace(b, round=i, sender=name if is_known else None, chain=name)
+            for i, (b, (name, is_known)) in enumerate(zip(blocks, turns, strict=True))
+        ]
+    taken: set[int] = set()
+    for item, m in view.messages(ClientTrees):
+        reply = _block(trees_of(view, m), m.round, -1, item.sender, m.base_score)
+        places = [
+            i
+            for i, b in enumerate(out)
+            if i not in taken and b.sender in (None, item.sender)
+            and (b.round == m.round or not per_round)
+        ]  # fmt: skip
+        # the adversary knows the sender of its replies, and their exact values
+        at = _place(reply, places, out)
+        if at is not None:
+            taken.add(at)
+            out[at] = replace(reply, first=out[at].first, round=out[at].round, chain=out[at].chain)
+    return out
+
+
+def _arrival_order(view: View, blocks: Sequence[Block]) -> list[str | None]:
+    """Return the sender of every bagging block, None if clients do not arrive in order."""
+    names, rounds = _clients(view), [b.round for b in blocks]
+    full = all(count == len(names) for count in Counter(rounds).values())
+    if view.parameters["arrival"] != "client" or not full:
+        return [None] * len(blocks)
+    return [names[i % len(names)] for i in range(len(blocks))]
+
+
+def _place(reply: Block, places: Sequence[int], blocks: Sequence[Block]) -> int | None:
+    """Return the block that a reply became: equal splits, closest values and sums."""
+
+    def equal_splits(a: Tree, b: Tree) -> bool:
+        return np.array_equal(a.feature, b.feature) and np.array_equal(a.threshold, b.threshold)
+
+    def apart(place: int) -> float:
+        return sum(
+            float(np.abs(x - y).max())
+            for a, b in zip(blocks[place].trees, reply.trees, strict=True)
+            for x, y in ((a.value, b.value), (a.h, b.h))
+            if x is not None and y is not None
+        )
+
+    matches = [
+        i
+        for i in places
+        if len(blocks[i].trees) == len(reply.trees)
+        and all(equal_splits(a, b) for a, b in zip(blocks[i].trees, reply.trees, strict=True))
+    ]
+    return min(matches, key=apart, default=None)

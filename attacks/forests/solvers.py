@@ -1,0 +1,315 @@
+"""Exact methods of `draft-dp`: enumeration of one missing row, and programs for a solver.
+
+`Enumeration` infers one unknown row given all other rows. `cells_program` has one variable per
+possible row and class, and `rows_program` follows the paper. Both programs need OR-Tools. Their
+costs are integers in 1 / `UNIT` nats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
+from fedtrees.attacks.forests.posterior import Question, weights
+from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.core.errors import DataError
+
+#: Weight of the product of marginals in the prior, in rows.
+PSEUDO = 20.0
+#: Largest number of possible rows, without classes.
+MOST_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Enumeration:
+    """All U rows that the variables allow, and the leaf of each in each of T trees."""
+
+    forest: NoisyForest
+    value: NDArray[np.int16]  # shape (U, G)
+    leaf: NDArray[np.int32]  # shape (U, T)
+
+    @staticmethod
+    def of(forest: NoisyForest) -> Enumeration:
+        """Enumerate the rows of a forest's variables.
+
+        Raises
+        ------
+        DataError
+            If there are more than `MOST_ROWS`.
+        """
+        variables = forest.variables
+        if variables.rows_possible > MOST_ROWS:
+            raise DataError(
+                f"{variables.rows_possible:,} different rows are too many to look at one by one "
+                f"(at most {MOST_ROWS:,}); take mode=posterior"
+            )
+        value = np.indices(tuple(variables.sizes)).reshape(len(variables), -1).T.astype(np.int16)
+        return Enumeration(forest, value, forest.route(value))
+
+    def missing_row(
+        self,
+        noise: Noise,
+        known_rows: NDArray[np.integer],
+        counts: NDArray[np.int64] | None = None,
+        known_values: Mapping[int, int] | None = None,
+    ) -> tuple[NDArray[np.int16], NDArray[np.float64]]:
+        """Return the row that is missing among the known ones.
+
+        Parameters
+        ----------
+        noise : Noise
+            Noise on the counts.
+        known_rows : int array, shape (k, G + 1)
+            Levels and class of all other rows.
+        counts : int64 array, shape (T, 2^d, K), optional
+            Counts of these rows in the leaves, if they were already computed.
+        known_values : mapping of int to int, optional
+            Known levels of variables of the missing row.
+
+        Returns
+        -------
+        row : int16 array, shape (G + 1,)
+            The valid row with the smallest expected difference from the missing row. Therefore no
+            one-hot group is empty because none of its levels is likely.
+        probability : float64 array, shape (U, K)
+            Posterior of every row and class.
+
+        Notes
+        -----
+        The prior is the empirical distribution of the known rows, mixed with the product of their
+        marginals given the class, which has the weight of `PSEUDO` rows.
+        """
+        forest = self.forest
+        counts = forest.counts(known_rows[:, :-1], known_rows[:, -1]) if counts is None else counts
+        gain = _gain(forest, noise, counts, len(known_rows) + 1)
+        trees = np.arange(len(gain))
+        score = gain[trees[None, :], self.leaf].sum(axis=1) + np.log(self._prior(known_rows))
+        for g, level in (known_values or {}).items():
+            score[self.value[:, g] != level] = -np.inf
+        score -= score.max()
+        probability = np.exp(score)
+        probability /= probability.sum()
+        return self._nearest(probability), probability
+
+    def _prior(self, known_rows: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return the prior weight of every row and class, float64, shape (U, K)."""
+        sizes, K = self.forest.variables.sizes, self.forest.n_classes
+        weight = np.empty((len(self.value), K))
+        for c in range(K):
+            rows = known_rows[known_rows[:, -1] == c, :-1]
+            weight[:, c] = PSEUDO * (len(rows) + 1) / (len(known_rows) + K)
+            for g, r in enumerate(sizes.tolist()):
+                share = (np.bincount(rows[:, g], minlength=r) + 0.5) / (len(rows) + 0.5 * r)
+                weight[:, c] *= share[self.value[:, g]]
+        place = np.ravel_multi_index(tuple(known_rows[:, :-1].T), tuple(sizes))
+        np.add.at(weight, (place, known_rows[:, -1]), 1.0)
+        return weight
+
+    def _nearest(self, probability: NDArray[np.float64]) -> NDArray[np.int16]:
+        rows, weight = probability.sum(axis=1), weights(self.forest.variables)
+        agreed = np.zeros(len(self.value))
+        for g, r in enumerate(self.forest.variables.sizes.tolist()):
+            share = np.bincount(self.value[:, g], weights=rows, minlength=r)
+            agreed += int(weight[g]) * share[self.value[:, g]]
+        row = self.value[agreed.argmax()]
+        return np.append(row, probability.sum(axis=0).argmax()).astype(np.int16)
+
+
+def _gain(
+    forest: NoisyForest, noise: Noise, counts: NDArray[np.int64], m: int
+) -> NDArray[np.float64]:
+    """Return the log likelihood gain of one more row in a leaf (nats), (T, leaves, K)."""
+    if noise.kind == "labels":
+        labels = Labels.of(noise, forest.noisy, m)
+        before = labels.costs(counts)
+        one = np.eye(forest.n_classes, dtype=np.int64)
+        return np.stack([before - labels.costs(counts + row) for row in one], axis=2) / NAT
+    noisy, table = noise.table(forest.noisy, m)
+    at = np.clip(noisy - counts + len(table) // 2, 1, len(table) - 1)
+    return np.asarray((table[at] - table[at - 1]) / NAT)
+
+
+#: Largest number of different rows, each of which is a variable of the program.
+MOST_CELLS = 50_000
+#: Units of cost per nat in the solver.
+UNIT = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """Result of a solver.
+
+    Attributes
+    ----------
+    value : int16 array, shape (n, G + 1), or None
+        The table. None if none was found within the time limit.
+    cost : float
+        Cost in nats, over leaves that rows can reach. Infinite without a table.
+    bound : float
+        Lower bound on the cost of every table.
+    optimal : bool
+        Whether the table is proven to be optimal.
+    """
+
+    # shape (n, G + 1)
+    value: NDArray[np.int16] | None
+    cost: float
+    bound: float
+    optimal: bool
+
+
+def cells_program(
+    question: Question, limit: float, hint: NDArray[np.integer] | None = None
+) -> Solved:
+    """Minimise the costs of all counts over the number of rows of each kind.
+
+    The rows are not numbered, which removes the n! symmetric solutions of the published program.
+
+    Parameters
+    ----------
+    question : Question
+        The reconstruction problem.
+    limit : float
+        Time limit in seconds.
+    hint : int array, shape (n, G + 1), optional
+        Initial table.
+
+    Raises
+    ------
+    DataError
+        If there are more than `MOST_CELLS` different rows, or if attributes of each row are known.
+    """
+    from ortools.sat.python import cp_model
+
+    if question.known_levels:
+        raise DataError("attributes known of each row need mode=posterior, map or cpsat-rows")
+    forest = question.forest
+    possible = forest.variables.rows_possible
+    if possible > MOST_CELLS:
+        raise DataError(
+            f"{possible:,} different rows are too many for mode=cpsat-cells (at most "
+            f"{MOST_CELLS:,}); take mode=map"
+        )
+    enumeration = Enumeration.of(forest)
+    model, n, K = cp_model.CpModel(), question.n, forest.n_classes
+    cell = [[model.NewIntVar(0, n, "") for _ in range(K)] for _ in enumeration.value]
+    model.Add(sum(v for row in cell for v in row) == n)
+    costs = _Costs(question, model)
+    for t in range(len(forest.noisy)):
+        for leaf in np.flatnonzero(forest.live[t]).tolist():
+            inside = np.flatnonzero(enumeration.leaf[:, t] == leaf).tolist()
+            for c in range(K):
+                costs.of(t, leaf, c, sum(cell[u][c] for u in inside))
+    if hint is not None:
+        place = np.ravel_multi_index(tuple(hint[:, :-1].T), tuple(forest.variables.sizes))
+        hint_counts = np.zeros((possible, K), dtype=int)
+        np.add.at(hint_counts, (place, hint[:, -1]), 1)
+        for u in range(possible):
+            for c in range(K):
+                model.AddHint(cell[u][c], int(hint_counts[u, c]))
+    solver, status = _solve(costs, limit)
+    if status is None:
+        return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
+    counts = [[solver.Value(v) for v in row] for row in cell]
+    rows = [(u, c) for u in range(possible) for c in range(K) for _ in range(counts[u][c])]
+    value = np.array([[*enumeration.value[u], c] for u, c in rows], dtype=np.int16)
+    bound = solver.BestObjectiveBound() / UNIT
+    return Solved(value, solver.ObjectiveValue() / UNIT, bound, status)
+
+
+def rows_program(question: Question, limit: float) -> Solved:
+    """Minimise the costs of all counts over the attributes of every row: the published program.
+
+    It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
+    of a count is not linear, their table of Booleans is replaced by a piecewise linear cost.
+    ``limit`` is the time limit in seconds.
+    """
+    from ortools.sat.python import cp_model
+
+    model, forest, n = cp_model.CpModel(), question.forest, question.n
+    known_levels, sizes = question.known_levels or {}, question.sizes
+    # literal[k][g][v]: row k has level v of variable g, the class last
+    literal = [[[model.NewBoolVar("") for _ in range(r)] for r in sizes.tolist()] for _ in range(n)]
+    for k, row in enumerate(literal):
+        for g, levels in enumerate(row):
+            model.AddExactlyOne(levels)
+            if g in known_levels:
+                model.Add(levels[int(known_levels[g][k])] == 1)
+    costs = _Costs(question, model)
+    for t in range(len(forest.noisy)):
+        leaves = np.flatnonzero(forest.live[t]).tolist()
+        in_leaf = [
+            [[model.NewBoolVar("") for _ in leaves] for _ in range(sizes[-1])] for _ in literal
+        ]
+        for row, of_row in zip(literal, in_leaf, strict=True):
+            for c, of_class in enumerate(of_row):
+                model.Add(sum(of_class) == row[-1][c])
+                for leaf, inside in zip(leaves, of_class, strict=True):
+                    for g, bits in enumerate(forest.possible[t, leaf].tolist()):
+                        if bits != (1 << int(sizes[g])) - 1:
+                            passing = [row[g][v] for v in range(int(sizes[g])) if bits >> v & 1]
+                            model.AddBoolOr(passing).OnlyEnforceIf(inside)
+        for j, leaf in enumerate(leaves):
+            for c in range(int(sizes[-1])):
+                costs.of(t, leaf, c, sum(of_row[c][j] for of_row in in_leaf))
+    solver, status = _solve(costs, limit)
+    if status is None:
+        return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
+    value = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in literal]
+    bound = solver.BestObjectiveBound() / UNIT
+    return Solved(np.array(value, dtype=np.int16), solver.ObjectiveValue() / UNIT, bound, status)
+
+
+class _Costs:
+    """Costs of counts in a program."""
+
+    def __init__(self, question: Question, model: Any) -> None:
+        m = question.n + (0 if question.local_rows is None else len(question.local_rows))
+        noisy, table = question.noise.table(question.forest.noisy, m)
+        if question.local_rows is not None:
+            noisy = noisy - question.forest.counts(
+                question.local_rows[:, :-1], question.local_rows[:, -1]
+            )
+        self.noisy, self.table, self.model, self.n = noisy, table, model, question.n
+        self.terms: list[Any] = []
+
+    def of(self, tree: int, leaf: int, label: int, count: Any) -> None:
+        """Add the cost of one count, which is a sum of variables."""
+        target = int(self.noisy[tree, leaf, label])
+        middle, r = len(self.table) // 2, target - np.arange(self.n + 1)
+        cost = np.round(self.table[r + middle] * (UNIT / NAT)).astype(np.int64)
+        total = self.model.NewIntVar(int(cost.min()), int(cost.max()), "")
+        if (np.diff(cost, 2) >= 0).all():  # convex: the highest of its tangents
+            for slope, at in _lines(cost):
+                self.model.Add(total >= int(cost[at]) + slope * (count - at))
+        else:
+            count_variable = self.model.NewIntVar(0, self.n, "")
+            self.model.Add(count_variable == count)
+            self.model.AddElement(count_variable, cost.tolist(), total)
+        self.terms.append(total)
+
+
+def _lines(cost: NDArray[np.int64]) -> Sequence[tuple[int, int]]:
+    """Return slope and first point of every linear piece of a convex curve on 0, 1, ..., n."""
+    slopes = np.diff(cost)
+    first = np.flatnonzero(np.concatenate([[True], np.diff(slopes) != 0]))
+    return [(int(slopes[k]), int(k)) for k in first]
+
+
+def _solve(costs: _Costs, limit: float) -> tuple[Any, bool | None]:
+    """Solve, and return the solver and whether the table is optimal, None without a table."""
+    from ortools.sat.python import cp_model
+
+    costs.model.Minimize(sum(costs.terms))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = float(limit)
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    status = solver.Solve(costs.model)
+    has_table = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    return solver, (status == cp_model.OPTIMAL) if has_table else None

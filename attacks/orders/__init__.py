@@ -1,1 +1,0 @@
-"""Attacks that infer the order of rows in columns of other parties from the routing of rows."""

@@ -1,0 +1,1 @@
+"""Solvers that several attacks share. They know neither views nor trees."""

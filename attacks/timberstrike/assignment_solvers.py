@@ -1,0 +1,232 @@
+"""Assign rows to leaves by single moves and swaps, or by an integer programme.
+
+`search_leaves` uses no prior and implements the published objective. The authors' code minimises
+the L1 distance of leaf sums with a mixed-integer solver under a time limit (the paper prints
+squared L2, Di Gennaro et al. 2025, Eq. 13; we follow the code). Greedy moves from a uniformly
+random start take milliseconds and end at a local optimum. For example, on the second tree of Pima
+(FedTree, depth 3) they end at 17, annealing reaches 0.8, and the true rows give 0. The
+reconstruction accuracy (RA) differs by less than a point between these, and is 3 to 6 points lower
+for corner solutions, which assign all similar rows to one leaf. `solve_counts` is the integer
+programme, in which identical rows are merged.
+
+`redraw_leaves` uses a prior. The maximum-entropy assignment P fulfils the sums only on average.
+Rows that are drawn from P deviate from the sums by their sampling noise, and the deviations enter
+the margins of every later tree. Metropolis moves on
+``sum |residual|^2 / (2 sigma^2) - sum log prior`` remove this noise. Greedy moves on the residual
+make it smaller and the reconstruction worse, because many assignments fit but few are plausible.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.reconstruction.prior import ReachableLeaves
+from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.core.compilation import inner_kernel, kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
+
+SEARCHES_PER_ROW = 1000
+MAX_SEARCHES = 3_000_000
+REDRAWS_PER_ROW = 75  # 150 are no better (breast cancer, Pima, 10 trees)
+# Standard deviation that is allowed for each sum, in units of the gradient. Values from 0.1 to 0.3
+# give the same accuracy.
+SIGMA = 0.15
+
+
+def search_leaves(
+    reach: ReachableLeaves, x: Floats, target: Floats, start: Ints, seed: int
+) -> tuple[Ints, float]:
+    """Assign rows to leaves by greedy moves that reduce the L1 residual.
+
+    Parameters
+    ----------
+    reach : ReachableLeaves
+        Reachable leaves of n rows, at least two each.
+    x : float64 array, shape (nnz, K)
+        Contribution of a row to each sum of each leaf that it can reach.
+    target : float64 array, shape (J, K)
+        Sums of the leaves.
+    start : int32 array, shape (n,)
+        Initial leaf of each row.
+    seed : int
+        Seed of the moves.
+
+    Returns
+    -------
+    leaves : int32 array, shape (n,)
+    residual : float
+        L1 distance of the leaf sums from `target`.
+    """
+    moves = min(SEARCHES_PER_ROW * len(start), MAX_SEARCHES)
+    return _search_moves(reach, x, target, np.zeros((0, 0)), start, moves, seed)
+
+
+def redraw_leaves(
+    reach: ReachableLeaves, x: Floats, target: Floats, variance: Floats, start: Ints, seed: int
+) -> tuple[Ints, float]:
+    """Sample an assignment of rows to leaves by Metropolis moves, given the sums and a prior.
+
+    Parameters
+    ----------
+    reach : ReachableLeaves
+        Reachable leaves of n rows with their prior probabilities.
+    x : float64 array, shape (nnz, K)
+        Contribution of a row to each equation of each leaf that it can reach.
+    target, variance : float64 array, shape (J, K)
+        Sums of the leaves, and the variance of the noise on them. The variance used is at least
+        ``SIGMA ** 2``.
+    start : int32 array, shape (n,)
+        Initial leaf of each row.
+    seed : int
+        Seed of the moves.
+
+    Returns
+    -------
+    leaves : int32 array, shape (n,)
+    residual : float
+        L1 distance of the leaf sums from `target`.
+    """
+    precision = 1.0 / np.maximum(variance, SIGMA**2)
+    return _search_moves(reach, x, target, precision, start, REDRAWS_PER_ROW * len(start), seed)
+
+
+def _search_moves(
+    reach: ReachableLeaves,
+    x: Floats,
+    target: Floats,
+    precision: Floats,
+    start: Ints,
+    moves: int,
+    seed: int,
+) -> tuple[Ints, float]:
+    arrays = (reach.offsets, reach.leaf, reach.log_prior, x, target, precision, start)
+    entry, left = _move(*arrays, moves, np.uint64(seed))
+    return reach.leaf[entry], float(left)
+
+
+@inner_kernel
+def _find(offsets, leaf, i, j):  # type: ignore[no-untyped-def]
+    for e in range(offsets[i], offsets[i + 1]):
+        if leaf[e] == j:
+            return e
+    return -1
+
+
+@kernel
+def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  # type: ignore[no-untyped-def]
+    """Return entries of `leaf` and the L1 residual. Moves are greedy if the precision is empty."""
+    n, K, greedy = start.shape[0], x.shape[1], precision.shape[0] == 0
+    # `left` contains the residuals of the leaves: sums of the assigned rows minus the target.
+    entry, left = np.empty(n, dtype=np.int64), -target.copy()
+    for i in range(n):
+        entry[i] = _find(offsets, leaf, i, start[i])
+        for k in range(K):
+            left[leaf[entry[i]], k] += x[entry[i], k]
+    state = np.array([seed], dtype=np.uint64)
+    for _ in range(moves):
+        i = np.int64(next_bits(state) % np.uint64(n))
+        old = entry[i]
+        new = offsets[i] + np.int64(next_bits(state) % np.uint64(offsets[i + 1] - offsets[i]))
+        a, b = leaf[old], leaf[new]
+        if a == b:
+            continue
+        gain = 0.0 if greedy else log_prior[new] - log_prior[old]
+        # half of the proposals swap with a row now in b that can reach a
+        partner, back = -1, -1
+        if next_bits(state) % np.uint64(2) == 0:
+            partner = np.int64(next_bits(state) % np.uint64(n))
+            if leaf[entry[partner]] == b:
+                back = _find(offsets, leaf, partner, a)
+            if back < 0:
+                continue
+            gain += 0.0 if greedy else log_prior[back] - log_prior[entry[partner]]
+        for k in range(K):
+            # changes of the residuals of the old leaf a and of the new leaf b
+            da, db = -x[old, k], x[new, k]
+            if partner >= 0:
+                da += x[back, k]
+                db -= x[entry[partner], k]
+            if greedy:
+                gain -= abs(left[a, k] + da) - abs(left[a, k])
+                gain -= abs(left[b, k] + db) - abs(left[b, k])
+            else:
+                gain -= 0.5 * precision[a, k] * da * (2.0 * left[a, k] + da)
+                gain -= 0.5 * precision[b, k] * db * (2.0 * left[b, k] + db)
+        if gain < 0.0 and (greedy or np.float64(next_bits(state)) * 2.0**-53 >= np.exp(gain)):
+            continue
+        for k in range(K):
+            left[a, k] -= x[old, k]
+            left[b, k] += x[new, k]
+            if partner >= 0:
+                left[a, k] += x[back, k]
+                left[b, k] -= x[entry[partner], k]
+        entry[i] = new
+        if partner >= 0:
+            entry[partner] = back
+    return entry, np.abs(left).sum()
+
+
+SCALE = 1e6  # the precision of sums is about 1e-6 (float32 gradients)
+
+
+def solve_counts(
+    reach: ReachableLeaves, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
+) -> tuple[NDArray[np.int64], float] | None:
+    """Assign groups of equal rows to leaves with minimal L1 distance of the leaf sums.
+
+    Parameters
+    ----------
+    reach : ReachableLeaves
+        Reachable leaves of m groups, nnz entries in all.
+    weight : int64 array, shape (m,)
+        Number of rows of each group.
+    x : float64 array, shape (nnz, K)
+        Contribution of one row to each sum of each leaf that it can reach.
+    target : float64 array, shape (J, K)
+        Sums of the leaves.
+    time_limit : float
+        Limit in deterministic seconds of the solver.
+
+    Returns
+    -------
+    (counts, residual) or None
+        Rows of each group in each leaf, int64 array, shape (nnz,), and the L1 distance. None if the
+        solver found no feasible solution within the limit.
+    """
+    from ortools.sat.python import cp_model
+
+    model = cp_model.CpModel()
+    z = []
+    for i, w in enumerate(weight):
+        leaf_counts = [
+            model.new_int_var(0, int(w), "") for _ in range(reach.offsets[i], reach.offsets[i + 1])
+        ]
+        model.add(sum(leaf_counts) == int(w))
+        z += leaf_counts
+    coefficient = np.rint(x * SCALE).astype(np.int64)
+    goal = np.rint(target * SCALE).astype(np.int64)
+    gaps = []
+    for j in range(target.shape[0]):
+        entries = np.flatnonzero(reach.leaf == j)
+        for k in range(target.shape[1]):
+            bound = int(np.abs(goal[j, k])) + int(weight.sum() * np.abs(coefficient).max(initial=1))
+            # An absolute value is linearised: gap >= left and gap >= -left, and gap is minimised.
+            gap = model.new_int_var(0, bound, "")
+            left = sum(z[e] * int(coefficient[e, k]) for e in entries) - int(goal[j, k])
+            model.add(gap >= left)
+            model.add(gap >= -left)
+            gaps.append(gap)
+    model.minimize(sum(gaps))
+    solver = cp_model.CpSolver()
+    # One worker, a fixed seed and deterministic time make the result reproducible.
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    solver.parameters.max_deterministic_time = time_limit
+    status = solver.solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    count = np.array([solver.value(v) for v in z], dtype=np.int64)
+    return count, solver.objective_value / SCALE

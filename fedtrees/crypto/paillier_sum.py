@@ -1,0 +1,707 @@
+"""Secure sums under a Paillier key (Paillier 1999).
+
+One party, the key holder, has the private key. All remaining parties encrypt their arrays with the
+public key. The server multiplies the ciphertexts, which it cannot decrypt. The key holder decrypts
+the sum and adds its array, which needs no encryption, because only the key holder would decrypt it.
+
+Each party adds a mask to every plaintext. The mask is statistically close to uniform modulo n, and
+is derived from a seed that the party shares with the key holder, and from a digest of all messages
+that the party received. The key holder subtracts the masks of all parties, derived from the digest
+of the messages that it received. A ciphertext therefore decrypts to a meaningless number if it is
+not the sum of the next arrays of all parties, or if the parties received different messages.
+
+`PaillierAggregation` implements the interface of secure sums (`fedtrees.core.secure_sum`). Its
+sides are `KeyHolderClient`, `EncryptingClient` and `PaillierServer`. They exchange messages, and
+pass arrays and bytes to `KeyHolder`, `Encrypter` and `Adder`, or to `IdealEncryptedSum` if no
+cryptography is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.core.errors import UsageError
+from fedtrees.core.messages import Message, Sealed, Trait
+from fedtrees.core.requests import Once, check_equal
+from fedtrees.core.secure_sum import (
+    FLOAT_LIMIT,
+    AggregationExchange,
+    ClientAggregator,
+    SecureAggregation,
+    ServerAggregator,
+    SumContext,
+    check_same_fields,
+    count_integers,
+    from_integers,
+    replace_sums,
+    summed_fields,
+    to_integers,
+)
+from fedtrees.crypto.ciphertexts import EncryptedArray, read_marked, write_marked
+from fedtrees.crypto.costs import (
+    CostCounts,
+    OperationCounter,
+    array_traffic,
+    public_key_bytes,
+    row_traffic,
+    sum_costs_by_party,
+)
+from fedtrees.crypto.modes import IdealFunctionality, load_backend, seal_opaque
+from fedtrees.crypto.packing import Slots
+from fedtrees.crypto.primitives import (
+    KEY_BYTES,
+    SYSTEM,
+    ExposureError,
+    MalformedError,
+    MissingPartyError,
+    PlaintextOverflowError,
+    Secret,
+    SecretHolder,
+    WrongKeyError,
+    draw_key,
+    expand_key,
+    expand_mask,
+)
+from fedtrees.messages.aggregation import OpenedSum, PaillierKey, PaillierSeeds
+
+if TYPE_CHECKING:
+    from fedtrees.crypto.keys import PublicKey
+    from fedtrees.crypto.obfuscators import Backend
+
+_INT64_BITS = 64
+_ADDER = "whoever adds"
+_KEY = "the public key that everybody encrypts under; its holder opens sums"
+_SEEDS = "seeds of masks that bind a sum to what all were told, for the holder of the key"
+_ADDED = "the encrypted sum, for the holder of the key to open"
+_OPENED = "the sum, opened by the holder of the key"
+
+
+def check_complete(parties: Sequence[str], sent: Collection[str]) -> None:
+    """Check that exactly the given parties sent an array.
+
+    Raises
+    ------
+    MissingPartyError
+        If the array of a party is missing.
+    MalformedError
+        If another party sent an array.
+    """
+    missing = [name for name in parties if name not in sent]
+    if missing:
+        raise MissingPartyError(
+            f"arrays of {', '.join(missing)} are missing; Paillier sums are over all of "
+            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of those "
+            "who stay"
+        )
+    strangers = sorted({*sent} - {*parties})
+    if strangers:
+        raise MalformedError(
+            f"{', '.join(strangers)} sent arrays; the sum is over {', '.join(parties)} alone"
+        )
+
+
+class _Shape(NamedTuple):
+    """Expected layout of an encrypted array: its size, its slots and the number of summands."""
+
+    size: int
+    slots: Slots
+    terms: int = 1
+
+
+class KeyHolder(SecretHolder):
+    """Key holder that draws a key and decrypts sums. By default it computes with gmpy2."""
+
+    def __init__(
+        self,
+        n_other_parties: int,
+        bits: int,
+        djn: bool,
+        ledger: OperationCounter,
+        library: Backend | None = None,
+    ) -> None:
+        self._others, self._djn, self._ledger = n_other_parties, djn, ledger
+        self._keys = (library or load_backend()).generate(bits, base=djn)
+        self._seeds: list[Secret[bytes]] = []
+        self._opened = 0
+
+    def public_key(self) -> bytes:
+        """Return n, and the base of short obfuscators if `djn`."""
+        return self._keys.public.payload(self._djn)
+
+    def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
+        """Decrypt and store the mask seeds of all remaining parties.
+
+        It raises `MalformedError` if a plaintext is not a seed, and `WrongKeyError` if a seed was
+        encrypted under another key.
+        """
+        for name, text in seeds.items():
+            sealed = read_marked(text, 1, self._keys.public, f"seed of {name}")
+            (seed,) = self._keys.decrypt(sealed, self._ledger)
+            if not 0 <= seed < 1 << 8 * KEY_BYTES:
+                raise MalformedError(f"of {name}: a seed has {KEY_BYTES} bytes; start anew")
+            self._seeds.append(Secret(seed.to_bytes(KEY_BYTES, "big")))
+
+    def decrypt_sum(
+        self, total: bytes, size: int, slots: Slots, history_digest: bytes = b""
+    ) -> NDArray[np.int64]:
+        """Decrypt the next sum of the arrays of all remaining parties.
+
+        It raises `ExposureError` if the plaintexts do not fit the slots (`Slots.split`), because
+        they are then not the sum of the expected arrays.
+        """
+        number, shape = self._opened + 1, _Shape(size, slots, self._others)
+        sealed = _read(_ADDER, number, total, shape, self._keys.public)
+        # The masks are subtracted from the plaintexts before the decryption, as they were added.
+        for seed in self._seeds:
+            sealed = _masked(sealed, seed, number, history_digest, sign=-1)
+        try:
+            totals = sealed.opened(self._keys, self._ledger)
+        except PlaintextOverflowError:
+            raise ExposureError(
+                f"what came as sum {number} is not the sum of what all others were to send, or not "
+                "all were told the same; the holder of the key opens nothing else. Start anew"
+            ) from None
+        self._opened = number
+        return totals
+
+
+class Encrypter(SecretHolder):
+    """Party that encrypts its arrays with the public key.
+
+    With `djn` the obfuscators are DJN's short powers, otherwise ``r^n``.
+    """
+
+    def __init__(
+        self, name: str, djn: bool, ledger: OperationCounter, library: Backend | None = None
+    ) -> None:
+        self._name, self._djn, self._ledger = name, djn, ledger
+        self._library = library or load_backend()
+        self._seed = draw_key(SYSTEM)
+        self._made = 0
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Store the public key. Raise `MalformedError` if it is invalid."""
+        public = self._library.read(key, bits)
+        kind = self._library.short if self._djn else self._library.plain
+        self._obfuscators = kind(public, self._ledger)
+
+    def encrypt_seed(self) -> bytes:
+        """Return the encrypted seed of the masks."""
+        seed = int.from_bytes(self._seed.reveal(), "big")
+        sealed = self._obfuscators.encrypt([seed])
+        return write_marked(sealed, self._obfuscators.public, f"seed of {self._name}")
+
+    def encrypt(self, array: NDArray[np.int64], slots: Slots, history_digest: bytes = b"") -> bytes:
+        """Encrypt and mask the next array."""
+        # The number of the array is part of the mask's seed, so that no mask is used twice.
+        sealed = EncryptedArray.of(array, slots, self._obfuscators)
+        self._made += 1
+        sealed = _masked(sealed, self._seed, self._made, history_digest, sign=1)
+        return sealed.payload(_place(self._name, self._made))
+
+
+class Adder(SecretHolder):
+    """Party that multiplies the ciphertexts of the given parties modulo n^2."""
+
+    def __init__(
+        self, other_parties: Sequence[str], ledger: OperationCounter, library: Backend | None = None
+    ) -> None:
+        self._others, self._ledger = other_parties, ledger
+        self._library, self._added = library or load_backend(), 0
+
+    def learn(self, key: bytes, bits: int) -> None:
+        """Store the public key. Raise `MalformedError` if it is invalid."""
+        self._public = self._library.read(key, bits)
+
+    def add(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Multiply ciphertexts modulo n^2.
+
+        Parameters
+        ----------
+        arrays, size, slots
+            Encrypted arrays by party, the number of elements of each, and their layout.
+
+        Raises
+        ------
+        MissingPartyError
+            If the array of a party is missing, because the sum would have another meaning.
+        MalformedError
+            If another party sent an array, or if an array has a wrong length or invalid
+            ciphertexts.
+        WrongKeyError
+            If an array is under another key, belongs to another sum or party, or was changed.
+        """
+        check_complete(self._others, arrays)
+        number, shape = self._added + 1, _Shape(size, slots)
+        first, *remaining = (
+            _read(name, number, arrays[name], shape, self._public) for name in self._others
+        )
+        total = first
+        for array in remaining:
+            total = total.plus(array, self._ledger)
+        self._added = number
+        return total.payload(_place(_ADDER, number))
+
+
+def _read(name: str, number: int, text: bytes, shape: _Shape, public: PublicKey) -> EncryptedArray:
+    try:
+        return EncryptedArray.from_payload(
+            text, public, shape.slots, (shape.size,), shape.terms, _place(name, number)
+        )
+    except (MalformedError, WrongKeyError) as err:
+        raise type(err)(f"of {name}: {err}") from None
+
+
+def _place(name: str, number: int) -> str:
+    # Part of the mark of an array: its number and its sender.
+    return f"{number} of {name}"
+
+
+def _masked(
+    sealed: EncryptedArray, seed: Secret[bytes], number: int, history: bytes, sign: int
+) -> EncryptedArray:
+    """Add the masks of one party's array to the plaintexts, or subtract them (`sign` -1).
+
+    `number` is the number of the sum, and `history` the digest of all received messages.
+    """
+    words = (
+        sealed.public.bits // 64 + 2
+    )  # 128 bits more than n: statistically close to uniform below n
+    mask_seed = expand_key(seed, b"masks of %d, told " % number + history)
+    stream = expand_mask(mask_seed, words * len(sealed.ciphertexts)).reshape(-1, words)
+    masks = (sign * int.from_bytes(row.astype("<u8").tobytes(), "little") for row in stream)
+    return replace(sealed, ciphertexts=tuple(sealed.public.shift(sealed.ciphertexts, masks)))
+
+
+class IdealEncryptedSum(IdealFunctionality):
+    """Any of the three sides with access to the ideal functionality.
+
+    The functionality stores the sums of plain arrays, by the number of the sum and the digest of
+    all messages that the parties received.
+    """
+
+    _number = 0  # of the last array or sum of this party
+
+    def encrypt_seed(self) -> bytes:
+        """Return no seed, and count its encryption."""
+        self.ledger.enter("obfuscators", 1)
+        self.ledger.enter("encrypted", 1)
+        return b""
+
+    def take_seeds(self, seeds: Mapping[str, bytes]) -> None:
+        """Count the decryption of the seeds."""
+        self.ledger.enter("decrypted", len(seeds))
+
+    def encrypt(self, array: NDArray[np.int64], slots: Slots, history_digest: bytes = b"") -> bytes:
+        """Add the array to the stored sum. Refuse numbers that the slots would refuse."""
+        slots.check(array)
+        self._number += 1
+        count = array_traffic(array.size, slots, self._bits).ciphertexts
+        key = f"{self._number} {history_digest.hex()}"
+        self.ledger.enter("obfuscators", count)
+        self.ledger.enter("encrypted", count)
+        self._inside[key] = self._inside[key] + array if key in self._inside else array
+        return b""
+
+    def add(self, arrays: Mapping[str, bytes], size: int, slots: Slots) -> bytes:
+        """Count the additions. The sum is stored already."""
+        count = array_traffic(size, slots, self._bits).ciphertexts
+        self.ledger.enter("added", (len(arrays) - 1) * count)
+        return b""
+
+    def decrypt_sum(
+        self, total: bytes, size: int, slots: Slots, history_digest: bytes = b""
+    ) -> NDArray[np.int64]:
+        """Return the next sum. Raise `ExposureError` as `KeyHolder.decrypt_sum` does."""
+        self._number += 1
+        self.ledger.enter("decrypted", array_traffic(size, slots, self._bits).ciphertexts)
+        # A further key of the same number shows that the parties received different messages.
+        keys_of_sum = {key for key in self._inside if key.startswith(f"{self._number} ")}
+        if keys_of_sum != {f"{self._number} {history_digest.hex()}"}:
+            raise ExposureError(
+                f"of sum {self._number} not all were told the same; the holder of "
+                "the key opens nothing else. Start anew"
+            )
+        return self._inside.pop(keys_of_sum.pop())
+
+
+@dataclass(frozen=True)
+class DeclaredCounts:
+    """Public numbers that bound the sums.
+
+    Attributes
+    ----------
+    rows : int or None
+        Number of rows, None if they have weights.
+    classes : tuple of int
+        Number of rows of each class. Empty until the label sums are known.
+    """
+
+    rows: int | None
+    classes: tuple[int, ...] = ()
+
+
+def sum_ranges(
+    reply: Message, context: SumContext, declarations: DeclaredCounts
+) -> tuple[tuple[int, int], ...] | None:
+    """Return the smallest and the largest value of each sum over the declared rows.
+
+    Parameters
+    ----------
+    reply : Message
+        Message whose summed fields are added.
+    context : SumContext
+        Public facts about the sums of the run.
+    declarations : DeclaredCounts
+        Numbers of rows.
+
+    Returns
+    -------
+    ranges : tuple of (int, int) or None
+        One pair for counts. For gradients, two pairs: for g and for h, which alternate in the
+        array. None if the sums are not bounded by rows: with weights, noise or rounding, a
+        numeric target, or another type of message.
+    """
+    if declarations.rows is None or not context.exact:
+        return None
+    rows = max(declarations.rows, 1)
+    if Trait.COUNTED in reply.traits:
+        return ((0, rows),)
+    numeric = not context.classes or context.parameters.get("objective") == "reg:squarederror"
+    if Trait.GRADIENTS not in reply.traits or numeric:
+        return None
+    g_bits, h_bits = (getattr(reply, name) for name in ("g_bits", "h_bits"))
+    # A row contributes the gradient p - y and the hessian p (1 - p), or 2 p (1 - p) with several
+    # classes. The number of rows with y = 1 follows from the public base score.
+    below = above = rows
+    if len(declarations.classes) == 2:
+        above, below = declarations.classes
+    hessians = -(-rows // 2) << h_bits
+    if context.classes == 2:
+        # p (1 - p) is at most 1/4, rounded up to a fixed-point number.
+        hessians = -(-(rows << h_bits) // 4)
+    return (-below << g_bits, above << g_bits), (0, hessians)
+
+
+class PaillierAggregation(SecureAggregation):
+    """Secure aggregation of one run under a Paillier key.
+
+    Parameters
+    ----------
+    bits, packing, short_powers, backend
+        As in the defense ``paillier``.
+    ideal : bool
+        Whether the ideal functionality replaces the cryptography.
+    """
+
+    def __init__(
+        self, bits: int, *, packing: int | None, short_powers: bool, ideal: bool, backend: str
+    ) -> None:
+        self.bits, self.packing, self.short_powers = bits, packing, short_powers
+        self.ideal, self.backend = ideal, backend
+        self._inside: dict[str, NDArray[Any]] = {}
+
+    def client_side(self, name: str, rows: int | None, context: SumContext) -> ClientAggregator:
+        """Create the side of one client. The first client of the agreement holds the key.
+
+        `rows` is the number of the client's rows, None if they have weights.
+        """
+        return (KeyHolderClient if name == context.parties[0] else EncryptingClient)(
+            self, name, rows, context
+        )
+
+    def server_side(self) -> ServerAggregator:
+        return PaillierServer(self)
+
+    def costs(self, ledgers: Mapping[str, CostCounts]) -> Mapping[str, float]:
+        return sum_costs_by_party(ledgers)
+
+    def holder(
+        self, n_other_parties: int, ledger: OperationCounter
+    ) -> KeyHolder | IdealEncryptedSum:
+        """Create the cryptographic state of the key holder."""
+        if self.ideal:
+            return IdealEncryptedSum(self.bits, ledger, self._inside)
+        library = load_backend(self.backend)
+        return KeyHolder(n_other_parties, self.bits, self.short_powers, ledger, library)
+
+    def encrypter(self, name: str, ledger: OperationCounter) -> Encrypter | IdealEncryptedSum:
+        """Create the cryptographic state of a client that encrypts."""
+        if self.ideal:
+            return IdealEncryptedSum(self.bits, ledger, self._inside)
+        return Encrypter(name, self.short_powers, ledger, load_backend(self.backend))
+
+    def adder(
+        self, other_parties: Sequence[str], ledger: OperationCounter
+    ) -> Adder | IdealEncryptedSum:
+        """Create the cryptographic state of the server."""
+        if self.ideal:
+            return IdealEncryptedSum(self.bits, ledger, self._inside)
+        return Adder(other_parties, ledger, load_backend(self.backend))
+
+    def slots(
+        self, reply: Message, field: Any, context: SumContext, declarations: DeclaredCounts
+    ) -> Slots:
+        """Return the layout of the sums of a field in plaintexts.
+
+        It depends on public knowledge only, so that all parties compute the same layout: on the
+        parameter ``packing``, or else on the declared numbers of rows of all parties.
+        """
+        terms = len(context.parties)
+        if np.dtype(field.dtype).kind == "f":
+            # Floats are represented by twelve digits of 32 bits each (`fedtrees.core.secure_sum`).
+            return Slots(FLOAT_LIMIT, terms)
+        # The limit is that of signed integers of `packing` bits.
+        limit = (1 << (self.packing or _INT64_BITS) - 1) - 1
+        field_ranges = None if self.packing else sum_ranges(reply, context, declarations)
+        if (
+            field_ranges is None
+            or (bound := max(max(-low, high) for low, high in field_ranges)) > limit
+        ):
+            # Without known ranges the sum of all addends must not exceed the limit.
+            return Slots(limit // terms, terms)
+        return Slots(bound, terms, field_ranges)
+
+    def seeds(self, names: Sequence[str], texts: Iterable[bytes]) -> PaillierSeeds:
+        """Return the encrypted mask seeds of parties as a message."""
+        size = len(names) * row_traffic(1, self.bits).nbytes
+        return PaillierSeeds(
+            ",".join(names), seal_opaque(b"".join(texts), size, real=not self.ideal)
+        )
+
+    def sealed(
+        self, reply: Message, texts: Mapping[str, bytes], slots: Mapping[str, Slots],
+        holder: str, ledger: OperationCounter,
+    ) -> Message:  # fmt: skip
+        """Replace the summed fields of a reply by ciphertexts, and count these in `ledger`.
+
+        `texts` and `slots` contain the ciphertexts and the layout of the plaintexts by field.
+        """
+        fields = {}
+        for field, text in texts.items():
+            value = getattr(reply, field)
+            count, nbytes = array_traffic(count_integers(value), slots[field], self.bits)
+            # Byte counts of the transcript are computed, also if nothing is encrypted.
+            assert len(text) == (0 if self.ideal else nbytes)
+            dtype = np.dtype(value.dtype).newbyteorder("<").str
+            fields[field] = Sealed((holder,), value.shape, dtype, nbytes, text)
+            ledger.sent(type(reply).__name__, count, nbytes)
+        return replace(reply, **fields)
+
+
+class _PaillierClient(ClientAggregator):
+    """Common part of the key holder and of the clients that encrypt."""
+
+    def __init__(
+        self, aggregation: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
+        super().__init__()
+        self._aggregation, self._name, self._context = aggregation, name, context
+        self.ledger = OperationCounter()
+        self._own = DeclaredCounts(rows)
+
+    def _numbers(self, reply: Message, how: Mapping[str, Any]) -> tuple[Any, dict[str, Slots]]:
+        """Return the summed fields as integers, and their layout in plaintexts.
+
+        Each client checks that its numbers are in the range of its number of rows. A party cannot
+        check the numbers of another client, because they are encrypted.
+        """
+        declared = DeclaredCounts(how["rows"], tuple(how["classes"]))
+        arrays = summed_fields(reply)
+        slots = {
+            f: self._aggregation.slots(reply, a, self._context, declared) for f, a in arrays.items()
+        }
+        numbers = {field: to_integers(array) for field, array in arrays.items()}
+        local_ranges = sum_ranges(reply, self._context, self._own)
+        for field, layout in slots.items():
+            checked = (
+                layout
+                if local_ranges is None or not layout.ranges
+                else replace(layout, ranges=local_ranges)
+            )
+            checked.check(numbers[field])
+        if Trait.LABELS_COUNTED in reply.traits:
+            # A client may have no row of a class. A range must contain a number besides 0.
+            classes = (max(int(rows), 1) for rows in arrays["sums"][1:])  # it may have none
+            self._own = replace(self._own, classes=tuple(classes))
+        return numbers, slots
+
+
+class KeyHolderClient(_PaillierClient):
+    """Side of the first client: it draws the key and opens sums.
+
+    It opens only the product of the ciphertexts of all other clients. The masks of these clients,
+    whose seeds the key holder knows, make every other product decrypt to a meaningless number. They
+    also depend on all messages that a client received, so that a sum is not opened if the server
+    sent different messages to the clients.
+    """
+
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
+        PaillierSeeds: {
+            "parties": "all other clients of the agreement, in order",
+            "seeds": "taken once",
+        },
+    }
+
+    def __init__(
+        self, aggregation: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
+        super().__init__(aggregation, name, rows, context)
+        self._holder: KeyHolder | IdealEncryptedSum
+        self._seeded = Once()
+        self._reply: Message | None = None  # its reply to the request of the sum that it will open
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether a message is a sum to open, or the seeds of the other clients."""
+        return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
+
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+        """Return the public key if it is requested, else store the local reply and return None."""
+        if how.get("key"):
+            aggregation, bits = self._aggregation, self._aggregation.bits
+            self._holder = aggregation.holder(len(self._context.parties) - 1, self.ledger)
+            size = public_key_bytes(bits, aggregation.short_powers)
+            key = seal_opaque(self._holder.public_key(), size, real=not aggregation.ideal)
+            return PaillierKey(self._name, bits, key)
+        assert reply is not None
+        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
+        return None
+
+    def handle(self, message: Message) -> Message | None:
+        """Handle the seeds of the other clients, or open a sum and add the local reply."""
+        if isinstance(message, PaillierSeeds):
+            other_clients = ",".join(self._context.parties[1:])
+            check_equal(message, "parties", other_clients, "the list of other clients")
+            self._seeded.take(message)
+            names, text = message.parties.split(","), message.seeds.payload
+            size = len(text) // len(names)
+            texts = {name: text[i * size : (i + 1) * size] for i, name in enumerate(names)}
+            self._holder.take_seeds(texts)
+            return None
+        assert self._reply is not None
+        totals, total_fields = [], {}
+        for field, array in summed_fields(self._reply).items():
+            local_numbers, text = self._parts[field], getattr(message, field).payload
+            slots, digest = self._slots[field], self._history.digest()
+            totals.append(
+                self._holder.decrypt_sum(text, local_numbers.size, slots, digest) + local_numbers
+            )
+            total_fields[field] = from_integers(totals[-1], array.shape, array.dtype)
+        self.opened_messages.append((replace(self._reply, **total_fields), _OPENED))
+        self._reply = None
+        return OpenedSum(type(message).__name__, np.concatenate(totals))
+
+
+class EncryptingClient(_PaillierClient):
+    """Side of the other clients: they encrypt their replies."""
+
+    rules: ClassVar[Mapping[type[Message], Mapping[str, str]]] = {
+        PaillierKey: {
+            "holder": "the first client of the agreement",
+            "bits": "the agreed length",
+            "key": "taken once",
+        },
+    }
+
+    def __init__(
+        self, aggregation: PaillierAggregation, name: str, rows: int | None, context: SumContext
+    ) -> None:
+        super().__init__(aggregation, name, rows, context)
+        self._encrypter = aggregation.encrypter(name, self.ledger)
+        self._holder, self._keyed = "", Once()
+
+    def accepts(self, message: Message) -> bool:
+        """Return whether a message is the public key."""
+        return isinstance(message, PaillierKey)
+
+    def handle(self, message: Message) -> Message:
+        """Store the public key, and return the encrypted seed of the masks for its holder."""
+        assert isinstance(message, PaillierKey)
+        check_equal(message, "holder", self._context.parties[0], "the holder of the key")
+        check_equal(message, "bits", self._aggregation.bits, "the length of the key")
+        self._keyed.take(message)
+        self._encrypter.learn(message.key.payload, message.bits)
+        self._holder = message.holder
+        return self._aggregation.seeds([self._name], [self._encrypter.encrypt_seed()])
+
+    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
+        """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
+        assert reply is not None
+        numbers, slots = self._numbers(reply, how)
+        # The mask depends on everything that the client received, see `KeyHolderClient`.
+        digest = self._history.digest()
+        texts = {f: self._encrypter.encrypt(n, slots[f], digest) for f, n in numbers.items()}
+        return self._aggregation.sealed(reply, texts, slots, self._holder, self.ledger)
+
+
+class PaillierServer(ServerAggregator):
+    """Server side: it exchanges keys and seeds, multiplies ciphertexts and requests the sums."""
+
+    def __init__(self, aggregation: PaillierAggregation) -> None:
+        self._aggregation, self.ledger = aggregation, OperationCounter()
+        self._adder: Adder | IdealEncryptedSum | None = None
+        self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
+
+    def open_sum(
+        self, pending: Mapping[str, Message], exchange: AggregationExchange, why: str
+    ) -> Message:
+        """Collect encrypted replies, add them, and let the key holder decrypt the sum.
+
+        Parameters
+        ----------
+        pending : mapping of str to Message
+            Incomplete reply of every party.
+        exchange : AggregationExchange
+            Access to the network.
+        why : str
+            Reason that the transcript records for the encrypted replies.
+
+        Raises
+        ------
+        MissingPartyError
+            If the reply of a party is missing.
+        UsageError
+            If there is only one client.
+        """
+        first, agreed_sums = check_same_fields(pending.values()), exchange.context
+        holder, *other_clients = agreed_sums.parties
+        if not other_clients:
+            raise UsageError(
+                "'paillier' needs two clients or more: the sum of one is its own; leave it out"
+            )
+        adder = self._adder = self._adder or self._agree(holder, other_clients, exchange)
+        check_complete(agreed_sums.parties, pending)
+        declared = DeclaredCounts(exchange.rows, self._classes)
+        replies = exchange.protect(
+            pending, {"rows": declared.rows, "classes": list(declared.classes)}, why
+        )
+        slots, added = {}, {}
+        for field, seal in summed_fields(first).items():
+            slots[field] = self._aggregation.slots(first, seal, agreed_sums, declared)
+            texts = {name: getattr(reply, field).payload for name, reply in replies.items()}
+            added[field] = adder.add(texts, count_integers(seal), slots[field])
+        product = self._aggregation.sealed(first, added, slots, holder, self.ledger)
+        message = exchange.request([holder], product, _ADDED, _OPENED)[holder]
+        assert isinstance(message, OpenedSum)
+        total = replace_sums(first, message.values)
+        if Trait.LABELS_COUNTED in total.traits:
+            self._classes = tuple(map(int, summed_fields(total)["sums"][1:]))
+        return total
+
+    def _agree(
+        self, holder: str, encrypters: Sequence[str], exchange: AggregationExchange
+    ) -> Adder | IdealEncryptedSum:
+        """Request a public key from the first client, and send it to the other clients."""
+        key = exchange.protect([holder], {"key": True}, _KEY)[holder]
+        assert isinstance(key, PaillierKey)
+        seeds = exchange.request(encrypters, key, _KEY, _SEEDS).values()
+        texts = [m.seeds.payload for m in seeds if isinstance(m, PaillierSeeds)]
+        exchange.request([holder], self._aggregation.seeds(encrypters, texts), _SEEDS)
+        adder = self._aggregation.adder(encrypters, self.ledger)
+        adder.learn(key.key.payload, key.bits)
+        return adder

@@ -1,0 +1,701 @@
+"""Write the verdict of a run, and the table above it, for a terminal.
+
+The verdict contains the sentences on which a data protection officer decides. It is a list of
+labelled entries that fits on one screen (`SCREEN_LINES`, `SCREEN_COLUMNS`). The table has one line
+per defense and as many measures as fit. The HTML report and the JSON output are computed from the
+same findings (`fedtrees.report.findings`).
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fedtrees.core.errors import listed, many
+from fedtrees.core.guarantee import ActedOnNothing
+from fedtrees.core.results import measure
+from fedtrees.report import wording
+from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.cost import MOST_SEEDS, TOLERANCE, UtilityChange
+from fedtrees.report.findings import (
+    DefenseResult,
+    Leak,
+    RunAnalysis,
+    SettingFindings,
+)
+from fedtrees.report.guarantees import REFUTED, in_words
+from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, upper
+from fedtrees.report.recipe import Recipe
+from fedtrees.report.results import UNDEFENDED
+from fedtrees.report.statistics import finite
+from fedtrees.report.wording import number
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Size of the screen that the verdict must fit, below the line that names the setting.
+SCREEN_LINES, SCREEN_COLUMNS = 22, 80
+#: Width of the column of labels in characters.
+LABEL_COLUMNS = 15
+_COMMAND_INDENT = 4
+# The largest advantage of the leading adversary is mentioned if it exceeds the first one by this.
+_MUCH_LARGER = 0.25
+# Largest number of remaining leaks that are described for one adversary.
+_LEAKS_PER_ADVERSARY = 2
+_SEEDS_TO_SETTLE = 10
+_NOTHING_REMAINS = "No adversary has an advantage above the margin."
+_NAME = 34  # width of a defense's name in the terminal
+_LEGEND = ("open", "unsettled", "shut", "gone")
+_COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
+            "gone": "blue", "undefined": "dim"}  # fmt: skip
+#: Label of the first entry, by the kind of the main finding
+#: (`fedtrees.report.findings.Leak`).
+LEAK_LABELS = {
+    "leak": "LEAK FOUND", "trace": "TRACE FOUND", "none-found": "NO LEAK FOUND",
+    "none-clear": "NOT SETTLED", "attack-failed": "NOT KNOWN", "unknown": "NOT KNOWN",
+    "no-attack": "NOT KNOWN",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Line:
+    """One entry of a verdict.
+
+    Attributes
+    ----------
+    label : str
+        Topic of the entry, in capitals.
+    text : str
+        One or more sentences.
+    command : str
+        A defense or options to type, printed on a separate line below the text. "" for none.
+    """
+
+    label: str
+    text: str
+    command: str = ""
+
+    def wrapped(self, columns: int = SCREEN_COLUMNS) -> str:
+        """Return the entry for a terminal with the given number of columns.
+
+        The label is to the left of the text. The command is not wrapped, so that it can be copied.
+        """
+        indent = " " * LABEL_COLUMNS
+        text = textwrap.fill(
+            self.text, columns - 1, initial_indent=f"{self.label:{LABEL_COLUMNS}}",
+            subsequent_indent=indent, break_on_hyphens=False,
+        )  # fmt: skip
+        return f"{text}\n{'':{_COMMAND_INDENT}}{self.command}" if self.command else text
+
+    @property
+    def height(self) -> int:
+        """Number of lines that the entry takes on a screen of `SCREEN_COLUMNS`."""
+        return sum(-(-len(line) // SCREEN_COLUMNS) for line in self.wrapped().splitlines())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The entries about the setting with the gravest leak, and one entry per further setting."""
+
+    setting: str
+    lines: tuple[Line, ...]
+
+    @property
+    def height(self) -> int:
+        """Number of lines that all entries take on a screen of `SCREEN_COLUMNS`."""
+        return sum(line.height for line in self.lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.setting, *(line.wrapped() for line in self.lines)])
+
+
+def verdict(analysis: RunAnalysis) -> Verdict:
+    """Write the verdict of a run."""
+    if not analysis.settings:
+        return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
+    first, *rest = analysis.settings
+    # The command to type next is always the last entry, so that its lines are reserved first.
+    next_step = _next_step()
+    lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
+    room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
+    # Protocols that are recipes of the first setting are already compared with it.
+    compared = {wording.split_recipe(c.name)[0] for c in first.recommendation.recipes} - {""}
+    setting_lines = [_other_setting(f) for f in rest if f.setting.protocol not in compared]
+    for at, line in enumerate(setting_lines):
+        # Reserve space for a line that names the number of omitted settings.
+        remaining = Line(
+            "ALSO", f"{many(len(setting_lines) - at, 'more setting')}: see the report."
+        )
+        is_last = at == len(setting_lines) - 1
+        if line.height + (0 if is_last else remaining.height) > room:
+            lines.append(remaining)
+            room -= remaining.height
+            break
+        lines.append(line)
+        room -= line.height
+    return Verdict(f"{first.setting} · {many(first.seeds, 'seed')}", (*lines, next_step))
+
+
+def _fitting_lines(findings: SettingFindings, analysis: RunAnalysis, room: int) -> list[Line]:
+    """Return the entries of a setting with the most details that fit in `room` lines."""
+    lines: list[Line] = []
+    # Reduce details step by step until the entries fit on the screen.
+    for leaks, details in ((_LEAKS_PER_ADVERSARY, True), (1, True), (1, False), (0, False)):
+        lines = list(_lines(findings, leaks, details))
+        if sum(line.height for line in lines) <= room:
+            break
+    room -= sum(line.height for line in lines)
+    return [*lines, *(line for line in _epsilon(findings, analysis) if line.height <= room)]
+
+
+def _epsilon(findings: SettingFindings, analysis: RunAnalysis) -> Iterator[Line]:
+    """Yield the epsilon that the recommended defense claims, if it is finite and was kept.
+
+    The claimed epsilon is valid for every outcome, whereas the spent epsilon of a run may depend on
+    its rows. The report states both, also for other coalitions and for another neighbouring
+    relation.
+    """
+    if findings.use is None:
+        return
+    protocol, spec = wording.split_recipe(findings.use.name)
+    trained = next((f for f in analysis.settings if f.setting.protocol == protocol), findings)
+    defended = trained.defended(spec)
+    text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
+    if text and defended is not None and not defended.void:
+        yield Line("EPSILON", f"This defense claims {text}.")
+
+
+def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Line]:
+    """Yield the entries of a setting with the given number of leaks per adversary."""
+    yield from _collapsed_models(findings)
+    yield Line(LEAK_LABELS[findings.leak.kind], leak(findings, details))
+    yield from _defense(findings, leaks)
+    yield from _notes(findings)
+    if text := untested(findings):
+        yield Line("NOT TESTED", text)
+
+
+def _next_step() -> Line:
+    """Return the entry with the command to type after the verdict."""
+    text = "Find a defense for your table and your limits:"
+    return Line("NEXT STEP", text, "fedtrees advise --csv FILE --target COLUMN")
+
+
+def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
+    """Yield a note on defenses under which the model is useless, so that privacy has no value."""
+    collapsed = [d.spec for d in findings.defenses if d.price.collapsed]
+    if collapsed:
+        name = measure(findings.utility.metric).head
+        text = (
+            f"Under {wording.some(collapsed, 2)} the model predicts no better than a constant "
+            f"(by {name})."
+        )
+        yield Line("NO UTILITY", text)
+
+
+def leak(findings: SettingFindings, details: bool = False) -> str:
+    """Describe the main finding without a defense, or the state of knowledge without a clear leak.
+
+    If no model was trained without a defense, the first defense takes its place and is named.
+
+    Parameters
+    ----------
+    findings : SettingFindings
+        Findings of the setting.
+    details : bool
+        Whether to mention a much larger advantage of the same adversary by another measure.
+    """
+    text = _leak(findings, details)
+    if findings.base == UNDEFENDED:
+        return text
+    return f"With {wording.short(findings.base)}, {text[0].lower()}{text[1:]}"
+
+
+def _leak(findings: SettingFindings, details: bool) -> str:
+    """Describe the main finding by its kind."""
+    lead = findings.leak
+    who = describe_adversary(lead.adversary)
+    match lead.kind, lead.result:
+        case "no-attack", _:
+            if failed := findings.untested.failed:
+                names = listed([name for name, _ in failed])
+                return f"None of the attacks that apply finished ({names})."
+            return "No attack that ran applies to the messages that these adversaries see."
+        case "none-found", _:
+            return _none_found(findings)
+        case "trace", LeakageResult() as cell:
+            return (
+                f"{wording.describe_leak(who, cell)} The advantage is below the margin of "
+                f"{findings.margin:g}. Strongest attack: {_attack(cell)}."
+            )
+        case "unknown", _:
+            return f"{_missing_attacks(findings)}, and no other attack shows a leak."
+        case "attack-failed", LeakageResult() as cell:
+            head = measure(cell.metric).head.lower()
+            return (
+                "By every measure that is not settled, the attacks scored worse than their "
+                f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
+                f"has {head} {wording.value(cell, cell.score)} ({wording.line(cell)})."
+            )
+        case "none-clear", LeakageResult() as cell:
+            advantage = replace(cell.advantage, high=upper(cell))
+            return (
+                f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
+                f"The advantage is {wording.change(advantage)}. "
+                f"{_how_to_settle(findings, lead.adversary)}"
+            ).rstrip()
+        case _, LeakageResult() as cell:
+            addition = _larger_advantage(lead) if details else ""
+            text = wording.describe_leak(who, cell) + addition
+            return f"{text} Strongest attack: {_attack(cell)}."
+    raise AssertionError(lead)
+
+
+def _missing_attacks(findings: SettingFindings) -> str:
+    """Name the attacks that failed or returned no claim, as the beginning of a sentence."""
+    gaps = findings.untested
+    failed, silent = (
+        wording.some(list(dict.fromkeys(name.partition("[")[0] for name, _ in pairs)))
+        for pairs in (gaps.failed, gaps.no_claim)
+    )
+    parts = [f"attacks failed ({failed})"] * bool(failed)
+    parts += [f"attacks returned no claim ({silent})"] * bool(silent)
+    return wording.capital(" and ".join(parts) or "attacks that apply did not run")
+
+
+def _larger_advantage(lead: Leak) -> str:
+    """Describe the largest advantage of the leading adversary if it is much larger."""
+    assert lead.adversary is not None
+    assert lead.result is not None
+    cells = lead.adversary.open(lead.adversary.base)
+    largest = max(cells, key=lambda c: finite(c.advantage.mean))
+    if finite(largest.advantage.mean) < finite(lead.result.advantage.mean) + _MUCH_LARGER:
+        return ""
+    pronoun = "They" if lead.adversary.several else "It"
+    return f" {pronoun} can also {wording.can(largest)}."
+
+
+def _none_found(findings: SettingFindings) -> str:
+    """Name the adversaries that stay near their baselines, and those to which no attack applies."""
+    safe = {
+        a.name: plain([c for c in a.results(findings.base) if c.state == "shut"])
+        for a in findings.tested
+    }
+    near = [a for a in findings.tested if safe[a.name]]
+    without_attack = [name for name, cells in safe.items() if not cells]
+    metrics = {c.metric for cells in safe.values() for c in cells}
+    text = (
+        f"By all {many(len(metrics), 'measure')}, {listed([a.name for a in near])} {_stay(near)} "
+        f"within {findings.margin:g} of a blind guess, over {many(findings.seeds, 'seed')}. "
+        "More trees, fewer rows or another adversary may give another result."
+    )
+    if not without_attack:
+        return text
+    return f"{text} No attack that ran applies to the view of {listed(without_attack)}."
+
+
+def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | None) -> str:
+    """Write how to settle a result: run the missing attacks, or use more seeds."""
+    coverage = adversary.coverage.get(findings.base) if adversary else None
+    if coverage is not None and coverage.missing:
+        names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
+        return f"Run {many(len(names), 'more attack')}."
+    return f"Use --seeds {_SEEDS_TO_SETTLE}." if findings.seeds < _SEEDS_TO_SETTLE else ""
+
+
+def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
+    """Yield the entries about the best defense: its name, effect, price and remaining leaks."""
+    if findings.base != UNDEFENDED:
+        text = "Nothing to compare with, because no model was trained without a defense."
+        yield Line("BEST DEFENSE", text)
+        return
+    if findings.leak.kind == "none-found":
+        return
+    use = findings.use
+    if use is None:
+        yield Line("BEST DEFENSE", explain_refusal(findings))
+        if text := remains(findings, None, leaks):
+            yield Line("OTHER LEAKS", text)
+        return
+    yield Line("BEST DEFENSE", _recommendation(findings, use), command(use))
+    if text := _effect(findings, use):
+        yield Line("EFFECT", text)
+    yield Line("PRICE", price(use.price))
+    if text := remains(findings, use, leaks):
+        # Without a measured leak, the entry lists results that exclude none.
+        leaking = any(c.state == "open" for t in use.trials for c in t.results)
+        excluded = text == _NOTHING_REMAINS
+        yield Line("STILL LEAKS" if leaking or excluded else "NOT EXCLUDED", text)
+    strict = findings.stricter
+    if strict is not None:
+        text = f"This defense exposes fewer persons. {price(strict.price)}"
+        yield Line("STRICTER", text, command(strict))
+
+
+def _recommendation(findings: SettingFindings, use: Recipe) -> str:
+    """Describe the quality of the best defense, as a sentence that ends before its name."""
+    if use.holds:
+        if use.failed:
+            return "No attack clearly succeeds, but not every leak is excluded:"
+        if use.shown:
+            return f"Every attack is shown to stay within {findings.margin:g} of its baseline:"
+        return f"No attack clearly exceeds its baseline by more than {findings.margin:g}:"
+    if use.untested:
+        return "The best one that ran. Not every attack ran, so that more may leak:"
+    before, after = findings.leak.result, _after(findings, use)
+    if after is not None and after.state != "open":
+        return "It removes this leak, but another leak remains (see STILL LEAKS):"
+    # For a loss, a larger score is a smaller leak.
+    sign = 1 if before is None else measure(before.metric).sign
+    if before is not None and after is not None and sign * (before.score - after.score) > 0:
+        return "No tested defense removes this leak. This one reduces it:"
+    return "No tested defense reduces this leak. This one reduces another one:"
+
+
+def command(use: Recipe) -> str:
+    """Return the notation of a defense, or the options for a defense of another protocol."""
+    protocol, defense = wording.split_recipe(use.name)
+    return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
+
+
+def explain_refusal(findings: SettingFindings) -> str:
+    """Explain why no defense is recommended."""
+    unfit = findings.untested.unfit
+    tried = [d.spec for d in findings.defenses if d.spec != UNDEFENDED]
+    if not tried and unfit:
+        name, why = unfit[0]
+        return f"None ran: {name} does not fit this protocol ({why})."
+    if not tried:
+        return "No defense was tested, because none was requested or none fits."
+    nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
+    cell = findings.leak.result
+    if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
+        return nothing_shown
+    after = [(findings.leak.adversary.result(d, cell.metric), d) for d in tried]
+    scored = [x for x in after if math.isfinite(x[0].score)]
+    if not scored:
+        return nothing_shown
+    least, name = min(scored, key=lambda x: x[0].score)
+    remaining = (
+        f"{name} leaves {wording.value(least, least.score)} of {wording.value(cell, cell.score)} "
+        f"({wording.line(cell)})"
+    )
+    if least.below_baseline:
+        return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
+    if least.score < cell.score:
+        seeds = many(findings.seeds, "seed")
+        return f"No tested defense is shown to help over {seeds}. {remaining}."
+    return f"No tested defense helps. {remaining}."
+
+
+def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
+    """Return the cell of the main finding under a defense, None if it was not measured."""
+    cell, adversary = findings.leak.result, findings.leak.adversary
+    if cell is None or adversary is None:
+        return None
+    trial = use.at(adversary.threat)
+    return trial.result(cell.metric) if trial else None
+
+
+def _effect(findings: SettingFindings, use: Recipe) -> str:
+    """Compare the score of the main finding without and with a defense, in one sentence.
+
+    For example, ``Your server can then reconstruct 0.3 instead of 83 of 456 rows.``
+    """
+    before, after = findings.leak.result, _after(findings, use)
+    if before is None or after is None:
+        return ""
+    if after.state == "gone":
+        return "With this defense, no attack of this kind applies."
+    remaining = wording.value(after, after.score)
+    scores = f"{remaining} instead of {wording.amount(before, before.score)}"
+    who, phrase = describe_adversary(findings.leak.adversary), measure(before.metric).phrase
+    if measure(before.metric).counted_by:
+        # The amount names its unit, and the entry above contains the complete phrase.
+        phrase = phrase[: phrase.index("{}") + 2]
+    result = wording.capital(f"{who} can then {phrase.format(scores)}.")
+    if after.below_baseline:
+        return f"{result} {wording.capital(wording.failed(after))}."
+    return f"{result} {EFFECT_STATES[after.state]}".rstrip()
+
+
+#: Sentence about the score that remains under a defense, by its state.
+EFFECT_STATES = {
+    "open": "The leak remains.", "unsettled": "This result is not settled.",
+    "unknown": "This is not known, because an attack failed or did not run.",
+    "undefined": "A blind guess is already perfect.", "shut": "", "gone": "",
+}  # fmt: skip
+
+
+def price(p: UtilityChange) -> str:
+    """Describe a price, its certainty, and how to make it more certain."""
+    name = measure(p.utility.metric).head
+    if p.settled == "same":
+        return f"None: {name} is identical in every seed."
+    if p.settled == "unknown":
+        if not math.isfinite(p.mean_utility):
+            return "Not known: no model was trained."
+        return "Not known: no seed has a model with this defense and the model to compare it with."
+    e = p.change
+    text = f"{name} changes by {number(e.mean, 3, signed=True)}"
+    if math.isfinite(e.low):
+        low, high = (number(x, 3, signed=True) for x in (e.low, e.high))
+        text += f" (95% interval {low} to {high})"
+    return f"{text}. {_certainty(p)}"
+
+
+def _certainty(p: UtilityChange) -> str:
+    """Describe how certain a price is, as a sentence."""
+    match p.settled:
+        case "equal":
+            return f"The change is at most {TOLERANCE:g}."
+        case "ok":
+            return f"A loss above {TOLERANCE:g} is excluded."
+        case "worse":
+            return "This is a clear loss."
+        case "one":
+            return "One seed does not settle this. Use --seeds 3."
+    text = f"This is not settled: a loss above {TOLERANCE:g} is possible."
+    if p.seeds_needed <= MOST_SEEDS:
+        return f"{text} Use --seeds {p.seeds_needed}."
+    return f"{text} {MOST_SEEDS} seeds would narrow it to ±{number(p.shown_by_most, 2)}."
+
+
+def remains(
+    findings: SettingFindings, use: Recipe | None, leaks: int = _LEAKS_PER_ADVERSARY
+) -> str:
+    """Describe the remaining leaks to every adversary under a defense.
+
+    Each adversary is in one of four groups: it can learn something, its attacks scored worse than
+    their baseline, its cells are not settled for another reason, or nothing is above the margin.
+
+    Parameters
+    ----------
+    findings : SettingFindings
+        Findings of the setting.
+    use : Recipe or None
+        The defense. None: leaks to the other adversaries without a defense.
+    leaks : int
+        Largest number of leaks that are described per adversary. With 0, only the number of
+        adversaries with a leak is given.
+    """
+    if use is None:
+        return _further_adversaries(findings, leaks)
+    sentences, failed, doubtful, safe = list[str](), list[str](), list[str](), list[str]()
+    for adversary in findings.tested:
+        trial = use.at(adversary.threat)
+        if trial is None:
+            doubtful.append(adversary.name)
+            continue
+        cells = plain([c for c in trial.results if c.state == "open"])
+        cells.sort(key=lambda c: gravity(c.metric))
+        if cells:
+            sentences.append(_can(adversary.name, cells[:leaks], "can still"))
+        elif any(c.below_baseline for c in trial.results):
+            failed.append(adversary.name)
+        elif all(c.state in SETTLED for c in trial.results):
+            safe.append(adversary.name)
+        else:
+            doubtful.append(adversary.name)
+    if sentences and not leaks:
+        count = many(len(sentences), "adversary", "adversaries")
+        return f"{count} can still learn more than without messages: see the report."
+    if len(safe) == len(findings.tested):
+        return _NOTHING_REMAINS
+    if leaks and failed:
+        sentences.append(
+            f"For {listed(failed)}, the attacks scored worse than a blind guess, which shows "
+            "nothing."
+        )
+    if leaks and doubtful:
+        sentences.append(f"For {listed(doubtful)}, the results neither show nor exclude a leak.")
+    if safe:
+        sentences.append(f"No advantage above the margin is left to {listed(safe)}.")
+    return " ".join(sentences)
+
+
+def _can(name: str, cells: Sequence[LeakageResult], verb: str = "can") -> str:
+    """Describe the leaks to one adversary as a sentence."""
+    return wording.capital(f"{name} {verb} {' and '.join(wording.can(c) for c in cells)}.")
+
+
+def _further_adversaries(findings: SettingFindings, leaks: int) -> str:
+    """Describe the leaks to all adversaries except the first one, without a defense."""
+    sentences = []
+    for adversary in (a for a in findings.tested if a != findings.leak.adversary):
+        cells = sorted(plain(adversary.open(findings.base)), key=lambda c: gravity(c.metric))
+        if cells and leaks:
+            sentences.append(_can(adversary.name, cells[:leaks]))
+    return " ".join(sentences)
+
+
+def _notes(findings: SettingFindings) -> Iterator[Line]:
+    """Yield notes on the scores of models and on guarantees that were not kept."""
+    u = findings.utility
+    if u.fallen:
+        undefined, used = measure(u.fallen).head, measure(u.metric).head
+        yield Line(
+            "NOTE",
+            f"{undefined} is undefined in {u.lacking} of {many(u.seeds, 'seed')}, because the "
+            f"held-out rows lack one class. Prices are therefore in {used}.",
+        )
+    elif u.few:
+        yield Line("NOTE", u.few)
+    for label, code, sentence in (
+        ("NO GUARANTEE", "void", "No epsilon is kept by {}, because other messages of the run are "
+         "sent without noise."),
+        ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
+        ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
+    ):  # fmt: skip
+        names = [wording.short(d.spec) for d in findings.defenses if d.void == code]
+        if names:
+            yield Line(label, wording.capital(sentence.format(wording.some(names, 2))))
+
+
+def untested(findings: SettingFindings) -> str:
+    """Describe what this run did not test. A gap is not evidence of safety."""
+    gaps = findings.untested
+    sentences = ["The run is not finished: continue it with --resume."] * gaps.unfinished
+    if gaps.failed_trainings:
+        defenses = list(dict.fromkeys(wording.short(spec) for spec, _ in gaps.failed_trainings))
+        sentences.append(f"The training failed with {wording.some(defenses, 2)}.")
+    for pairs, problem in ((gaps.failed, "failed"), (gaps.no_claim, "returned no claim")):
+        if attacks := dict.fromkeys(name.partition("[")[0] for name, _ in pairs):
+            noun = "attack" if len(attacks) == 1 else "attacks"
+            sentences.append(f"The {noun} {wording.some([*attacks], 2)} {problem}.")
+    if gaps.adversaries:
+        names = listed([name for name, _ in gaps.adversaries])
+        sentences.append(f"No attack was run on {names}.")
+    if gaps.defenses:
+        verb = "fits" if len(gaps.defenses) == 1 else "fit"
+        defenses = [many(len(gaps.defenses), "further defense")]
+        sentences.append(f"{defenses[0]} {verb} this protocol and did not run.")
+    if gaps.cut:
+        searches = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
+        subject = "search of {} stopped at its limit" if len(searches) == 1 else (
+            "searches of {} stopped at their limits")  # fmt: skip
+        sentences.append(f"The {subject.format(listed([*searches]))} and may find more.")
+    return " ".join(sentences)
+
+
+def _other_setting(findings: SettingFindings) -> Line:
+    """Return one entry about a further setting of the run."""
+    protocol = findings.setting.protocol.partition("[")[0]
+    lead = findings.leak
+    if lead.kind != "leak" or lead.result is None or lead.adversary is None:
+        return Line("ALSO", f"{protocol}: {leak(findings)}")
+    text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.result)}."
+    use = findings.use
+    if use is None:
+        return Line("ALSO", f"{text} No tested defense helps.")
+    effect = _effect(findings, use) or "See the report."
+    return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
+
+
+def _attack(cell: LeakageResult) -> str:
+    """Return the name of the strongest attack."""
+    return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
+
+
+def describe_adversary(adversary: AdversaryFindings | None) -> str:
+    """Return the name of an adversary in words."""
+    return adversary.name if adversary else "no adversary"
+
+
+def _stay(adversaries: Sequence[AdversaryFindings]) -> str:
+    """Return the verb that agrees with the adversaries."""
+    return "stay" if len(adversaries) > 1 or any(a.several for a in adversaries) else "stays"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One measure of one adversary."""
+
+    adversary: AdversaryFindings
+    metric: str
+
+    @property
+    def head(self) -> str:
+        """The header of two lines: the role of the adversary and the measure."""
+        role = self.adversary.threat.partition("[")[0]
+        return f"{role}\n{measure(self.metric).head.lower()}"
+
+
+def columns(findings: SettingFindings, first: str | None = None) -> tuple[Column, ...]:
+    """Return the measures of a setting: open ones without a defense first, then under the recipe.
+
+    Measures without an open or unsettled cell are left out. The metric `first` comes before all.
+    """
+    candidates = [
+        Column(a, m)
+        for a in findings.tested
+        for m in a.metrics
+        if {a.result(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
+    ]
+
+    def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
+        before = c.adversary.result(c.adversary.base, c.metric).state == "open"
+        after = (
+            bool(findings.recipe) and c.adversary.result(findings.recipe, c.metric).state == "open"
+        )
+        return c.metric != first, not before, not after, *gravity(c.metric)
+
+    return tuple(sorted(candidates, key=rank))
+
+
+def table(findings: SettingFindings, width: int, first: str | None = None) -> tuple[Table, str]:
+    """Return the table of a setting and the line below it, for a terminal of the given width."""
+    from rich.table import Table
+    from rich.text import Text
+
+    candidates = columns(findings, first)
+    room = width - _NAME - 12
+    shown: list[Column] = []
+    for column in candidates:
+        wide = max(len(line) for line in column.head.split("\n")) + 3
+        if wide > room:
+            break
+        shown.append(column)
+        room -= wide
+    order = {a.threat: i for i, a in enumerate(findings.tested)}
+    shown.sort(key=lambda c: order[c.adversary.threat])
+    rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    rich_table.add_column("", width=1)
+    rich_table.add_column("\ndefense", max_width=_NAME)
+    rich_table.add_column(
+        f"\nΔ {measure(findings.utility.metric).head}", justify="right", no_wrap=True
+    )
+    for column in shown:
+        rich_table.add_column(column.head, justify="right", no_wrap=True)
+    for d in findings.defenses:
+        cells = [_format_cell(c, d) for c in shown]
+        mark = "→" if findings.recipe == d.spec else ""
+        style = "bold" if mark else ""
+        name = Text(wording.short(d.spec, most_parts=len(d.parts)))
+        rich_table.add_row(mark, name, _format_price(d), *cells, style=style)
+    legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
+    more = len(candidates) - len(shown)
+    hidden_note = f"  ({many(more, 'column')} more: see the report)" if more else ""
+    marked = "→ best defense  " if findings.recipe else ""
+    return rich_table, f"{marked}{legend}  ? price not settled{hidden_note}"
+
+
+def _format_price(d: DefenseResult) -> str:
+    """Format the price of a defense. A question mark shows that it is not settled."""
+    if d.spec == UNDEFENDED or not d.price.change.known:
+        return ""
+    if d.price.settled == "same":
+        return "0"
+    doubt = "?" if d.price.settled in ("unsettled", "one") else ""
+    return number(d.price.change.mean, 3, signed=True) + doubt
+
+
+def _format_cell(column: Column, d: DefenseResult) -> str:
+    """Format a score with the coloured symbol of its state."""
+    cell = column.adversary.result(d.spec, column.metric)
+    glyph = wording.GLYPHS[cell.state]
+    text = wording.value(cell, cell.score) if cell.scores else ""
+    return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()

@@ -1,0 +1,88 @@
+"""Run the commands of a tutorial, and compare their output with the page.
+
+``python tests/console_blocks.py PAGE`` runs all commands of the page in a temporary folder and
+writes their output into the page. A command is a line that begins with ``$`` in a block that is
+marked as ``console``. The output of a command follows it. A line ``...`` in the page stands for any
+number of lines, and is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", flags=re.S)
+#: Durations differ between runs, and are replaced before texts are compared.
+DURATION = re.compile(r"\d+(\.\d+)? (s|min|minutes?|seconds?|MiB|GiB)\b")
+
+
+@dataclass
+class Command:
+    """A command of a page and the output that the page shows."""
+
+    line: str
+    output: str
+
+
+def read_commands(page: str) -> list[Command]:
+    """Return all commands of a page, in order."""
+    commands = []
+    for block in BLOCK.findall(page):
+        for line in block.splitlines():
+            if line.startswith("$ "):
+                commands.append(Command(line[2:], ""))
+            elif commands:
+                commands[-1].output += line + "\n"
+    return commands
+
+
+def run_command(line: str, folder: Path) -> str:
+    """Return the output of a command without progress messages, which are sent to stderr."""
+    arguments = shlex.split(line, comments=True)
+    if arguments[0] == "fedtrees":
+        arguments[:1] = [sys.executable, "-m", "fedtrees.cli.main"]
+    elif arguments[0] == "python":
+        arguments[0] = sys.executable
+        arguments[1] = str(ROOT / arguments[1])
+    environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
+    environment.pop("FEDTREES_DATA", None)
+    done = subprocess.run(
+        arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip("\n").splitlines())
+
+
+def agrees(shown: str, output: str) -> bool:
+    """Return whether an output agrees with the one in a page, in which `...` means any lines."""
+    shown, output = DURATION.sub("N", shown.strip()), DURATION.sub("N", output.strip())
+    parts = [re.escape(part) for part in re.split(r"^\.\.\.$\n?", shown, flags=re.M)]
+    return re.fullmatch(r"[\s\S]*?".join(parts), output) is not None
+
+
+def rewrite(path: Path) -> None:
+    """Write the output of all commands into a page, except where the page shortens it."""
+    page = path.read_text(encoding="utf-8")
+    with TemporaryDirectory() as folder:
+
+        def updated(match: re.Match[str]) -> str:
+            text = ""
+            for command in read_commands(f"```console\n{match[0]}```"):
+                output = run_command(command.line, Path(folder))
+                kept = "\n...\n" in f"\n{command.output}" and agrees(command.output, output)
+                text += f"$ {command.line}\n{command.output if kept else output}"
+            return text
+
+        path.write_text(BLOCK.sub(updated, page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        rewrite(Path(name))

@@ -1,0 +1,77 @@
+"""The generated pages of attacks, defenses and protocols, and the list of references."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedtrees.benchmarks import structure
+from fedtrees.core.registry import register
+from fedtrees.data import catalogue
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+
+@pytest.fixture(scope="module")
+def results():
+    from registry_pages import read_results
+
+    return read_results()
+
+
+def test_the_page_of_an_attack_names_its_views_its_messages_and_its_results(results):
+    from registry_pages import page_of
+
+    page = page_of("attack", "timberstrike", results)
+    assert "| `fedtree-hist` | server | `FeatureSketch` |" in page
+    assert "| `nvflare-hist` | client, server |" in page
+    assert re.search(r"\| `fedtree-hist` \| breast-cancer \| server \| .*AUC|accuracy", page)
+    assert "| `solver` | `max-ent` |" in page
+
+
+@pytest.mark.parametrize("kind", ["attack", "defense", "protocol"])
+def test_every_registered_class_has_a_page_with_a_command_and_a_summary(kind, results):
+    from registry_pages import page_of
+
+    for name in register.names(kind):
+        page = page_of(kind, name, results)
+        assert page.startswith(f"# {name}\n\n")
+        assert f'"{name}' in page
+        assert len(page.splitlines()[2]) > 20  # the summary
+
+
+def test_a_page_shows_the_mean_of_the_stored_results(results):
+    rows = results[(results.attack == "timberstrike") & (results.metric == "exact_rows")]
+    row = rows[(rows.threat == "server") & (rows.dataset == "breast-cancer")].iloc[0]
+    assert row.seeds == 3
+    assert 0 <= row.blind < row.score <= 1
+
+
+def test_every_citation_in_the_documentation_is_in_the_list_of_references():
+    entries = (ROOT / "docs/references.bib").read_text(encoding="utf-8")
+    names = set(re.findall(r"author\s*= \{(.+?), ", entries))
+    known = {re.sub(r"[{}\\'\"]", "", name).replace("Gorge", "Gorgé") for name in names}
+    assert "Di Gennaro" in known
+    for page in ROOT.glob("docs/**/*.md"):
+        text = page.read_text(encoding="utf-8")
+        for author in re.findall(
+            r"([A-ZÀ-Ž][\w-]+(?: [A-Z]\w+)?) et al\.,? \(?(?:19|20)\d\d", text
+        ):
+            words = [author, author.split()[-1]]
+            assert known & set(words), f"{page.name}: {author} is not in docs/references.bib"
+
+
+def test_every_name_in_the_list_of_references_is_registered():
+    page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
+    kinds = ("attack", "defense", "protocol")
+    known = {name for kind in kinds for name in register.names(kind)} | set(catalogue.names())
+    rows = [line for line in page.splitlines() if line.startswith("| ")]
+    for name in re.findall(r"`([\w-]+)(?:\[[^`]*\])?`", "\n".join(rows)):
+        assert name in known or name.startswith("fedtrees"), name
+
+
+def test_the_drawing_of_the_packages_is_up_to_date():
+    drawn = (ROOT / "docs/images/structure.svg").read_text(encoding="utf-8")
+    assert drawn == structure.draw(), "run: python -m fedtrees.benchmarks.structure"

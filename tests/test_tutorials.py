@@ -1,0 +1,31 @@
+"""The tutorials show the output that their commands print."""
+
+from pathlib import Path
+
+import pytest
+from console_blocks import agrees, read_commands, run_command
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("docs/tutorials/own-table.md",)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", PAGES)
+def test_a_tutorial_shows_the_output_of_its_commands(page, tmp_path):
+    commands = read_commands((ROOT / page).read_text(encoding="utf-8"))
+    assert commands
+    for command in commands:
+        output = run_command(command.line, tmp_path)
+        assert agrees(command.output, output), f"$ {command.line}\n{output}"
+
+
+def test_an_ellipsis_stands_for_any_number_of_lines():
+    assert agrees("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert agrees("a\n...\n", "a\nb\n")
+    assert not agrees("a\n...\nd\n", "a\nb\nc\n")
+    assert not agrees("a\nb\n", "a\nb\nc\n")
+
+
+def test_durations_may_differ():
+    assert agrees("finished in 12 s, 3 rows", "finished in 14.5 s, 3 rows")
+    assert not agrees("finished in 12 s, 3 rows", "finished in 12 s, 4 rows")
