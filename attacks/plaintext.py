@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.forests import rows_told, value_ends
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import ColumnValues, Guess, Labels
+from fedtrees.core.claims import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -19,7 +19,7 @@ from scipy.special import log_ndtr, ndtr
 
 from fedtrees.attacks.observations.forests import column_owners, rank_ends, value_ends
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import ColumnRanks, Guess
+from fedtrees.core.claims import ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

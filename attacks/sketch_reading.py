@@ -41,8 +41,8 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
 )
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Claim, ColumnValues, Guess, Records
 from fedtrees.core.errors import check_whole
-from fedtrees.core.guess import Claim, ColumnValues, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

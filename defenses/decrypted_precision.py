@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedtrees.core.channel import Change
-from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message

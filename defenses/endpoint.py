@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Chain, Change, Channel
-from fedtrees.core.coarsening import Decimals, Ends, LargestRemainders
 from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.deterministic_channels import Decimals, Ends, LargestRemainders
 from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register

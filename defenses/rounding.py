@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Reshaped
-from fedtrees.core.coarsening import Decimals, Rounding
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place
+from fedtrees.core.deterministic_channels import Decimals, Rounding
 from fedtrees.core.errors import check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from fedtrees.core.channel import Change, Event, Removal
-from fedtrees.core.coarsening import FewRows, Suppression
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place, Requirements
+from fedtrees.core.deterministic_channels import FewRows, Suppression
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with

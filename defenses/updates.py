@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, Event
-from fedtrees.core.coarsening import Rounding
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import check_positive, check_share
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with

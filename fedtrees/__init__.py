@@ -39,7 +39,7 @@ _MODULES = {
     "metrics.metric": ("Metric", "Score"),
     "protocols.base": ("Coordinator", "Protocol", "ProtocolInfo"),
     # Claims and guarantees
-    "core.guess": (
+    "core.claims": (
         "Claim",
         "EveryRecord",
         "Guess",

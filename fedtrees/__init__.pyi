@@ -1,6 +1,13 @@
 from fedtrees.api import Run as Run
 from fedtrees.api import bench as bench
 from fedtrees.core.attack import Attack as Attack
+from fedtrees.core.claims import Claim as Claim
+from fedtrees.core.claims import EveryRecord as EveryRecord
+from fedtrees.core.claims import Guess as Guess
+from fedtrees.core.claims import Labels as Labels
+from fedtrees.core.claims import LeafCounts as LeafCounts
+from fedtrees.core.claims import Membership as Membership
+from fedtrees.core.claims import Records as Records
 from fedtrees.core.defense import Defense as Defense
 from fedtrees.core.defense import DefenseInfo as DefenseInfo
 from fedtrees.core.defense import Requirements as Requirements
@@ -14,13 +21,6 @@ from fedtrees.core.guarantee import Computational as Computational
 from fedtrees.core.guarantee import NoGuarantee as NoGuarantee
 from fedtrees.core.guarantee import PureDP as PureDP
 from fedtrees.core.guarantee import Structural as Structural
-from fedtrees.core.guess import Claim as Claim
-from fedtrees.core.guess import EveryRecord as EveryRecord
-from fedtrees.core.guess import Guess as Guess
-from fedtrees.core.guess import Labels as Labels
-from fedtrees.core.guess import LeafCounts as LeafCounts
-from fedtrees.core.guess import Membership as Membership
-from fedtrees.core.guess import Records as Records
 from fedtrees.core.local_data import LocalData as LocalData
 from fedtrees.core.messages import Message as Message
 from fedtrees.core.messages import Reveal as Reveal

@@ -19,9 +19,11 @@ from types import ModuleType
 #: Old name -> module that has replaced it, both below ``fedtrees``.
 MOVED = {
     "core.behaviour": "core.party",
+    "core.coarsening": "core.deterministic_channels",
     "core.columns": "core.results",
     "core.cut_plan": "core.defense",
     "core.deployment": "core.defense",
+    "core.guess": "core.claims",
     "core.line": "core.remote",
     "core.aggregation": "core.secure_sum",
     "core.model": "core.endpoint",

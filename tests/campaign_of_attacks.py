@@ -7,7 +7,6 @@ and little effort of attacks that search.
 """
 
 import argparse
-import csv
 import inspect
 import json
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from result_rows import read_rows
 
 from fedtrees.conformance.attacks import cheated_runs
 from fedtrees.conformance.samples import trainable
@@ -152,8 +152,7 @@ def run(protocol: str, table: str, seed: int, folder: Path) -> tuple[Counter[str
     bench.open(resume=False)
     bench.run()
     statuses, failed = Counter[str](), []
-    with (folder / "rows.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(folder)
     cells = {}
     for row in rows:
         if row["stage"] in ("train", "attack") or row["status"] in ("failed", "timeout"):

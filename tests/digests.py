@@ -18,11 +18,11 @@ from federations import sample_federation
 from present import here
 
 from fedtrees.conformance.samples import sample_local_data
-from fedtrees.core.codec import encode
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.compatibility import fit
 from fedtrees.protocols.training import train

@@ -48,7 +48,7 @@ FAMILIES = {
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("audit", "cli.audit"),
+    "audit": ("audit", "cli.audit", "cli.audit_report"),
 }  # fmt: skip
 #: Packages that combine families.
 ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")

@@ -4,9 +4,8 @@ import numpy as np
 
 from fedtrees.capture.records import Capture
 from fedtrees.conformance.samples import sample_table
-from fedtrees.core.codec import encode
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.composition import Composition
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.messages import without_payload
@@ -15,6 +14,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.protocols.training import train

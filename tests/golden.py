@@ -12,7 +12,6 @@ error messages). ``engine:secureboost`` or ``attacks:secureboost`` restricts a p
 
 from __future__ import annotations
 
-import csv
 import difflib
 import json
 import os
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from result_rows import read_rows
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "fedtrees.cli.main"]
@@ -83,13 +84,12 @@ def without_paths(text: str) -> str:
 def digest_rows(folder: Path) -> dict[str, str]:
     """Return one entry for each result of a run, with everything but machine and time."""
     entries: dict[str, str] = {}
-    with (folder / "rows.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["metric"].startswith("cpu_seconds"):
-                continue
-            kept = {k: v for k, v in row.items() if k not in UNSTABLE and v}
-            value = {k: kept.pop(k) for k in list(kept) if k in VALUES}
-            entries[json.dumps(kept, sort_keys=True)] = json.dumps(value, sort_keys=True)
+    for row in read_rows(folder):
+        if row["metric"].startswith("cpu_seconds"):
+            continue
+        kept = {k: v for k, v in row.items() if k not in UNSTABLE and v}
+        value = {k: kept.pop(k) for k in list(kept) if k in VALUES}
+        entries[json.dumps(kept, sort_keys=True)] = json.dumps(value, sort_keys=True)
     return entries
 
 

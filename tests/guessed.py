@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.claims import LeafCounts, Records
 
 
 class Told(NamedTuple):

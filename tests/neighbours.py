@@ -18,11 +18,11 @@ from scipy.optimize import brentq
 from scipy.stats import nbinom, norm
 
 from fedtrees.core.channel import Share
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.secure_sum import IdealAggregation, check_same_fields, summed_fields
 from fedtrees.core.transcript import Transcript
+from fedtrees.core.wire import encode
 from fedtrees.defenses import cut_points, label_noise
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum

@@ -1,6 +1,5 @@
 """The commands and claims of the documentation work."""
 
-import csv
 import json
 import re
 import runpy
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 from fedtrees.cli.main import main
 from fedtrees.core.registry import register
@@ -207,8 +207,7 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     if path.stem == "plain_vertical":
         assert advantages[0] <= 0.05
     if path.stem == "my_metric":
-        with (tmp_path / "run" / "rows.csv").open(newline="") as file:
-            scored = [row for row in csv.DictReader(file) if row["metric"] == "my_metric"]
+        scored = [row for row in read_rows(tmp_path / "run") if row["metric"] == "my_metric"]
         blind = [float(row["value"]) for row in scored if row["stage"] == "blind"]
         attacked = [row for row in scored if row["stage"] == "attack"]
         assert len(attacked) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedtrees.core.guess import (
+from fedtrees.core.claims import (
     BatchRows,
     BinClassCounts,
     Branches,
@@ -113,16 +113,16 @@ CLAIMS = {
 
 
 def test_every_claim_type_is_listed():
-    from fedtrees.core import guess
+    from fedtrees.core import claims
 
-    made = {c for c in vars(guess).values() if isinstance(c, type) and issubclass(c, Claim)}
+    made = {c for c in vars(claims).values() if isinstance(c, type) and issubclass(c, Claim)}
     assert made - {Claim} == set(CLAIMS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
 def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
-    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.guess", claim.__name__)}
+    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.claims", claim.__name__)}
     assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
 
 

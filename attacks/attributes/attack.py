@@ -24,7 +24,7 @@ from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.observations.rows_from_columns import pool_columns
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Entries, Guess
+from fedtrees.core.claims import Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table

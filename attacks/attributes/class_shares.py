@@ -24,7 +24,7 @@ from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_s
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_of, hides
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import ClassShares, Guess
+from fedtrees.core.claims import ClassShares, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -26,7 +26,7 @@ from fedtrees.attacks.bins.column_shares import (
 from fedtrees.attacks.rank_inference import encode_local_data, expected_ranks
 from fedtrees.attacks.solvers.subset_sum import Certain, Column, NodeSums, certain_bins
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.claims import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

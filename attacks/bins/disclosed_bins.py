@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.bins.column_shares import likeliest
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Claim, ColumnBins, ColumnRanks, Guess
+from fedtrees.core.claims import Claim, ColumnBins, ColumnRanks, Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register

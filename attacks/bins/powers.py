@@ -11,7 +11,7 @@ from fedtrees.attacks.bins.column_shares import shares_of_changed
 from fedtrees.attacks.solvers.subset_sum import Column
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import chained
-from fedtrees.core.guess import ColumnBins, Guess
+from fedtrees.core.claims import ColumnBins, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

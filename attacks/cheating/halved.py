@@ -35,7 +35,7 @@ from fedtrees.attacks.observations.noise_channels import (
 )
 from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -32,7 +32,7 @@ from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR
 from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
 from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import BinClassCounts, Guess
+from fedtrees.core.claims import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

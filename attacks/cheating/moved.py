@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import CutWindows, Guess
+from fedtrees.core.claims import CutWindows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

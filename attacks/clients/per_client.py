@@ -38,7 +38,7 @@ from fedtrees.attacks.observations.reading import (
 from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, params_of, replay_trees
 from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.solvers.allocation import largest_remainder
-from fedtrees.core.guess import Guess, LeafCounts, Records
+from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View

@@ -38,8 +38,8 @@ from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.noise_channels import law_of_sums, law_of_values
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, clients_in, params_of
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import (
     BaseScore,

@@ -21,7 +21,7 @@ from scipy.special import betaln, gammaln
 from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, LeafSums, first_gradient
 from fedtrees.attacks.counts.leaf_values import victims_of
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.claims import LeafCounts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

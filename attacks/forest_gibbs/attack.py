@@ -21,8 +21,8 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
     vote_on_rows,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import check_positive
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -25,8 +25,8 @@ from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_pr
 from fedtrees.attacks.forests.structure import MOST_DEPTH, MOST_LEVELS, NoisyForest, Variables
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Mechanism, Share, chained
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import ProtocolError, check_known, check_positive
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

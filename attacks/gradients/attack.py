@@ -17,8 +17,8 @@ from fedtrees.attacks.gradients.observed import BatchGradient, LocalSteps, no_ro
 from fedtrees.attacks.gradients.second_layer_solve import rows_of_steps
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Event
+from fedtrees.core.claims import BatchRows, Guess
 from fedtrees.core.errors import check_whole
-from fedtrees.core.guess import BatchRows, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

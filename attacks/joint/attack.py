@@ -21,8 +21,8 @@ from fedtrees.attacks.observations.replay import cuts_are_of_rows, params_of
 from fedtrees.attacks.reconstruction.exact_posterior import Training
 from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.errors import UsageError, did_you_mean
-from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

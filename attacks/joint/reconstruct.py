@@ -51,8 +51,8 @@ from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrik
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 

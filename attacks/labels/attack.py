@@ -24,8 +24,8 @@ from fedtrees.attacks.labels.graph_methods import components, k_means, spectral,
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import UsageError, check_known, check_whole
-from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

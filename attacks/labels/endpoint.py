@@ -18,8 +18,8 @@ from fedtrees.attacks.labels.attack import Clusters, LabelMixture, LeafView, lea
 from fedtrees.attacks.labels.evidence import Columns, no_leaves, own_columns
 from fedtrees.attacks.labels.graph_methods import spread
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Labels, RoutedLabels
 from fedtrees.core.endpoint import Oracle
-from fedtrees.core.guess import Guess, Labels, RoutedLabels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -16,8 +16,8 @@ from fedtrees.attacks.observations.noise_channels import law_of_sums
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import grown_alone
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -17,7 +17,7 @@ from fedtrees.attacks.lattice.leaf_subset_sum import Candidates, find_contents
 from fedtrees.attacks.lattice.path_hypotheses import Paths, fit_labels, fit_sums, grow
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.schema import Schema, Table
 
 Floats = NDArray[np.float64]

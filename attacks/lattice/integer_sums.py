@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient, victim_sums
 from fedtrees.attacks.counts.leaf_values import positives_observed
 from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, to_fixed

@@ -29,7 +29,7 @@ from fedtrees.attacks.observations.lightgbm import (
     values_told,
 )
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import BinClassCounts, ColumnValues, Guess
+from fedtrees.core.claims import BinClassCounts, ColumnValues, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -24,8 +24,8 @@ from fedtrees.attacks.membership.references import (
     rmia,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Membership
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, Membership
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks

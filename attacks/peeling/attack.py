@@ -52,8 +52,8 @@ from fedtrees.attacks.peeling.sources import (
 from fedtrees.attacks.peeling.supports import SURE, Search, Supported
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

@@ -15,8 +15,8 @@ import numpy as np
 from fedtrees.attacks.queries.search import Search
 from fedtrees.attacks.queries.splits import Splits
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Thresholds
 from fedtrees.core.errors import UsageError, check_known
-from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

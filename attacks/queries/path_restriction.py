@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.queries.endpoint import Endpoint
 from fedtrees.attacks.queries.paths import Paths
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Branches, Guess
+from fedtrees.core.claims import Branches, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedtrees.attacks.queries.base_records import Base, BaseRecords
 from fedtrees.attacks.queries.endpoint import BELIEVED, Endpoint
 from fedtrees.attacks.queries.splits import LEFT, RIGHT, UNKNOWN, Splits, Way
+from fedtrees.core.claims import Guess, Thresholds
 from fedtrees.core.endpoint import Oracle
-from fedtrees.core.guess import Guess, Thresholds
 from fedtrees.core.reasons import Reason
 from fedtrees.core.view import View
 

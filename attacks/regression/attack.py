@@ -23,8 +23,8 @@ from fedtrees.attacks.regression.rotation import (
     solutions,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Claim, Entries, Guess
 from fedtrees.core.errors import check_known
-from fedtrees.core.guess import Claim, Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
-from fedtrees.core.guess import Entries
+from fedtrees.core.claims import Entries
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
 from fedtrees.messages.regression import (

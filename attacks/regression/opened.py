@@ -16,7 +16,7 @@ from fedtrees.attacks.regression.columns import (
     scores_of,
 )
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
-from fedtrees.core.guess import Claim, Labels
+from fedtrees.core.claims import Claim, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View
 from fedtrees.messages.fixed_point import Integers, decoded, integers, unpacked

@@ -20,7 +20,7 @@ from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import EveryRecord, Guess, LeafCounts, Records
+from fedtrees.core.claims import EveryRecord, Guess, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -49,7 +49,7 @@ from fedtrees.attacks.timberstrike.histograms import (
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points, told_rows
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
-from fedtrees.core.guess import Guess, LeafCounts, Records
+from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 

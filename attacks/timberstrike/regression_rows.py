@@ -48,7 +48,7 @@ from fedtrees.attacks.reconstruction.targets import (
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
-from fedtrees.core.guess import Claim, Guess, LeafCounts, Records
+from fedtrees.core.claims import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.guessing.rows import wide

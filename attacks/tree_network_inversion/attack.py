@@ -27,8 +27,8 @@ from fedtrees.attacks.tree_network_inversion.matching import (
 )
 from fedtrees.attacks.tree_network_inversion.search import Batch, search
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import BatchRows, Guess, Records
 from fedtrees.core.errors import check_known, check_whole
-from fedtrees.core.guess import BatchRows, Guess, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

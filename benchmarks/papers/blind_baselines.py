@@ -17,7 +17,7 @@ from scipy.stats import beta
 
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
 from fedtrees.benchmarks.papers.tables import Table, percent
-from fedtrees.core.guess import Claim, Labels, Records
+from fedtrees.core.claims import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
 from fedtrees.core.threat import Threat

@@ -15,7 +15,7 @@ from fedtrees.attacks.counts.count_estimate import likely_counts
 from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
 from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.core.guess import Records
+from fedtrees.core.claims import Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table

@@ -43,6 +43,8 @@ _DEFENDED = ["protocol", "protocol_params", "threat", "defense_spec"]
 def read(folder: Path) -> pd.DataFrame:
     """Return the scores of a run of any release, whose columns have these names in all releases."""
     rows = pd.read_csv(folder / "rows.csv", low_memory=False, dtype=_TEXT)
+    if "context" in rows:
+        rows = rows.merge(pd.read_csv(folder / "contexts.csv", dtype=_TEXT), on="context")
     rows = rows[(rows["stage"] == "attack") & rows["metric"].isin(SCORES)].fillna(
         {"defense_params": "", "protocol_params": ""}
     )

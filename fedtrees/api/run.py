@@ -81,7 +81,7 @@ class Run:
             File to write, ending in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
         **options
             ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``, see
-            `fedtrees.report.plot`.
+            `fedtrees.report.figures.plot`.
 
         Returns
         -------

@@ -29,8 +29,8 @@ from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.leaf_counts import sums_of
 from fedtrees.audit.model import ModelFile
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register

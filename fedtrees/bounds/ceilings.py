@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Tiny, Views, views
+from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.view import View

@@ -15,8 +15,8 @@ from math import factorial, prod
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.claims import ColumnBins, Guess, Labels
 from fedtrees.core.errors import check_whole
-from fedtrees.core.guess import ColumnBins, Guess, Labels
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 

@@ -30,10 +30,9 @@ from fedtrees.capture.readings import (
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, local_data_of, named_protocol, schema_of, worked_out
 from fedtrees.capture.xgboost_training import SERVER
-from fedtrees.core.codec import encoded_size
+from fedtrees.core.claims import Claim, Guess
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, FedtreesError, UsageError, did_you_mean
-from fedtrees.core.guess import Claim, Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.schema import Table
@@ -41,6 +40,7 @@ from fedtrees.core.specs import parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
+from fedtrees.core.wire import encoded_size
 from fedtrees.data.csv_table import numeric
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess

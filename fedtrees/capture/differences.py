@@ -11,12 +11,12 @@ from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, columns_of, named_protocol, schema_of
 from fedtrees.capture.xgboost_training import SERVER
-from fedtrees.core.codec import encoded_size
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Message
 from fedtrees.core.schema import Table
 from fedtrees.core.transcript import Delivery
+from fedtrees.core.wire import encoded_size
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
 from fedtrees.protocols.training import train

@@ -2,7 +2,7 @@
 
 The file begins with eight bytes that contain the version. Frames follow: length and CRC-32 of the
 remaining frame (uint32, little endian), length of a JSON header, the header, and a message in the
-encoding of the transcript (`fedtrees.core.codec`). A frame without a message begins a run. Frames
+encoding of the transcript (`fedtrees.core.wire`). A frame without a message begins a run. Frames
 are appended and never changed, so that a writer that is killed loses at most its last frame.
 """
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError, short
 from fedtrees.core.messages import Message
+from fedtrees.core.wire import decode, encode
 from fedtrees.messages import captured as captured  # defines the message types to decode
 
 VERSION = 1

@@ -1,12 +1,12 @@
 """The `advise` command: find a recipe that meets the user's limits on the user's table."""
 
-import json
 import sys
 from typing import Annotated, Any
 
 import typer
 
 from fedtrees.cli.bench import Log
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import UsageError
 from fedtrees.core.supported import SYSTEMS, name_versions
@@ -67,16 +67,14 @@ def advise(
     folder, advice = Search(options, wish, 60 * minutes, Log, layout, deployed).run()
     write_listed(folder, _PAGE, advice.page().encode())
     write_listed(folder, _HTML, advice.html().encode())
-    if format.is_json:
-        names = {k: t.name if t else None for k, t in
-                 (("take", advice.choice), ("nearest", advice.nearest))}  # fmt: skip
-        reasons = {t.name: t.unmet for t in advice.tried if t.unmet}
-        result = {**names, "not": reasons, "pages": [str(folder / name) for name in (_PAGE, _HTML)]}
-        typer.echo(json.dumps(result, indent=1))
-        return
-    for line in advice.verdict:
-        typer.echo(line)
-    typer.echo(f"page  {folder / _HTML}, and {_PAGE} beside it")
+    facts = {
+        "take": advice.choice.name if advice.choice else None,
+        "nearest": advice.nearest.name if advice.nearest else None,
+        "not": {t.name: t.unmet for t in advice.tried if t.unmet},
+        "pages": [str(folder / name) for name in (_PAGE, _HTML)],
+    }
+    pages = f"page  {folder / _HTML}, and {_PAGE} in the same folder"
+    emit(facts, format, "\n".join([*advice.verdict, pages]))
 
 
 def share(option: str, text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, takes
 from fedtrees.experiments.options import BenchOptions, tell
 
@@ -27,12 +27,15 @@ def bench(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check everything, say what would run and at what cost."),
+        typer.Option(
+            "--dry-run",
+            help="Check everything, and print the plan of the run and its estimated cost.",
+        ),
     ] = False,
     on: Annotated[
         str,
         typer.Option(
-            help="Where to run: ray (this machine), or ray=HOST:PORT, a cluster of yours."
+            help="Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
         ),
     ] = "",
     format: Output = Format.TABLE,
@@ -49,12 +52,12 @@ def bench(
     session = options.session()
     tell(session.notes)
     if dry_run:
-        _dry_run(session, format.is_json)
+        _dry_run(session, format)
         return
     engine = _engine(on, session, options) if on else None
     session.open(options.resume)
     counts = _run_with_progress(session, options.margin, engine)
-    _finish(session, counts, options.margin, format.is_json)
+    _finish(session, counts, options.margin, format)
 
 
 def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
@@ -67,23 +70,24 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
     return engine
 
 
-def _dry_run(bench: Bench, as_json: bool) -> None:
+def _dry_run(bench: Bench, format: Format) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
-    from fedtrees.experiments.estimate import estimate, in_words
+    from fedtrees.experiments.cost_estimate import estimate, in_words
 
     cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
     cost = estimate(bench.plan, missing, bench.workers, bench.data_dir)
-    if as_json:
-        described = [c.describe() for c in cells]
-        result = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
-        typer.echo(json.dumps(result, indent=1))
-        return
-    for name, values in _describe_grid(bench):
-        typer.echo(f"{name:9} {values}")
-    typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
-    typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
+    described = [c.describe() for c in cells]
+    facts = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
+
+    def print_plan() -> None:
+        for name, values in _describe_grid(bench):
+            typer.echo(f"{name:9} {values}")
+        typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
+        typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
+
+    emit(facts, format, print_plan)
 
 
 def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
@@ -167,12 +171,12 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
             counts = _with_log(bench, Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
-            print(f"{idle}; `fedtrees show {bench.folder}` says why", file=sys.stderr)
+            print(f"{idle}; `fedtrees show {bench.folder}` states the reasons", file=sys.stderr)
         return counts
     except KeyboardInterrupt:
-        text = "\nstopped; finished cells are kept. Go on with: fedtrees bench --resume --out "
+        text = "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --out "
         print(f"{text}{bench.folder}", file=sys.stderr)
-        print(f"fedtrees show {bench.folder} prints what they show", file=sys.stderr)
+        print(f"fedtrees show {bench.folder} prints the results so far", file=sys.stderr)
         raise
 
 
@@ -205,7 +209,7 @@ def _with_bar(
     from rich import progress as bars
     from rich.table import Column
 
-    from fedtrees.isolation.compiled import watching
+    from fedtrees.isolation.kernels import watching
 
     last = bars.TextColumn("{task.fields[cell]}", table_column=Column(no_wrap=True, ratio=1))
     left = (bars.TextColumn("time left"), bars.TimeRemainingColumn())
@@ -231,7 +235,7 @@ def _with_log(
     bench: Bench, log: Log, first: Callable[[], None], engine: Engine | None
 ) -> Counter[str]:
     """Run with lines on stderr, where it is no terminal."""
-    from fedtrees.isolation.compiled import watching
+    from fedtrees.isolation.kernels import watching
 
     with watching(log.compiled):
         return bench.run(log, first, engine)
@@ -247,13 +251,13 @@ class Log:
     def __init__(self, total: int, every: float = 15.0) -> None:
         self.total, self.every = total, every
         self.done = self.kernels = 0
-        self.begun = self.told = monotonic()
+        self.begun = self.last_line = monotonic()
 
     def compiled(self, count: int) -> None:
         """Print how many kernels were compiled: at once for the first ones, then now and then."""
         now = monotonic()
-        if self.done + self.kernels == 0 or now - self.told >= self.every:
-            self.told = now
+        if self.done + self.kernels == 0 or now - self.last_line >= self.every:
+            self.last_line = now
             print(f"{_compiling(count)}, {now - self.begun:.0f} s", file=sys.stderr)
         self.kernels = count
 
@@ -265,14 +269,14 @@ class Log:
         now = monotonic()
         if status not in ("ok", "skipped"):
             print(f"{status}: {label}", file=sys.stderr)
-        if now - self.told >= self.every or self.done == self.total:
-            self.told = now
+        if now - self.last_line >= self.every or self.done == self.total:
+            self.last_line = now
             seconds = f"{now - self.begun:.0f} s"
             cells = many(self.total, "cell")
             print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
 
 
-def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: bool) -> None:
+def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Format) -> None:
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many
@@ -283,22 +287,23 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, as_json: b
     study = analyze_run(bench.folder, None, margin)
     report = write_page(study)
     bad = failures(study.rows)
-    if as_json:
-        extra = {"computed": dict(counts), "report": str(report)}
-        typer.echo(json.dumps({**summary(study), **extra}, indent=1))
-    else:
+
+    def print_run() -> None:
         print_tables(study)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
         print_verdict(study)
+
+    extra = {"computed": dict(counts), "report": str(report)}
+    emit(lambda: {**summary(study), **extra}, format, print_run)
     if bad:
         failed_cells = f"{many(bad, 'cell')} failed"
-        print(f"{failed_cells}; `fedtrees show {bench.folder}` says which", file=sys.stderr)
+        print(f"{failed_cells}; `fedtrees show {bench.folder}` lists them", file=sys.stderr)
         raise typer.Exit(3)
     if no_attack_ran(study.rows):
         print(
-            "no attack ran: none applies to what these threats see, for the reasons above; "
-            "`fedtrees explain PROTOCOL` says which apply to whom",
+            "no attack ran, because none applies to the views of these threats, for the reasons "
+            "above; `fedtrees explain PROTOCOL` lists which attacks apply to each adversary",
             file=sys.stderr,
         )
         raise typer.Exit(3)

@@ -1,12 +1,12 @@
 """The `capture`, `attack` and `diff` commands: record and analyse traffic of other frameworks."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError
 
@@ -54,12 +54,12 @@ def capture(
             "recorded(strategy, 'run.capture') of fedtrees.capture.flower"
         )
     if [name for name, value in values.items() if value] != [option]:
-        raise UsageError(f"capture {wire}: give {option}, and it alone")
+        raise UsageError(f"capture {wire}: give {option}, and no other address")
     print(versions_of(wire), file=sys.stderr)
     if wire == "nvflare":
         job_copy = str(recorded_job(job, output))
         result = {"job": job_copy, "file": output}
-        typer.echo(json.dumps(result) if format.is_json else f"submit {job_copy} in its place")
+        emit(result, format, f"submit {job_copy} in its place", one_line=True)
         return
     addresses = _machines(machines) if machines else [_address(to)]
 
@@ -68,11 +68,11 @@ def capture(
         text = [f"machines={m}" for m in endpoints.get("machines", [])] or [
             f"listening at {host}:{ports[0]}"
         ]
-        typer.echo(json.dumps(endpoints) if format.is_json else "\n".join(text))
+        emit(endpoints, format, "\n".join(text), one_line=True)
 
     n_pieces = record(wire, addresses, output, listen=listen, host=host, ready=ready)
-    result = {"file": output, "pieces": n_pieces}
-    typer.echo(json.dumps(result) if format.is_json else f"{n_pieces:,} pieces in {output}")
+    facts = {"file": output, "pieces": n_pieces}
+    emit(facts, format, f"{n_pieces:,} pieces in {output}", one_line=True)
 
 
 #: The option that states the location of a run, if it is not an address.
@@ -137,8 +137,7 @@ def attack(
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
     """
-    from fedtrees.capture.attack import read_party_tables as read_truth
-    from fedtrees.capture.attack import report
+    from fedtrees.capture.attack import read_party_tables, report
     from fedtrees.capture.readings import THIRD
     from fedtrees.capture.records import Capture
     from fedtrees.federation import attack as of_log
@@ -147,12 +146,9 @@ def attack(
     if Capture(file, run).run_facts.framework == FRAMEWORK:
         facts: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
-        rows = read_truth(truth or (), target)
+        rows = read_party_tables(truth or (), target)
         facts = report(file, who or THIRD, rows, run, named or (), protocol)
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        _print(facts)
+    emit(facts, format, lambda: _print(facts))
 
 
 def diff(
@@ -176,32 +172,32 @@ def diff(
 
     With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
     """
-    from fedtrees.capture.attack import read_party_tables as read_truth
+    from fedtrees.capture.attack import read_party_tables
     from fedtrees.capture.differences import differences, from_protocol
 
-    runs = run or ([None] if protocol else [None, None])
+    runs: list[int | None] = list(run) if run else [None] * (1 if protocol else 2)
     if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):
         raise UsageError("give a second capture or --protocol; --run once for each capture")
     if protocol:
-        comparison = from_protocol(first, runs[0], protocol, read_truth(truth or (), target))
+        comparison = from_protocol(first, runs[0], protocol, read_party_tables(truth or (), target))
     else:
         comparison = differences((first, second), (runs[0], runs[1]))
-    if format.is_json:
-        typer.echo(json.dumps(comparison, indent=1))
-    else:
-        from fedtrees.cli.inspect import console, text_table
-
-        columns = ("message", "from", "to", "count", "bytes", "apart")
-        rows = [
-            [*(row[c] for c in columns[:3]), *(_both(row[c]) for c in columns[3:5]), row["apart"]]
-            for row in comparison["kinds"]
-        ]
-        title = "the same" if comparison["same"] else "not the same"
-        console().print(text_table(title, columns, rows, box=None, pad_edge=False))
-        for note in comparison["notes"]:
-            console().print(note, markup=False)
+    emit(comparison, format, lambda: _print_comparison(comparison))
     if not comparison["same"]:
         raise typer.Exit(4)
+
+
+def _print_comparison(comparison: dict[str, Any]) -> None:
+    """Print the differences between the messages of two captures."""
+    columns = ("message", "from", "to", "count", "bytes", "apart")
+    rows = [
+        [*(row[c] for c in columns[:3]), *(_both(row[c]) for c in columns[3:5]), row["apart"]]
+        for row in comparison["kinds"]
+    ]
+    title = "the same" if comparison["same"] else "not the same"
+    console().print(text_table(title, columns, rows, box=None, pad_edge=False))
+    for note in comparison["notes"]:
+        console().print(note, markup=False)
 
 
 def _both(pair: list[int]) -> str:
@@ -211,15 +207,13 @@ def _both(pair: list[int]) -> str:
 
 def _print(report: dict[str, Any]) -> None:
     """Print the report of an attack on a capture."""
-    from fedtrees.cli.inspect import console, text_table
-
     out = console()
     out.print(f"{report['framework']}, read by {report['as']}", style="bold")
     if report["promises"]:
         out.print("what was promised and is not so:")
     for line in report["promises"]:
         out.print(f"  {line}", markup=False)
-    columns = ("message", "from", "to", "reveals", "count", "bytes")
+    columns: tuple[str, ...] = ("message", "from", "to", "reveals", "count", "bytes")
     rows = [[str(row[c]) for c in columns] for row in report["sees"]]
     out.print(text_table(f"what {report['as']} sees", columns, rows, box=None, pad_edge=False))
     columns = ("reading", "of", "read", "certain", *(("wrong",) if report["scored"] else ()))

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fedtrees.cli.inspect import about, console, text_table
+from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import (
     Clients,
     DataDir,
@@ -20,35 +19,19 @@ from fedtrees.cli.options import (
     Output,
     Plugins,
     Unprotected,
-    check_clients,
-    check_parties,
 )
 from fedtrees.core.errors import UsageError
-from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.specs import Spec
 from fedtrees.experiments.fact_cache import recall
-from fedtrees.experiments.options import load_plugins
-
-if TYPE_CHECKING:
-    from fedtrees.core.local_data import LocalData
-    from fedtrees.core.reasons import Reason
-    from fedtrees.core.threat import Threat
-    from fedtrees.experiments.federation import Federation
-    from fedtrees.protocols.base import Protocol
-    from fedtrees.protocols.training import Training
-
-DECLARED = (
-    "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
-    "number of rows N, the protocol, the defense and their parameters. In a bench, adversaries "
-    "without local rows also know held-out rows of the same population (not for membership)"
-)
+from fedtrees.experiments.options import check_clients, load_plugins
 
 
 def explain(
     protocol: Annotated[
         str | None,
         typer.Argument(
-            help="A protocol, with parameters; or a party's log of a federation: what left it. "
-            "None: all, and who attacks."
+            help="A protocol, with parameters, or the log of a party of a federation. "
+            "Without it, the attacks that apply to every protocol are listed."
         ),
     ] = None,
     defense: Defenses = None,
@@ -76,6 +59,7 @@ def explain(
     check_clients(clients)
     load_plugins(plugin, unprotected)
     facts: Any
+    show: Callable[[Any], None]
     log = protocol is not None and Path(protocol).is_file()
     if protocol is not None and not log and "/" in protocol.partition("[")[0]:
         raise UsageError(f"{protocol}: no such file; a log is RUN/log.capture")
@@ -99,12 +83,9 @@ def explain(
     else:
         _check_protocol(protocol)
         asked = (protocol, list(defense or ()), data, clients, list(threat or ()))
-        facts = recall(["explain", *asked], lambda: _explanation(*asked, data_dir))
+        facts = recall(["explain", *asked], lambda: _explain(*asked, data_dir))
         show = partial(_print, details=details)
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        show(facts)
+    emit(facts, format, lambda: show(facts))
 
 
 def _check_protocol(text: str) -> None:
@@ -142,10 +123,10 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         ]
         out.print(text_table("epsilon as spent, by adversary and neighbouring relation", columns,
                              rows, **style))  # fmt: skip
-    out.print(f"known to all beforehand: {facts['declared']}", markup=False)
+    out.print(f"public before the training: {facts['declared']}", markup=False)
     for cheat in facts["cheats"]:
-        out.print(f"{cheat['party']} cheats: it {cheat['beyond']}", markup=False)
-        out.print(f"whether others notice: {cheat['noticed']}", markup=False)
+        out.print(f"{cheat['party']} is dishonest: it {cheat['beyond']}", markup=False)
+        out.print(f"detection by other parties: {cheat['noticed']}", markup=False)
         if cheat["refused"]:
             out.print(f"here an honest party refused: {cheat['refused']}", markup=False)
     shown: list[Any] = []
@@ -153,14 +134,18 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         if seen in shown:
             continue
         shown.append(seen)
-        columns, rows = _message_table(seen, facts["roles"][role], details)
-        out.print(text_table(f"what {role} sees", columns, rows, **style))
+        heads, messages = _message_table(seen, facts["roles"][role], details)
+        out.print(text_table(f"messages that {role} receives", heads, messages, **style))
     sealed = [
         f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
     ]
     if sealed:
-        out.print(f"crosses sealed (who has the key): {', '.join(sealed)}", markup=False)
-    title = "attacks on this protocol; what a defense leaves of them is for the bench to tell"
+        out.print(
+            f"sent encrypted or masked (role with the key): {', '.join(sealed)}", markup=False
+        )
+    title = (
+        "attacks that apply to this protocol; fedtrees bench measures their success under a defense"
+    )
     columns = ("attack", *facts["sees"])
     yes = [row for row in facts["attacks"] if any(row[c]["applies"] for c in columns[1:])]
     lines = [
@@ -173,22 +158,23 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         out.print("no attack applies:")
     if not details and lines:
         out.print(
-            "what every message carries and why, and why other attacks do not apply: --details"
+            "for the fields and reasons of all messages, and why other attacks do not "
+            "apply: --details"
         )
         return
     by_reason: dict[str, list[str]] = {}
     for row in (row for row in facts["attacks"] if row not in yes):
         why = dict.fromkeys(_describe_applicability(row[c], details=True) for c in columns[1:])
         by_reason.setdefault("; ".join(why), []).append(row["attack"])
-    for why, names in by_reason.items():
-        out.print(f"{why}: {', '.join(names)}", markup=False)
+    for reasons, names in by_reason.items():
+        out.print(f"{reasons}: {', '.join(names)}", markup=False)
 
 
 def _print_log(facts: dict[str, Any]) -> None:
     """Print the explanation of a party's log."""
     out = console()
     out.print(f"{facts['framework']}, the log of {facts['as']}", style="bold")
-    for title, rows, other in (("sent", facts["sent"], "to"), ("was told", facts["sees"], "from")):
+    for title, rows, other in (("sent", facts["sent"], "to"), ("received", facts["sees"], "from")):
         columns = ("message", other, "reveals", "why", "count", "bytes")
         cells = [[f"{row[c]:,}" if c in columns[4:] else row[c] for c in columns] for row in rows]
         out.print(
@@ -214,7 +200,7 @@ def _message_table(
     """
     from fedtrees.report.wording import guarded
 
-    every = [
+    every: list[tuple[str, ...]] = [
         (
             row["type"],
             _whence(row, colluding),
@@ -226,105 +212,17 @@ def _message_table(
         )
         for row in seen
     ]
-    columns = ("message", "from", "reveals", "guarded by", "carries", "not sent", "why")
+    columns = ("message", "from", "reveals", "protected by", "filled fields", "empty fields", "why")
     if details:
         return columns, every
     return columns[:4], [row[:4] for row in every if row[2] and row[1] != "itself"]
 
 
-def _explanation(
-    name: str,
-    defenses: Sequence[str],
-    data: str | None,
-    clients: int,
-    threats: Sequence[str],
-    data_dir: str | None,
-) -> dict[str, Any]:
-    """Train a protocol and collect the facts of its explanation."""
-    from fedtrees.core.guarantee import join
-    from fedtrees.core.registry import register
-    from fedtrees.experiments.disclosure import briefly, disclosures
-    from fedtrees.experiments.environment import check_extras
-    from fedtrees.experiments.evaluate import make_defense
-    from fedtrees.experiments.federation import federation_of
-    from fedtrees.experiments.plan import FederationConfig
-    from fedtrees.experiments.suite import DataRef
-    from fedtrees.protocols.training import train
+def _explain(*asked: Any) -> dict[str, Any]:
+    """Compute the explanation of a protocol. Its module is imported only if it is not cached."""
+    from fedtrees.experiments.explain import explain_protocol
 
-    grid = parse_grid(name)
-    composed = parse_composed(defenses) or parse_composed(["none"])
-    if len(grid) != 1 or len(composed) != 1:
-        raise UsageError("explain shows one protocol and one defense; compose defenses with +")
-    check_extras(grid[0], composed[0])
-    # The full protocol is checked here, with all its parameters.
-    check_parties(register.make("protocol", grid[0]), clients)
-    protocol: Protocol = register.make("protocol", briefly(grid[0]))
-    defense = make_defense(composed[0])
-    setting = FederationConfig.of(
-        DataRef(data or protocol.info.example_dataset), Spec("iid"), clients, 0, protocol
-    )
-    federation = federation_of(setting, data_dir)
-    local_data, schema = federation.local_data, federation.schema
-    cheaters = _cheats(protocol, clients, threats)
-    options: dict[str, Any] = {"defense": defense, "noise_from": "seed", "behaviours": cheaters}
-    training = train(protocol, local_data, schema, **options)
-    rows = disclosures(training.transcript, defense)
-    threats_by_text = _threats(training, threats)
-    applies = _who_attacks(training, local_data, threats_by_text, federation)
-    roles = {text: sorted(t.roles) for text, t in threats_by_text.items()}
-    return {
-        "protocol": str(grid[0]),
-        "about": about("protocol", grid[0].name),
-        "defense": str(composed[0]),
-        "claimed": join(training.claims),
-        "spent": join(training.spent),
-        "epsilons": [vars(one) for one in training.epsilons],
-        "declared": DECLARED,
-        "cheats": [_cheating(training, party, name) for party, name in cheaters.items()],
-        "crossings": rows,
-        "roles": roles,
-        "sees": {
-            text: [
-                r
-                for r in rows
-                if r["from"] in own_roles or (r["readable_by"] in own_roles and not r["sealed"])
-            ]
-            for text, own_roles in roles.items()
-        },
-        "attacks": [
-            {
-                "attack": name,
-                **{role: _reason_as_json(reasons[name]) for role, reasons in applies.items()},
-            }
-            for name in _attacks()
-        ],
-    }
-
-
-def _cheats(protocol: Protocol, clients: int, threats: Sequence[str]) -> dict[str, str]:
-    """Return the behaviour of each malicious party under the threats.
-
-    A run shows one behaviour per party, so that two behaviours of one party raise `UsageError`.
-    """
-    from fedtrees.core.specs import split_outside
-    from fedtrees.core.threat import Threat
-    from fedtrees.experiments.suite import roles_of
-
-    roles, behaviours = roles_of(protocol, clients), dict[str, str]()
-    for text in (piece for several in threats for piece in split_outside(several, ",")):
-        for party, behaviour in Threat.parse(text, roles).behaviours(roles).items():
-            if behaviours.setdefault(party, behaviour) != behaviour:
-                raise UsageError(f"{party} acts by one behaviour at a time; explain each by itself")
-    return behaviours
-
-
-def _cheating(training: Training, party: str, name: str) -> dict[str, str]:
-    """Describe the behaviour of a malicious party in a training."""
-    from fedtrees.core.registry import register
-
-    plugin: Any = register.get("behaviour", name)
-    facts = {"party": party, "behaviour": name, "beyond": plugin.beyond, "noticed": plugin.noticed}
-    return {**facts, "refused": training.refused}
+    return explain_protocol(*asked)
 
 
 def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:
@@ -334,95 +232,46 @@ def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:
     return "itself" if row["from"] in roles else str(row["from"])
 
 
-def _attacks() -> list[str]:
-    """Return the names of all attacks that are not blind guesses."""
-    from fedtrees.core.registry import register
-
-    names = register.names("attack")
-    return [n for n in names if not getattr(register.get("attack", n), "blind", False)]
-
-
-def _threats(training: Training, requested: Sequence[str] = ()) -> dict[str, Threat]:
-    """Return the threats by name: the given ones, or one party of every role.
-
-    In the second case, all parties of a passive role together are added if another party with data
-    remains as a victim.
-    """
-    from fedtrees.core.specs import split_outside
-    from fedtrees.core.threat import Threat
-
-    roles = training.transcript.roles
-    texts = [piece for text in requested for piece in split_outside(text, ",")]
-    if not texts:
-        texts = sorted({*roles.values()})
-        for adversaries in training.protocol.info.adversaries:
-            together = {name for name, role in roles.items() if role == adversaries}
-            if len(together) > 1 and set(training.columns) - together:
-                texts.append(f"{adversaries}[count={len(together)}]")
-    return {text: Threat.parse(text, roles) for text in texts}
-
-
-def _reason_as_json(reason: Reason) -> dict[str, Any]:
-    """Return a reason as JSON types."""
-    return {"applies": reason.ok, "code": reason.code, "why": reason.columns()["reason"]}
-
-
-def _who_attacks(
-    training: Training,
-    local_data: Mapping[str, LocalData],
-    threats: Mapping[str, Threat],
-    federation: Federation | None = None,
-) -> dict[str, dict[str, Reason]]:
-    """Return, for every threat, whether each attack applies, and why not."""
-    from fedtrees.core.streams import Streams
-    from fedtrees.experiments.evaluate import applying
-    from fedtrees.metrics.metric import Case
-
-    roles, reasons = training.transcript.roles, {}
-    for text, threat in threats.items():
-        principals = threat.principals(roles)
-        # No victim remains whose data could be scored.
-        if federation is None or {*local_data} <= {*principals}:
-            case = Case(local_data, roles, principals, training.schema, Streams(0), text)
-        else:
-            case = federation.case(roles, principals, 0, text, training)
-        reasons[text] = applying(_attacks(), training, case)
-    return reasons
-
-
 def _missing_extras() -> dict[str, list[str]]:
     """Return the missing optional packages of every protocol that cannot run without them."""
     from fedtrees.core.registry import register
 
-    missing = {n: register.get("protocol", n).missing() for n in register.names("protocol")}
+    protocols: dict[str, Any] = {n: register.get("protocol", n) for n in register.names("protocol")}
+    missing = {name: protocol.missing() for name, protocol in protocols.items()}
     return {name: packages for name, packages in missing.items() if packages}
 
 
 def _print_exposed(facts: list[dict[str, Any]], missing: Mapping[str, Sequence[str]]) -> None:
     """Print which attacks apply to every protocol."""
     rows = [
-        (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none that is here")
+        (row["protocol"], row["threat"], ", ".join(row["attacks"]) or "none of the registered ones")
         for row in facts
     ]
     out = console()
     out.print(text_table("which attacks apply", ("protocol", "threat", "attacks"), rows))
     for name, packages in missing.items():
         out.print(f"not run: {name} needs {', '.join(packages)}", markup=False)
-    out.print("Two classes, default parameters. fedtrees explain PROTOCOL: who sees what, and why.")
+    out.print(
+        "For two classes and default parameters. fedtrees explain PROTOCOL shows the "
+        "messages and reasons."
+    )
 
 
 def list_exposures() -> list[dict[str, Any]]:
     """Return the attacks that apply to every protocol and threat, for a target of two classes."""
     from fedtrees.conformance.samples import sample_training
     from fedtrees.core.registry import register
-    from fedtrees.experiments.disclosure import briefly
+    from fedtrees.experiments.explain import adversaries_of, applicable_attacks
+    from fedtrees.experiments.preview import BRIEF, limit_size
 
     facts = []
     for name in register.names("protocol"):
-        if register.get("protocol", name).missing():
+        if register.get("protocol", name).missing():  # type: ignore[attr-defined]
             continue
-        training, local_data = sample_training(register.make("protocol", briefly(Spec(name))))
-        for text, reasons in _who_attacks(training, local_data, _threats(training)).items():
+        short = register.make("protocol", limit_size(Spec(name), BRIEF))
+        training, local_data = sample_training(short)
+        threats = adversaries_of(training)
+        for text, reasons in applicable_attacks(training, local_data, threats).items():
             attacks = [attack for attack, reason in reasons.items() if reason.ok]
             facts.append({"protocol": name, "threat": text, "attacks": attacks})
     return facts

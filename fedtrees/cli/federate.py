@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from fedtrees.federation.agreement import FederationAgreement as Agreed
+    from fedtrees.federation.agreement import FederationAgreement
     from fedtrees.federation.deployment import Deployment
 
 
@@ -45,7 +45,7 @@ def federate(
 
     federation = load(file)
     if dry_run:
-        _tell(federation, format.is_json)
+        _print_agreement(federation, format)
         return
     if poc == (kit is not None) or poc != (sites is not None):
         raise UsageError(
@@ -75,17 +75,12 @@ def federate(
         user_of(Path(kit))
         folder.mkdir(mode=0o700, parents=True)
         result = _run(federation, Path(kit), folder, 30)
-    if format.is_json:
-        typer.echo(json.dumps(result, indent=1))
-    else:
-        for name, value in result.items():
-            if value:
-                typer.echo(f"{name:10} {value}")
+    emit(result, format, "\n".join(f"{name:10} {value}" for name, value in result.items() if value))
     if result["stopped"]:
         raise ProtocolError(f"the run stopped: {result['stopped']}; nothing was published")
 
 
-def _absent(federation: Agreed, sites: Path) -> str:
+def _absent(federation: FederationAgreement, sites: Path) -> str:
     """Return the name of the first missing file with the settings of a site, "" if all exist."""
     named = (f"{site}.toml" for site in federation.parties.values())
     return next((name for name in named if not (sites / name).is_file()), "")
@@ -99,7 +94,7 @@ def _check_installed() -> None:
         raise UsageError("federate needs NVFlare: pip install 'fedtrees[federation]'")
 
 
-def _tell(federation: Agreed, as_json: bool) -> None:
+def _print_agreement(federation: FederationAgreement, format: Format) -> None:
     """Print the contents and the hash of a federation."""
     facts = {
         "hash": federation.hash,
@@ -109,15 +104,12 @@ def _tell(federation: Agreed, as_json: bool) -> None:
         "coordinator": federation.coordinator,
         "noise_from": federation.noise_from,
     }
-    if as_json:
-        typer.echo(json.dumps(facts, indent=1))
-        return
-    for name, value in facts.items():
-        typer.echo(f"{name:12} {value}")
-    typer.echo(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
+    lines = [f"{name:12} {value}" for name, value in facts.items()]
+    lines.append(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
+    emit(facts, format, "\n".join(lines))
 
 
-def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, Any]:
+def _run(federation: FederationAgreement, kit: Path, out: Path, seconds: float) -> dict[str, Any]:
     """Run a job and return how it ended."""
     import tempfile
 
@@ -150,7 +142,7 @@ class _Progress:
         self._n_printed, self._status = len(lines), status
 
 
-def summarise_run(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
+def summarise_run(federation: FederationAgreement, out: Path, status: str) -> dict[str, Any]:
     """Return how a run ended, from the files of its server."""
     from fedtrees.federation.log import end_of
 
@@ -173,7 +165,11 @@ def site(
         str, typer.Option("-o", "--out", help="Folder for the site's logs and models.")
     ] = "",
     id: Annotated[
-        str, typer.Option(help="Column that names rows, where others hold more of the same rows.")
+        str,
+        typer.Option(
+            help="Column with the ids of rows, if other sites have further columns of "
+            "the same rows."
+        ),
     ] = "",
     sep: Sep = "",
     decimal: Decimal = "",
@@ -205,7 +201,7 @@ def site(
     path = Path(kit) / "local" / SETTINGS if kit is not None else Path(str(to))
     if server:
         result: dict[str, Any] = {"settings": "", "allowed": []}
-        typer.echo(json.dumps(result) if format.is_json else f"{kit}")
+        emit(result, format, f"{kit}")
         return
     if not csv or not out:
         raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
@@ -224,15 +220,13 @@ def site(
     settings.save(path)
     records = agreement.records_of(folder)
     runs_so_far = {h: len(agreement.runs_of(records, h)) for h in settings.allow}
-    if format.is_json:
-        total = agreement.total_epsilon(records)
-        counts = {
-            "runs": runs,
-            "counted": runs_so_far,
-            "epsilon": total if math.isfinite(total) else None,
-        }
-        typer.echo(json.dumps({"settings": str(path), "allowed": list(settings.allow), **counts}))
-        return
-    typer.echo(str(path))
-    for allowed in settings.allow:
-        typer.echo(agreement.summary(records, allowed, runs))
+    total = agreement.total_epsilon(records)
+    facts = {
+        "settings": str(path),
+        "allowed": list(settings.allow),
+        "runs": runs,
+        "counted": runs_so_far,
+        "epsilon": total if math.isfinite(total) else None,
+    }
+    summaries = [agreement.summary(records, allowed, runs) for allowed in settings.allow]
+    emit(facts, format, "\n".join([str(path), *summaries]))

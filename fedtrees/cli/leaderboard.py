@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import secrets
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import DataDir, Format, Output, RunFolder
 from fedtrees.core.errors import StoreError, UsageError
 
@@ -40,19 +40,15 @@ def submit(
 
     suite = read_text(run, submissions.SUITE)
     if suite is None:
-        raise UsageError(f"{run} holds no run (no {submissions.SUITE})")
+        raise UsageError(f"{run} contains no run (no {submissions.SUITE})")
     with TemporaryDirectory() as folder:
         from fedtrees.experiments.recompute import plan_of
 
         plan_of(suite, f"{run}/{submissions.SUITE}", Path(folder, "run"), data_dir)
     bundle = submissions.write(Path(run), Path(out), by)
     _check(bundle, data_dir, 0, "")
-    if format.is_json:
-        typer.echo(
-            json.dumps({"folder": out, "rows": len(bundle.records), "sha256": bundle.digest})
-        )
-    else:
-        typer.echo(f"{out}  {len(bundle.records):,} rows  sha256 {bundle.digest}")
+    facts = {"folder": out, "rows": len(bundle.records), "sha256": bundle.digest}
+    emit(facts, format, f"{out}  {len(bundle.records):,} rows  sha256 {bundle.digest}")
 
 
 def leaderboard(
@@ -88,7 +84,9 @@ def leaderboard(
     if recompute < 0:
         raise UsageError(f"--recompute {recompute}: give how many, 0 for none")
     if accept and not recompute:
-        raise UsageError("--accept: give --recompute 1 or more; nobody checked the results yet")
+        raise UsageError(
+            "--accept: give --recompute 1 or more, because results are accepted after a check only"
+        )
     if not 0 <= time_limit < 1e8:
         raise UsageError(f"--time-limit {time_limit:g}: give seconds, 0 for no limit")
     with _within(time_limit, folder):
@@ -113,7 +111,7 @@ def leaderboard(
     if accept:
         submissions.accept(Path(folder), bundles)
     result = {"file": str(path), "submissions": len(bundles), "recomputed": recompute, "draw": draw}
-    typer.echo(json.dumps(result) if format.is_json else f"{path}  drawn by {draw}")
+    emit(result, format, f"{path}  drawn by {draw}")
 
 
 @contextlib.contextmanager

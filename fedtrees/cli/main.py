@@ -14,12 +14,10 @@ Exit codes:
 """
 
 import atexit
-import json
 import os
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 # One thread per process. The benchmark starts one process per core, so that additional threads
@@ -45,31 +43,18 @@ import typer
 from fedtrees import __version__
 from fedtrees.cli import (
     advise,
+    audit,
     bench,
-    bound,
     capture,
-    compare,
     explain,
     federate,
-    inspect,
     leaderboard,
-    measure,
-    new,
     paper,
-    table,
+    privacy,
+    registry,
+    results,
+    tables,
     train,
-)
-from fedtrees.cli.options import (
-    Decimal,
-    Details,
-    Format,
-    Margin,
-    Missing,
-    Output,
-    RunFolder,
-    Sep,
-    Sheet,
-    columns_of,
 )
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
 
@@ -89,153 +74,28 @@ _COMPLETE = "_FEDTREES_COMPLETE"
 app.command()(bench.bench)
 app.command()(advise.advise)
 app.command()(train.train)
-app.command("list")(inspect.list_)
-app.command("inspect")(table.inspect)
+app.command("list")(registry.list_)
+app.command("inspect")(tables.inspect)
 app.command()(explain.explain)
-
-
-@app.command()
-def show(
-    run: RunFolder,
-    metric: Annotated[
-        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
-    ] = None,
-    margin: Margin = None,
-    format: Output = Format.TABLE,
-) -> None:
-    """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
-    from fedtrees.cli.results import print_tables, print_verdict
-    from fedtrees.report.findings import analyze_run
-    from fedtrees.report.json_export import summary
-
-    study = analyze_run(Path(run), metric, margin)
-    if format.is_json:
-        typer.echo(json.dumps(summary(study), indent=1))
-    else:
-        print_tables(study, skipped=True)
-        print_verdict(study)
-
-
-app.command()(compare.compare)
+app.command()(results.show)
+app.command()(results.compare)
 app.command()(leaderboard.submit)
 app.command()(leaderboard.leaderboard)
 app.command()(paper.plot)
 app.command()(paper.table)
-
-
-@app.command()
-def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
-    """Write the HTML report of a run again. It is a self-contained file."""
-    from fedtrees.report.leakage import MARGIN
-    from fedtrees.report.page import write_report
-
-    path = str(write_report(run, margin=MARGIN if margin is None else margin))
-    typer.echo(json.dumps({"file": path}) if format.is_json else path)
-
-
-app.command()(new.new)
-app.command()(inspect.check)
-app.command()(measure.measure)
-app.command()(bound.bound)
-
-
-@app.command()
-def audit(
-    model: Annotated[
-        str, typer.Argument(help="A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.")
-    ],
-    own: Annotated[
-        str | None, typer.Option(help="CSV file of training rows the attacker holds.")
-    ] = None,
-    truth: Annotated[
-        str | None, typer.Option(help="CSV file of training rows to look for.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="CSV file of all training rows: can they be told from --reserve?"),
-    ] = None,
-    reserve: Annotated[
-        str | None,
-        typer.Option(help="CSV file of rows of the same population, not trained on."),
-    ] = None,
-    min_child_weight: Annotated[
-        float | None, typer.Option(help="min_child_weight it was trained with, for --data.")
-    ] = None,
-    target: Annotated[str, typer.Option(help="Label column of these files.")] = "",
-    positive: Annotated[str, typer.Option(help="Their positive class.")] = "",
-    categorical: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Their columns of text (repeat or commas): NAME, or NAME=first|second|... in the "
-            "order of the codes if the model does not state its categories."
-        ),
-    ] = None,
-    sep: Sep = "",
-    decimal: Decimal = "",
-    missing: Missing = None,
-    sheet: Sheet = "",
-    scrub: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COPY",
-            help="New .json file for a copy without the statistics that prediction does not need.",
-        ),
-    ] = None,
-    report: Annotated[
-        str | None,
-        typer.Option("--html", "--report", help="Write the findings as a page (.html)."),
-    ] = None,
-    rows: Annotated[
-        int | None,
-        typer.Option(
-            help="Rows of the training table, if known. Counts from leaf values alone then rest on "
-            "a first tree of all of them, without an L1 penalty."
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="eta it was trained with, if known (default: inferred).")
-    ] = None,
-    reg_lambda: Annotated[
-        float | None,
-        typer.Option(
-            help="lambda it was trained with, if known (default: inferred from statistics)."
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
-    details: Details = False,
-    format: Output = Format.TABLE,
-) -> None:
-    """Show what a model file reveals about its training rows. Scrub it, and attack it.
-
-    Counts are printed only if they are certain. --own and --truth score an attack. --data and
-    --reserve measure whether training rows can be recognised.
-    """
-    from fedtrees.audit.exposure import Known
-    from fedtrees.audit.rows import Columns
-    from fedtrees.cli import audit as command
-    from fedtrees.experiments.table_spec import parse_reading
-
-    background = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
-    columns = Columns(
-        target=target,
-        categorical=tuple(columns_of(categorical)),
-        positive=positive or None,
-        reading=parse_reading(sep, decimal, missing, sheet),
-    )
-    shown = command.Show(format.is_json, details)
-    membership_files = command.MembershipFiles(data, reserve, min_child_weight)
-    command.run(
-        model, own, truth, columns, scrub, report, background, seed, shown, membership_files
-    )
-
-
+app.command()(results.report)
+app.command()(registry.new)
+app.command()(registry.check)
+app.command()(privacy.measure)
+app.command()(privacy.bound)
+app.command()(audit.audit)
 app.command()(capture.capture)
 app.command()(capture.attack)
 app.command()(capture.diff)
 app.command()(federate.federate)
 app.command()(federate.site)
-app.command()(inspect.fetch)
-app.command()(inspect.doctor)
+app.command()(tables.fetch)
+app.command()(registry.doctor)
 
 
 def _version(value: bool) -> None:
@@ -248,11 +108,13 @@ def _version(value: bool) -> None:
 def _completion(shell: str | None) -> None:
     """Print the completion script of a shell and exit."""
     if shell is not None:
-        from typer.completion import get_completion_script
+        from typer.completion import get_completion_script  # type: ignore[attr-defined]
 
         check_known("shell", shell, _SHELLS)
-        names = {"prog_name": app.info.name, "complete_var": _COMPLETE}
-        typer.echo(get_completion_script(shell=shell, **names))
+        script = get_completion_script(
+            prog_name=str(app.info.name), complete_var=_COMPLETE, shell=shell
+        )
+        typer.echo(script)
         raise typer.Exit
 
 
@@ -278,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the command line and exit with its code. An error is one line on stderr."""
     code: Any = 0
     if _COMPLETE in os.environ:  # a shell requests completions
-        from typer.completion import completion_init
+        from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
     words = list(sys.argv[1:] if arguments is None else arguments)

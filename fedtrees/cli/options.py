@@ -6,16 +6,12 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_names
 from fedtrees.experiments.options import BenchOptions
-
-if TYPE_CHECKING:
-    from fedtrees.protocols.base import Protocol
 
 
 class Format(StrEnum):
@@ -126,18 +122,3 @@ RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 def columns_of(texts: Sequence[str] | None) -> list[str]:
     """Return the column names of an option that can be repeated and can contain commas."""
     return split_names(texts or ())
-
-
-def check_clients(clients: int) -> None:
-    """Raise `UsageError` if there is no client."""
-    if clients < 1:
-        raise UsageError(f"--clients {clients}: a federation needs at least one client")
-
-
-def check_parties(protocol: Protocol, clients: int) -> None:
-    """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
-    if len(protocol.roles(clients)) < 2:
-        raise UsageError(
-            f"--clients {clients}: {protocol.name!r} would be one party that trains alone; give 2 "
-            "or more (it counts all parties that hold data)"
-        )

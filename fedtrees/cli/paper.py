@@ -1,12 +1,12 @@
 """The `plot` and `table` commands, whose results are made for papers."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
@@ -53,11 +53,9 @@ def plot(
     if out is None and len(runs) > 1:
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(split_names, (data, threat, protocol)))
-    path = draw(
-        runs, out or Path(runs[0]) / "frontier.html", metric, utility,
-        chosen=chosen, width=width, labels=named(label),
-    )  # fmt: skip
-    typer.echo(json.dumps({"file": str(path)}) if format.is_json else path)
+    options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
+    path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
+    emit({"file": str(path)}, format, str(path))
 
 
 def table(
@@ -81,7 +79,7 @@ def table(
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
         path = str(write_table(paper_table, out))
-        typer.echo(json.dumps({"file": path}) if format.is_json else path)
+        emit({"file": path}, format, path)
     elif format.is_json:
         typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:

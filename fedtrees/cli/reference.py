@@ -11,15 +11,24 @@ import typer
 
 from fedtrees.core.party import Behaviour, Party
 from fedtrees.core.registry import register
-from fedtrees.core.results import COLUMNS, OTHERS, Measure
+from fedtrees.core.results import COLUMNS, CONTEXT, OTHERS, Measure
 from fedtrees.core.secure_sum import ClientAggregator
 
+_PLACES = {
+    "rows": "## Columns of `rows.csv`",
+    "contexts": "## Further columns of `contexts.csv`",
+    "columns": "## Columns that follow from the key (`columns.csv`)",
+}
 BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -->"
 
 
 def columns() -> str:
-    """Return the description of ``rows.csv`` as Markdown: its columns, and the keys of metrics."""
-    parts = ["\\\n".join(f"`{c.name}`: {c.meaning}" for c in COLUMNS), "", "## Keys", ""]
+    """Return the description of the results as Markdown: the columns, and the keys of metrics."""
+    parts = []
+    for place, head in _PLACES.items():
+        placed = (c for c in (CONTEXT, *COLUMNS) if c.place == place)
+        parts += [head, "", "\\\n".join(f"`{c.name}`: {c.meaning}" for c in placed), ""]
+    parts += ["## Keys", ""]
     for name in register.names("metric"):
         metric: Any = register.get("metric", name)
         parts.append(f"- **{name}**: {_keys(metric.measures)}")

@@ -1,14 +1,53 @@
-"""Print the results of a run in a terminal."""
+"""The `show`, `report` and `compare` commands: print the results of runs, and their differences."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedtrees.cli.inspect import console
-from fedtrees.report.findings import RunAnalysis
+import typer
+
+from fedtrees.cli.console import console, emit
+from fedtrees.cli.options import Format, Margin, Output, RunFolder
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    from fedtrees.report.compare import Change, Comparison
+    from fedtrees.report.findings import RunAnalysis
+
+
+def show(
+    run: RunFolder,
+    metric: Annotated[
+        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
+    ] = None,
+    margin: Margin = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
+    from fedtrees.report.findings import analyze_run
+    from fedtrees.report.json_export import summary
+
+    study = analyze_run(Path(run), metric, margin)
+
+    def print_run() -> None:
+        print_tables(study, skipped=True)
+        print_verdict(study)
+
+    emit(lambda: summary(study), format, print_run)
+
+
+def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
+    """Write the HTML report of a run again. It is a self-contained file."""
+    from fedtrees.report.leakage import MARGIN
+    from fedtrees.report.page import write_report
+
+    path = str(write_report(run, margin=MARGIN if margin is None else margin))
+    emit({"file": path}, format, path)
 
 
 def print_tables(study: RunAnalysis, *, skipped: bool = False) -> None:
@@ -46,3 +85,124 @@ def print_verdict(study: RunAnalysis, out: Console | None = None) -> None:
         entry = Text(line.wrapped(min(out.width, SCREEN_COLUMNS)))
         entry.stylize("bold", 0, len(line.label))
         out.print(entry, soft_wrap=True)
+
+
+# Numbers of lines, so that the output fits on a screen.
+_MOST_LEAKS, _MOST_PRICES, _MOST_INPUTS = 6, 4, 6
+_LONGEST = 40  # characters of an input that are printed
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="A run folder.")],
+    after: Annotated[list[str], typer.Argument(help="Others, each compared with the one before.")],
+    format: Output = Format.TABLE,
+) -> None:
+    """Show the differences between runs, paired by cell and seed.
+
+    Several runs are compared in order.
+
+    A leak is the advantage of the strongest attack on each seed. Only attacks that both runs
+    finished are considered.
+    """
+    from fedtrees.report.compare import compare as compared
+
+    steps = [compared(*pair) for pair in pairwise([before, *after])]
+    comparisons = [step.as_json() for step in steps]
+    facts = comparisons if len(steps) > 1 else comparisons[0]
+    emit(facts, format, lambda: _print_comparison(steps))
+
+
+def _print_comparison(steps: Sequence[Comparison]) -> None:
+    """Print the differences between two runs, or a line for each of several steps."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out = console()
+    if len(steps) > 1:
+        out.print(_comparison_history(steps))
+        return
+    (step,) = steps
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column(overflow="fold")
+    for key, text in _comparison_lines(step):
+        grid.add_row(key, Text(text))
+    out.print(grid)
+    out.print(step.verdict, markup=False)
+
+
+def _comparison_history(steps: Sequence[Comparison]) -> Table:
+    """Return a table with a line for each run after the first: its inputs and the changes."""
+    from rich.table import Table
+    from rich.text import Text
+
+    history = Table(box=None, pad_edge=False)
+    for head in ("run", "inputs", "leaks", "utility", "most"):
+        history.add_column(head, overflow="fold")
+    for step in steps:
+        changes = (step.leaks, [c for c in step.differing if c.threat]), (
+            step.utility, [c for c in step.differing if not c.threat])  # fmt: skip
+        counted = [_count_changes(len(every), differing) for every, differing in changes]
+        history.add_row(*map(Text, (step.runs[1], _format_inputs(step), *counted, step.verdict)))
+    return history
+
+
+def _comparison_lines(comparison: Comparison) -> Iterator[tuple[str, str]]:
+    """Yield the lines about one comparison."""
+    from fedtrees.core.errors import many
+
+    cells = [f"{many(comparison.common, 'cell')} of both"]
+    for run, (n, by) in zip(comparison.runs, comparison.only, strict=True):
+        cells += [f"{n:,} only in {run}{f' ({by})' if by else ''}"] * bool(n)
+    yield "cells", "; ".join(cells)
+    if comparison.ended:
+        yield "ended", "; ".join(f"{how}: {n:,}" for how, n in comparison.ended.items())
+    yield "inputs", _format_inputs(comparison)
+    leaks = [c for c in comparison.differing if c.threat]
+    prices = [c for c in comparison.differing if not c.threat]
+    yield from _change_lines("leaks", len(comparison.leaks), leaks, _MOST_LEAKS)
+    yield from _change_lines("utility", len(comparison.utility), prices, _MOST_PRICES)
+
+
+def _format_inputs(comparison: Comparison) -> str:
+    """Write the differences between the inputs."""
+    inputs = [f"{k} {_shorten(a)} → {_shorten(b)}" for k, (a, b) in comparison.inputs.items()]
+    more = [f"{len(inputs) - _MOST_INPUTS} more (--format json)"] * (len(inputs) > _MOST_INPUTS)
+    return "; ".join([*inputs[:_MOST_INPUTS], *more]) or "the same"
+
+
+def _change_lines(
+    name: str, compared: int, changes: Sequence[Change], limit: int
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines about leaks or utility."""
+    yield name, _count_changes(compared, changes)
+    for change in changes[:limit]:
+        yield "", str(change)
+    if len(changes) > limit:
+        yield "", f"{len(changes) - limit:,} more: --format json"
+
+
+def _count_changes(compared: int, changes: Sequence[Change]) -> str:
+    """Count the changes by their direction."""
+    clear = [c.worse for c in changes if c.clear]
+    worse = sum(w > 0 for w in clear)
+    counts = {
+        "the same": compared - len(changes),
+        "clearly worse": worse,
+        "clearly better": len(clear) - worse,
+        "not settled": len(changes) - len(clear),
+    }
+    texts = [
+        f"{compared:,} compared",
+        *(f"{n:,} {direction}" for direction, n in counts.items() if n),
+    ]
+    # If results differ by chance only, one in twenty intervals excludes zero.
+    if clear and len(changes) >= 20:
+        texts.append("one in twenty would be clear by chance")
+    return ", ".join(texts)
+
+
+def _shorten(value: Any) -> str:
+    """Shorten a value."""
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

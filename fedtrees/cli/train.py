@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import Format, Output, check_clients, check_parties, takes
+from fedtrees.cli.console import emit
+from fedtrees.cli.options import Format, Output, takes
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
-from fedtrees.experiments.options import clients_of_table, load_plugins, reference_of, tell
+from fedtrees.experiments.options import (
+    check_clients,
+    check_parties,
+    clients_of_table,
+    load_plugins,
+    reference_of,
+    tell,
+)
 from fedtrees.experiments.table_spec import TABLE_OPTIONS, parse_table_options
 
 if TYPE_CHECKING:
@@ -40,11 +47,15 @@ def train(
         str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients (default: 3, or as the table tells).")
+        int | None, typer.Option(help="Number of clients (default: 3, or as the table states).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random but noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of all randomness except noise.")] = 0,
     noise_from: Annotated[
-        str, typer.Option(help="system, or seed: a run to repeat, whose noise protects nobody.")
+        str,
+        typer.Option(
+            help="Source of noise: system, or seed for a repeatable run whose noise "
+            "gives no protection."
+        ),
     ] = "system",
     out: Annotated[
         str | None,
@@ -97,10 +108,11 @@ def train(
             dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
         )
     began = time.perf_counter()
+    # The training refuses any other source of noise.
+    options: dict[str, Any] = {"defense": composed, "seed": seed, "noise_from": noise_from}
     training = train_federation(
-        protocol_instance, federation.local_data, federation.schema, defense=composed, seed=seed,
-        noise_from=noise_from,
-    ).to_rely_on()  # fmt: skip
+        protocol_instance, federation.local_data, federation.schema, **options
+    ).to_rely_on()
     seconds = time.perf_counter() - began
     facts = {
         "protocol": str(protocol_spec),
@@ -121,10 +133,7 @@ def train(
         except OSError as err:
             raise DataError(f"cannot write the transcript {transcript}: {err.strerror}") from err
         facts["transcript"] = transcript
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        _print(facts)
+    emit(facts, format, lambda: _print(facts))
 
 
 def _specs(
@@ -135,7 +144,11 @@ def _specs(
 
     protocols, partitions = parse_grid(protocol), parse_grid(partition)
     defenses = parse_composed(defense or ("none",))
-    parsed = {"protocol": protocols, "defense": defenses, "partition": partitions}
+    parsed: dict[str, Sequence[Any]] = {
+        "protocol": protocols,
+        "defense": defenses,
+        "partition": partitions,
+    }
     for name, specs in parsed.items():
         if len(specs) != 1:
             several = "compose them with +" if name == "defense" else "a grid is for fedtrees bench"
@@ -153,7 +166,9 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
     if transcript and Path(transcript).suffix != ".npz":
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
-        raise UsageError(f"--out {out}: nobody holds the model of {protocol.name!r} whole")
+        raise UsageError(
+            f"--out {out}: no party has the complete model of {protocol.name!r}; omit --out"
+        )
     suffix, kind = protocol.info.model_file
     if out and Path(out).suffix != suffix:
         raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
@@ -195,7 +210,10 @@ def _print(facts: Mapping[str, Any]) -> None:
     if facts["claimed"] != "none" or facts["spent"] != "none":
         lines["defense"] += f" (claims {facts['claimed']}, spent {facts['spent']})"
         if facts["noise_from"] == "seed":
-            lines["noise"] = "from the seed: who tries seeds draws it again, no bound by it holds"
+            lines["noise"] = (
+                "from the seed: the noise can be drawn again from the seed, so that no "
+                "guarantee holds"
+            )
     for name, value in facts["utility"].items():
         lines[f"test {name}"] = "undefined" if value is None else f"{value:.4f}"
     lines["trees"] = facts["trees"]

@@ -32,8 +32,8 @@ from fedtrees.conformance.samples import (
     views_without_truth,
 )
 from fedtrees.core.attack import Attack
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import FedtreesError, ProtocolError
-from fedtrees.core.guess import Guess, Records
 from fedtrees.core.local_data import LocalData, over_clients, stacked
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Unfit
@@ -64,9 +64,10 @@ def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
-    effects = attacks().describe(str(file), digests[str(file)], bait=True).did
-    effects = dict.fromkeys([*(plugin.did if isinstance(plugin, Elsewhere) else ()), *effects])
-    yield Finding("its import does nothing but register", not effects, "; ".join([*effects][:6]))
+    during_import = attacks().describe(str(file), digests[str(file)], bait=True).did
+    before = plugin.did if isinstance(plugin, Elsewhere) else ()
+    effects = dict.fromkeys([*before, *during_import])
+    yield Finding("its import only registers classes", not effects, "; ".join([*effects][:6]))
 
 
 def imports_of(attack: Attack) -> set[str]:
@@ -125,7 +126,7 @@ def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Findin
             kind.__name__
             for kind in sent - {*run.protocol.info.message_types, *_published_types(run)}
         )
-        rule = f"{name}: it sends messages of the protocol alone"
+        rule = f"{name}: it sends only messages of the protocol"
         yield Finding(rule, not other, ", ".join(other))
     yield Finding("it takes the place of a party of at least one protocol", ran)
 
@@ -184,7 +185,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     """
     reached = sorted(imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
-    yield Finding("it imports nothing that holds truth", not bad, ", ".join(bad))
+    yield Finding("it imports no module with ground truth", not bad, ", ".join(bad))
     ran = False
     views = (*views_without_truth(protocols), *(blind_views() if attack.blind else ()))
     views += tuple(views_that_tell(attack, protocols))

@@ -10,6 +10,7 @@ from typing import Any
 from fedtrees.bounds.ceilings import pool_types, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, views
+from fedtrees.conformance.channel_check import Seen, find_departures, find_expansions, record_hooks
 from fedtrees.conformance.samples import (
     Finding,
     carries_nothing,
@@ -19,7 +20,6 @@ from fedtrees.conformance.samples import (
     sample_table,
     sample_training,
 )
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
@@ -27,7 +27,7 @@ from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.channel_check import Seen, find_departures, find_expansions, record_hooks
+from fedtrees.core.wire import encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
@@ -148,7 +148,10 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     swapped = [1, 4]  # tables with rows of types 0 and 1 in both orders
     (view,) = views(tiny, [opens], swapped)
     apart = splits(view, pool_types(tables)[swapped])[1]
-    rule = f"{protocol.name}: the sums that it opens tell rows, and not who holds them"
+    rule = (
+        f"{protocol.name}: the sums that it reveals depend on the rows, and not on their "
+        "distribution over parties"
+    )
     yield Finding(rule, not apart)
 
 

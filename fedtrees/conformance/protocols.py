@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.conformance.channel_check import Seen, find_departures, pair_with_exact_run
+from fedtrees.conformance.leak_search import find_foreign_rows
 from fedtrees.conformance.samples import (
     Finding,
     are_equal,
@@ -19,7 +21,6 @@ from fedtrees.conformance.samples import (
     sample_training,
 )
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage, Requirements
 from fedtrees.core.errors import UsageError
@@ -27,8 +28,7 @@ from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
-from fedtrees.experiments.channel_check import Seen, find_departures, pair_with_exact_run
-from fedtrees.experiments.leak_search import find_foreign_rows
+from fedtrees.core.wire import decode, encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
@@ -133,8 +133,8 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
             seen.setdefault(place, []).extend(differences)
     if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for place, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
-        rule = f"what it does to {place} is what it states (`noise_channels`)"
+    for stated, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
+        rule = f"what it does to {stated} is what it states (`noise_channels`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
@@ -177,11 +177,14 @@ def _probe(name: str, called: list[str]) -> Defense:
             called.append(name)
         return rest[0] if isinstance(value, ExampleStage) else value
 
-    limits = {n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS}
+    limits: dict[str, Any] = {
+        n: _LIMITS[n] for n in (name, _NEEDED_LIMITS.get(name)) if n in _LIMITS
+    }
     use: dict[str, Any] = {"requirements": Requirements(**limits)}
     if name in _HOOKS:
         use[name] = hook
-    probe: Defense = dataclass(frozen=True)(type("Probe", (Defense,), use))()
+    kind: Any = dataclass(frozen=True)(type("Probe", (Defense,), use))
+    probe: Defense = kind()
     return probe
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.core.attack import Attack
-from fedtrees.core.codec import encode
+from fedtrees.core.claims import Guess
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
-from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, without_payload
 from fedtrees.core.registry import register
@@ -30,9 +30,9 @@ from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
+from fedtrees.core.wire import encode
 from fedtrees.data.layout import LAYOUTS, lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.leak_search import find_local_values
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
@@ -87,9 +87,8 @@ _SMALL_NETWORK: dict[str, Any] = {"units": 8, "rounds": 8, "lr": 1.0}
 
 def trainable() -> list[str]:
     """Return the protocols whose optional packages are installed."""
-    return [
-        name for name in register.names("protocol") if not register.get("protocol", name).missing()
-    ]
+    protocols: dict[str, Any] = {n: register.get("protocol", n) for n in register.names("protocol")}
+    return [name for name, protocol in protocols.items() if not protocol.missing()]
 
 
 def sample_table(seed: int = 0, rows: int = 240) -> tuple[Table, Schema]:
@@ -206,7 +205,7 @@ def views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[
             with contextlib.suppress(UsageError):
                 principals = Threat.parse(threat).principals(roles)
                 case = Case(local_data, roles, principals, training.schema, Streams(3), threat)
-                knowledge = {"known_rows": case.known, "entries": case.entries}
+                knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
                 yield f"{name}, {threat}", view_of(training, principals, local_data, **knowledge)
 
 

@@ -1,7 +1,7 @@
 """Attacks: pure functions from a view to a guess.
 
 An attack receives the view of its adversary (`fedtrees.core.view`) and a random generator, and
-returns claims about the victims' local data (`fedtrees.core.guess`). Metrics compare the claims
+returns claims about the victims' local data (`fedtrees.core.claims`). Metrics compare the claims
 with the ground truth, which no attack can access.
 """
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.claims import Claim, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View

@@ -158,6 +158,10 @@ class Registry:
             )
         return self._known[kind][name]
 
+    def summary(self, kind: str, name: str) -> str:
+        """Return the first line of the docstring of a class or function."""
+        return (inspect.getdoc(self.get(kind, name)) or "").split("\n")[0]
+
     def make(self, kind: str, spec: Spec) -> Any:
         """Create the object that a spec describes.
 

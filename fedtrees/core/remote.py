@@ -1,51 +1,20 @@
-"""Lines: calls from a network to a host on another machine, as bytes. Pickle is never used.
+"""Calls from a network to the host of a party on another machine, as bytes.
 
-A frame consists of a JSON header and an encoded message, whose bytes are those that the transcript
-counts.
+`RemoteHost` has the methods of a `Host`, and sends each call to a `HostServer` on the other
+machine, which executes it. Calls and results are written by `fedtrees.core.wire`. Their messages
+have the bytes that the transcript counts.
 """
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fedtrees.core.codec import decode, encode
-from fedtrees.core.errors import DataError, PartyError, ProtocolError
+from fedtrees.core.errors import PartyError, ProtocolError
 from fedtrees.core.host import Host, Reply
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import BudgetEvent
-
-_MAGIC = b"FTL1"
-_PREFIX = len(_MAGIC) + 4
-
-
-def framed(header: Mapping[str, Any], message: Message | None = None) -> bytes:
-    """Return a frame with a header and, optionally, a message."""
-    text = json.dumps(header, separators=(",", ":")).encode()
-    body = b"" if message is None else encode(message)
-    return b"".join([_MAGIC, struct.pack("<I", len(text)), text, body])
-
-
-def unframed(blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header of a frame, and the bytes of its message, which may be empty.
-
-    Raises
-    ------
-    DataError
-        If the bytes are not a frame.
-    """
-    if len(blob) < _PREFIX or blob[: len(_MAGIC)] != _MAGIC:
-        raise DataError(f"not a frame: it starts with {blob[:4]!r}")
-    end = _PREFIX + struct.unpack_from("<I", blob, len(_MAGIC))[0]
-    try:
-        header = json.loads(blob[_PREFIX:end])
-    except (ValueError, RecursionError) as err:
-        raise DataError("malformed frame: its header is no JSON, or is nested too deep") from err
-    if end > len(blob) or not isinstance(header, dict):
-        raise DataError("malformed frame: its header is cut off, or no object")
-    return header, blob[end:]
+from fedtrees.core.wire import decode, read_call, write_call
 
 
 class HostServer:
@@ -85,14 +54,14 @@ class HostServer:
                 # After a failure the state of the host is undefined, so that it answers no further
                 # call.
                 self._stopped = type(err).__name__
-        return framed({"error": self._stopped})
+        return write_call({"error": self._stopped})
 
     def _answered(self, blob: bytes) -> bytes:
         """Execute the call in a frame. Exceptions are handled by `call`."""
-        header, body = unframed(blob)
+        header, body = read_call(blob)
         operation, why = header.get("does"), str(header.get("why", ""))
         if operation == "ledgers":
-            return framed({"ledgers": self._host.ledgers()})
+            return write_call({"ledgers": self._host.ledgers()})
         if operation == "spent":
             reply = self._host.spent()
         elif operation == "seal":
@@ -115,7 +84,7 @@ class HostServer:
             "events": [vars(event) for event in reply.events],
             "acted": sorted(reply.acted),
         }
-        return framed(reply_header, reply.message)
+        return write_call(reply_header, reply.message)
 
 
 class RemoteHost:
@@ -167,7 +136,7 @@ class RemoteHost:
 
         Raises `PartyError` if the party stopped the run.
         """
-        result, body = unframed(self._send(framed(header, message)))
+        result, body = read_call(self._send(write_call(header, message)))
         if "error" in result:
             raise PartyError(
                 f"{self.name!r} stopped the run ({str(result['error'])[:60]}); its own log says why"

@@ -26,7 +26,7 @@ import numpy as np
 
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.values import pack
+from fedtrees.core.wire import pack
 
 T = TypeVar("T")
 Computation = Callable[[Table, Schema, np.random.Generator], T]
@@ -59,7 +59,7 @@ def computed_once(function: Computation[T]) -> Computation[T]:
     """Mark a function of rows, a schema and a random generator as one that the bench computes.
 
     The function has to be deterministic given its arguments, and its result has to be a value that
-    `fedtrees.core.values.pack` accepts.
+    `fedtrees.core.wire.pack` accepts.
     """
 
     @wraps(function)

@@ -1,16 +1,24 @@
-"""The format of ``rows.csv``, the table of all results of a run.
+"""The format of the results of a run, one measurement per row.
 
-`COLUMNS` describes its columns, and how their values are written and read. `Measure` describes one
+`COLUMNS` describes the columns, and how their values are written and read. `Measure` describes one
 key of the column ``metric``: its unit, its direction, the class of the leak, and its wording in
 reports. `measures` returns all measures by key, those of metrics included.
+
+A run stores its results in three files (`write_tables`), because most columns repeat long texts.
+``rows.csv`` has the measurements. ``contexts.csv`` has one record for each different combination of
+the columns that many measurements share, for example the parameters of a training and the privacy
+budget that it spent. The column ``context`` joins the two:
+``pandas.merge(rows, contexts, on="context")``. ``columns.csv`` describes all columns, and states
+unit and class of each key. `fedtrees.report.results.load_rows` returns the complete table.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -23,6 +31,7 @@ from fedtrees.core.registry import register
 
 Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
+Place = Literal["rows", "contexts", "columns"]
 # Larger integers cannot be represented exactly by a float.
 MOST_WHOLE = 2**53 - 1
 #: Names of the baselines that each label-holding party trains on its local data: its rows
@@ -43,12 +52,16 @@ class Column:
         sequence of `Guarantee`, None if nothing is claimed.
     later : bool
         Whether runs of earlier releases lack the column.
+    place : {"rows", "contexts", "columns"}
+        File that contains its values: ``rows.csv``, ``contexts.csv``, or ``columns.csv`` if the
+        value follows from the key of the measure.
     """
 
     name: str
     meaning: str
     kind: Kind = "text"
     later: bool = False
+    place: Place = "contexts"
 
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a missing number.
@@ -101,55 +114,86 @@ class Column:
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 COLUMNS = (
-    Column("run", "folder of the run"),
-    Column("dataset", "table"),
-    Column("partition", "how its rows or columns are spread over parties"),
-    Column("protocol", "protocol; of a reference, who trains alone"),
-    Column("protocol_params", "its parameters; of a reference, the protocol with them"),
-    Column("defense", "defense, none for the undefended run"),
-    Column("defense_params", "its parameters, by part"),
-    Column("threat", "whose view is attacked, as on the command line"),
-    Column("adversary", "their roles"),
-    Column("access", "what they have: messages or the model; queries, collusion, known values"),
-    Column("attack", "attack; blind, of who sees nothing"),
-    Column("attack_params", "its parameters; of a blind row, one of several guesses"),
+    Column("run", "name of the run folder"),
+    Column("dataset", "name of the table"),
+    Column("partition", "how rows or columns are distributed over the parties"),
+    Column("protocol", "protocol; of a reference, the name of the baseline", place="rows"),
+    Column("protocol_params", "its parameters; of a reference, the protocol with its parameters"),
+    Column("defense", "defense, or none for the undefended run", place="rows"),
+    Column("defense_params", "its parameters, separated by ; for the parts of a composition"),
+    Column("threat", "the adversary, as on the command line"),
+    Column("adversary", "roles of the adversary"),
+    Column(
+        "access",
+        "access of the adversary: messages or the model; queries, collusion, known values",
+    ),
+    Column("attack", "attack, or blind for the blind baseline", place="rows"),
+    Column("attack_params", "its parameters; of a blind row, the name of one of several guesses"),
     Column("seed", "seed of the federation and of all randomness", "whole"),
-    Column("pair_id", "equal where one federation's held-out rows score all"),
+    Column("pair_id", "equal for all rows that are scored on the same held-out rows"),
     Column(
         "stage",
-        "train, cheated (somebody does), attack, blind, adversary (which attacks apply) or "
-        "reference",
+        "train, cheated (a training with a cheating party), attack, blind, adversary (which "
+        "attacks apply) or reference",
     ),
-    Column("status", "ok, failed, timeout, skipped, or no-claim (the attack found nothing)"),
+    Column("status", "ok, failed, timeout, skipped, or no-claim (the attack submitted no guess)"),
     Column(
         "state_code", "ok, skip, unfit, limit, failed, timeout, undefined or no-claim", later=True
     ),
     Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
-    Column("reason_args", "its arguments, as JSON", later=True),
-    Column("reason", "the same as a sentence"),
-    Column("blind_guess", "of a blind row, whose guess is the best", later=True),
-    Column("metric", "what was measured: a key below"),
-    Column("part", "of which column, type of message, operation, ..."),
-    Column("value", "the measurement", "number"),
-    Column("unit", "its unit"),
-    Column("measure_class", "whom it is about: person, guess, group; else utility, cost, ..."),
-    Column("n", "rows or cells that a share is of", "number"),
-    Column("error", "standard error, where some of the rows were scored", "number"),
-    Column("certain", "1 where the attack vouches for its claim, else 0", "number"),
-    Column("blind", "score of the same adversary that sees nothing", "number"),
-    Column("advantage", "(value - blind) / (best - blind)", "number"),
-    Column("population", "score of the population baseline (held-out rows alone)", "number"),
-    Column("beyond", "(value - population) / (best - population)", "number"),
-    Column("ceiling", "score that no attack can exceed", "number"),
+    Column("reason_args", "arguments of the code, as JSON", later=True),
+    Column("reason", "the same reason as a sentence"),
+    Column(
+        "blind_guess",
+        "of a blind row, the name of the guess with the best value",
+        later=True,
+        place="rows",
+    ),
+    Column("metric", "what was measured: a key below", place="rows"),
+    Column("part", "column, type of message, operation, ... that the value is about", place="rows"),
+    Column("value", "the measurement", "number", place="rows"),
+    Column("unit", "unit of the value", place="columns"),
+    Column(
+        "measure_class",
+        "subject of the measure: person, guess or group of a leak; utility, cost, meta or "
+        "diagnostic",
+        place="columns",
+    ),
+    Column("n", "number of rows or cells that a share refers to", "number", place="rows"),
+    Column(
+        "error",
+        "standard error, if only a sample of the rows was scored",
+        "number",
+        place="rows",
+    ),
+    Column(
+        "certain", "1 if the attack declares its claim as certain, else 0", "number", place="rows"
+    ),
+    Column("blind", "score of the same adversary with an empty transcript", "number", place="rows"),
+    Column("advantage", "(value - blind) / (best - blind)", "number", place="rows"),
+    Column(
+        "population",
+        "score of the population baseline: a guess from held-out rows only",
+        "number",
+        place="rows",
+    ),
+    Column("beyond", "(value - population) / (best - population)", "number", place="rows"),
+    Column("ceiling", "score that no attack can exceed", "number", place="rows"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),
-    Column("spent", "guarantee by the noise that was drawn", "guarantee"),
-    Column("measured", "lower bound that an audit found, and the most it could have", "guarantee"),
-    Column("bytes_up", "bytes to the coordinator, of the training", "number"),
-    Column("bytes_down", "bytes from the coordinator, of the training", "number"),
+    Column("spent", "guarantee that follows from the noise that was drawn", "guarantee"),
+    Column(
+        "measured",
+        "lower bound that an audit measured, and the largest bound that it could have measured",
+        "guarantee",
+    ),
+    Column("bytes_up", "bytes sent to the coordinator during the training", "number"),
+    Column("bytes_down", "bytes sent by the coordinator during the training", "number"),
     Column("rounds", "rounds of communication", "number"),
-    Column("seconds", "wall-clock seconds of the cell", "number"),
-    Column("version", "of fedtrees"),
+    Column("seconds", "wall-clock seconds of the training or the attack", "number"),
+    Column("version", "version of fedtrees"),
 )
+#: Column of ``rows.csv`` and ``contexts.csv`` that joins them.
+CONTEXT = Column("context", "name of a record of contexts.csv", place="rows")
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 
@@ -176,12 +220,69 @@ def is_result(row: Mapping[str, Any]) -> bool:
 
 
 def write(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return plain rows as CSV with a header."""
+    """Return plain rows as one table in CSV with a header, as a submission contains it."""
+    return _write_csv([column.name for column in COLUMNS], rows)
+
+
+def _write_csv(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return the named columns of rows as CSV with a header."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(_BY_NAME), lineterminator="\n")
+    writer = csv.DictWriter(out, names, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
+
+
+def write_tables(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the files in which a run stores plain rows, by name.
+
+    A column that belongs to ``columns.csv`` is written to ``rows.csv`` if a value differs from the
+    one that its key declares.
+
+    Returns
+    -------
+    texts : dict of str to str
+        The contents of ``contexts.csv``, ``rows.csv`` and ``columns.csv``, in the order in which
+        they must be written: every context of a row exists before the row.
+    """
+    full_rows = [{**dict.fromkeys(_BY_NAME), **row} for row in rows]
+    of_keys = {key: (m.unit, m.klass) for key, m in measures().items()} | {"": ("", "")}
+    follows = all(
+        (row["unit"] or "", row["measure_class"] or "") == of_keys.get(row["metric"] or "")
+        for row in full_rows
+    )
+    in_rows = [
+        c.name for c in COLUMNS if c.place == "rows" or (c.place == "columns" and not follows)
+    ]
+    shared = [c.name for c in COLUMNS if c.place == "contexts"]
+    keys = [tuple(row[name] for name in shared) for row in full_rows]
+    names = _name_contexts(dict.fromkeys(keys))
+    contexts = [{"context": names[key], **dict(zip(shared, key, strict=True))} for key in names]
+    for row, key in zip(full_rows, keys, strict=True):
+        row["context"] = names[key]
+    return {
+        "contexts.csv": _write_csv(["context", *shared], contexts),
+        "rows.csv": _write_csv(["context", *in_rows], full_rows),
+        "columns.csv": described(),
+    }
+
+
+def _name_contexts(contexts: Iterable[tuple[Any, ...]]) -> dict[tuple[Any, ...], str]:
+    """Return a short name for each context.
+
+    The name is a digest of the values, so that a record of ``rows.csv`` never refers to another
+    context of an older ``contexts.csv``. It has letters only, because programs that guess the types
+    of columns take some digests for numbers.
+    """
+    letters = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+    digests = {
+        context: hashlib.sha256(repr(context).encode()).hexdigest().translate(letters)
+        for context in contexts
+    }
+    length = 6
+    while len({digest[:length] for digest in digests.values()}) < len(digests):
+        length += 1
+    return {context: digest[:length] for context, digest in digests.items()}
 
 
 Klass = Literal["person", "guess", "group", "utility", "cost", "meta", "diagnostic"]
@@ -364,11 +465,11 @@ def measure(key: str) -> Measure:
 
 
 def described() -> str:
-    """Return ``columns.csv``: the meaning of each column of ``rows.csv``, and of each key."""
+    """Return ``columns.csv``: the meaning of each column of the results, and of each key."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["column", "metric", "meaning", *(f.name for f in _DESCRIBED)])
-    writer.writerows([c.name, "", c.meaning] for c in COLUMNS)
+    writer.writerows([c.name, "", c.meaning] for c in (CONTEXT, *COLUMNS))
     for m in measures().values():
         writer.writerow(["metric", m.key, m.name, *(_text(getattr(m, f.name)) for f in _DESCRIBED)])
     return out.getvalue()

@@ -33,10 +33,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, EquivocationError, ProtocolError
 from fedtrees.core.messages import AnyMessage, Message, Sealed, seal_sums
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 
 # A float is represented by twelve signed digits of 32 bits, in units of 2^-192. Every digit is
 # smaller than 2^32 in absolute value, so that the sum of up to 2^31 of them fits an int64. Such

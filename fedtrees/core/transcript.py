@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message, check_fields
+from fedtrees.core.wire import decode, encode, encoded_size
 
 _VERSION = 3
 #: Role and name of the recipient of a released model.

@@ -14,7 +14,7 @@ from typing import Any
 
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import FedtreesError, UsageError, listed
-from fedtrees.core.limits import TimeLimit, limited_if_possible
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
@@ -26,19 +26,19 @@ from fedtrees.experiments.environment import (
     missing_extras,
     missing_modules,
 )
-from fedtrees.experiments.evaluate import make_defense, parts_of, seen
-from fedtrees.experiments.federation import Federation, federation_of, load_dataset
-from fedtrees.experiments.plan import FederationConfig
+from fedtrees.experiments.evaluate import parts_of, seen
+from fedtrees.experiments.federation import federation_of, load_dataset
+from fedtrees.experiments.plan import FederationConfig, Task
+from fedtrees.experiments.preview import limit_size, preview
 from fedtrees.experiments.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
-from fedtrees.protocols.training import Training, train
+from fedtrees.protocols.training import Training
 
 MAX_PROTOCOLS = 2  # number of protocols that are added for one named item
 MAX_DEFENSES = 5  # number of defenses up to which defenses are added for a protocol
 #: Upper limits of the size of added protocols, as in the default suite.
 SIZE = {"trees": 10, "max_depth": 4}
-_BRIEF = {"trees": 2}  # size of a training that shows which attacks apply
 #: Table for protocols whose `example` does not declare the ranges of all columns.
 TABLE = DataRef("digits[rows=300]")
 
@@ -119,7 +119,8 @@ class _SuiteCompletion:
     seed: int
     data_dir: str | None
     time_limit: float
-    cache: dict[Any, Any] = field(default_factory=dict)  # trainings and applicability
+    trainings: dict[Task, Training] = field(default_factory=dict)  # short trainings
+    applicability: dict[tuple[str, ...], Reason] = field(default_factory=dict)
 
     def grids(self) -> list[Grid]:
         """Return the grids to run, each once."""
@@ -209,10 +210,9 @@ class _SuiteCompletion:
 
     def _tables(self, protocol: Spec) -> tuple[DataRef, ...]:
         """Return the tables of the suite, or tables that the protocol and named defenses accept."""
-        given_data, example = (
-            self.suite_grids[0].data,
-            register.get("protocol", protocol.name).info.example_dataset,
-        )  # type: ignore[attr-defined]
+        given_data = self.suite_grids[0].data
+        instance: Protocol = register.make("protocol", protocol)
+        example = instance.info.example_dataset
         if "data" in self.options:
             return given_data
         usual = (
@@ -311,7 +311,7 @@ class _SuiteCompletion:
     def _base_grid(self, protocol: Spec) -> Grid:
         """Return a grid for a protocol that is in no grid of the suite, from all grids together."""
         first = self.suite_grids[0]
-        every = {
+        every: dict[str, Any] = {
             axis: tuple(dict.fromkeys(v for g in self.suite_grids for v in getattr(g, axis)))
             for axis in AXES
         }
@@ -400,9 +400,11 @@ class _SuiteCompletion:
         reasons: list[Reason] = []
         for defense in self._defenses_of(protocol):
             key = str(protocol), str(attack), threat, str(defense)
-            if key not in self.cache:
-                self.cache[key] = self._applicability_under(protocol, attack, threat, defense)
-            reasons.append(self.cache[key])
+            if key not in self.applicability:
+                self.applicability[key] = self._applicability_under(
+                    protocol, attack, threat, defense
+                )
+            reasons.append(self.applicability[key])
             if reasons[-1].ok:
                 return FITS
         return reasons[0]
@@ -439,34 +441,17 @@ class _SuiteCompletion:
         grid = self._base_grid(protocol)
         instance: Protocol = register.make("protocol", protocol)
         place = (grid.data[0], grid.partitions[0], grid.clients[0], self.seed)
-        federation = federation_of(FederationConfig.of(*place, instance), self.data_dir)
+        setting = FederationConfig.of(*place, instance)
+        federation = federation_of(setting, self.data_dir)
         roles, parsed = roles_of(instance, grid.clients[0]), Threat.parse(threat)
-        training = self._training(protocol, defense, parsed.behaviours(roles), federation)
+        task = Task.for_training(
+            setting, protocol, defense, tuple(parsed.behaviours(roles).items())
+        )
+        if task not in self.trainings:
+            self.trainings[task] = preview(task, federation, self.time_limit)
+        training = self.trainings[task]
         case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
         return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
-
-    def _training(
-        self,
-        protocol: Spec,
-        defense: Composed,
-        behaviours: Mapping[str, str],
-        federation: Federation,
-    ) -> Training:
-        """Train two trees, once for each protocol, defense and dishonest behaviour."""
-        key = ("training", str(protocol), str(defense), *behaviours.items())
-        if key not in self.cache:
-            short: Protocol = register.make("protocol", limit_size(protocol, _BRIEF))
-            options: dict[str, Any] = {"noise_from": "seed", "behaviours": behaviours}
-            with limited_if_possible(self.time_limit):
-                self.cache[key] = train(
-                    short,
-                    federation.local_data,
-                    federation.schema,
-                    defense=make_defense(defense),
-                    **options,
-                )
-        training: Training = self.cache[key]
-        return training
 
 
 def _changes_only_answers(part: Any) -> bool:
@@ -505,17 +490,6 @@ def default_size(name: str) -> Spec | None:
         return limit_size(Spec(name), SIZE)
     except FedtreesError:
         return None
-
-
-def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
-    """Return a protocol with at most the given numbers of trees and levels."""
-    instance: Protocol = register.make("protocol", spec)
-    less = {
-        key: value
-        for key, value in limits.items()
-        if key in instance.parameters and (instance.parameters[key] or value + 1) > value
-    }
-    return Spec(spec.name, {**spec.params, **less})
 
 
 def _refuse_missing_extras(item: str, missing: Mapping[str, Sequence[str]]) -> None:

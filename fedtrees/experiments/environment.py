@@ -109,5 +109,7 @@ def install_text(missing: Mapping[str, Sequence[str]]) -> str:
 def _needs(kind: str, spec: Spec) -> tuple[str, ...]:
     """Return the modules of optional packages that a registered protocol or defense declares."""
     # The modules of a defense can depend on its parameters.
-    owner = register.make(kind, spec) if kind == "defense" else register.get(kind, spec.name)
-    return tuple(owner.extra_packages if kind == "defense" else owner.info.extra_packages)
+    if kind == "defense":
+        return tuple(register.make(kind, spec).extra_packages)
+    protocol: Any = register.get(kind, spec.name)
+    return tuple(protocol.info.extra_packages)

@@ -174,10 +174,8 @@ def _run_audit(
     # The deltas of composed mechanisms add up.
     delta = sum(float(getattr(claim, "delta", 0.0)) for claim in claims)
     units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
-    options = {
-        "delta": delta,
-        "claimed": max((float(c.epsilon) for c in claims), default=1.0),
-    }  # type: ignore[attr-defined]
+    epsilons = (float(getattr(claim, "epsilon")) for claim in claims)  # noqa: B009
+    options = {"delta": delta, "claimed": max(epsilons, default=1.0)}
     measured = AtLeast(
         bound_of_guesses(np.concatenate(scores), np.concatenate(took_part), **options),
         unit="record" if units else "cuts",

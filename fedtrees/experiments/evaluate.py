@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from fedtrees.core import results
 from fedtrees.core.attack import claims_of, contenders
+from fedtrees.core.claims import Claim, Guess, Membership
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.guarantee import join
-from fedtrees.core.guess import Claim, Guess, Membership
 from fedtrees.core.local_data import LocalData, rows_of
 from fedtrees.core.reasons import FITS, NO_CLAIM, Reason, Unfit
 from fedtrees.core.registry import register
@@ -173,9 +173,11 @@ def evaluate_training(
         # The audit imports scipy.stats, which a plan without a training does not need.
         from fedtrees.experiments.epsilon_audit import largest_node, measure
 
-        measured = largest_node(training, federation.local_data)
-        measured = measured or measure(training.protocol, training.defense, seed=task.setting.seed)
-        common["measured"] = str(measured or "")
+        seed = task.setting.seed
+        node = largest_node(training, federation.local_data)
+        common["measured"] = str(
+            node or measure(training.protocol, training.defense, seed=seed) or ""
+        )
     return TaskResult(rows, common)
 
 
@@ -371,7 +373,10 @@ def score_guess(
         )
     candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):
-        raise ProtocolError(f"attack {attack!r} is told candidates: it claims Membership alone")
+        raise ProtocolError(
+            f"attack {attack!r} receives membership candidates, so that it may claim "
+            "Membership only"
+        )
     compared = False
     for kind in dict.fromkeys(type(c) for c in guess.claims):
         claims = [c for c in guess.claims if type(c) is kind]
@@ -550,6 +555,7 @@ def _predict_locally(
     """Return predictions of the test rows by a model that one party trains on its local data."""
     columns = local_data.columns
     schema = federation.schema.of_columns(columns)
+    assert local_data.y is not None  # the caller selects parties with labels
     party_data = LocalData.of(Table(local_data.X, local_data.y, local_data.weight))
     parties = dict.fromkeys(protocol.holder_names(1), party_data)
     return train(protocol, parties, schema, seed=seed, noise_from=NOISE).predict(

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from fedtrees.core.limits import TimeLimit, check_thread
 from fedtrees.core.reasons import Reason
 from fedtrees.experiments.runner import Job, Runner
-from fedtrees.isolation.shield import close_memory, closed_memory
+from fedtrees.isolation.sandbox import close_memory, closed_memory
 
 # Environment variables with the number of threads of numeric libraries. Workers share the cores, so
 # that a second thread in one of them makes all of them slower.

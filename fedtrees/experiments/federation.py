@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +101,9 @@ class Federation:
         # Without a victim there is nothing to score.
         if set(self.local_data) <= set(principals):
             raise UsageError(
-                f"threat {threat}: all {len(self.local_data)} parties that hold data collude; no "
-                "victim is left"
+                f"threat {threat}: all {len(self.local_data)} parties with data "
+                "collude, so that no "
+                "victim remains; name fewer parties"
             )
         labelled = [
             len(h) for n, h in self.local_data.items() if n not in principals and h.y is not None
@@ -110,15 +112,15 @@ class Federation:
         if labelled and 0 < labelled[0] <= count:
             raise UsageError(
                 f"threat {threat}: labels={count}, and there are {labelled[0]} training rows; give "
-                "fewer, so that some are left to guess"
+                "fewer, so that unknown labels remain"
             )
         # The same check for single values of the victims.
         cells = sum(h.X.size for n, h in self.local_data.items() if n not in principals)
         entries = Threat.parse(threat).entries if threat else 0
         if 0 < cells <= entries:
             raise UsageError(
-                f"threat {threat}: entries={entries}, and others hold {cells} values; give fewer, "
-                "so that some are left to guess"
+                f"threat {threat}: entries={entries}, and other parties have {cells} values; give "
+                "fewer, so that unknown values remain"
             )
         return Case(
             local_data=self.local_data,
@@ -191,17 +193,18 @@ def _load(ref: DataRef, data_dir: str | None, written: tuple[tuple[int, int], ..
             return load_joined(ref.files, ref.target, id=ref.id, **reading)
         return load_csv(ref.csv, ref.target, **reading)
     spec = parse_list([ref.name])[0] if "[" in ref.name else Spec(ref.name)
-    if set(spec.params) - {"rows", "copies", "missing"}:
+    sizes: dict[str, Any] = dict(spec.params)
+    if set(sizes) - {"rows", "copies", "missing"}:
         raise UsageError(
-            f"dataset {ref.name!r}: write stroke[rows=1000] or pima[missing=0.5]; rows, copies and "
-            "missing are all it takes"
+            f"dataset {ref.name!r}: the only parameters are rows, copies and missing; write "
+            "stroke[rows=1000] or pima[missing=0.5]"
         )
     dataset = _by_name(spec.name, data_dir)
-    if "rows" in spec.params:
-        dataset = sample(dataset, spec.params["rows"])
-    if "copies" in spec.params:
-        dataset = repeated(dataset, spec.params["copies"])
-    return thinned(dataset, spec.params["missing"]) if "missing" in spec.params else dataset
+    if "rows" in sizes:
+        dataset = sample(dataset, sizes["rows"])
+    if "copies" in sizes:
+        dataset = repeated(dataset, sizes["copies"])
+    return thinned(dataset, sizes["missing"]) if "missing" in sizes else dataset
 
 
 def _by_name(name: str, data_dir: str | None) -> Dataset:
@@ -214,7 +217,8 @@ def _by_name(name: str, data_dir: str | None) -> Dataset:
     if name not in plugins:
         names = [*catalogue.names(), *plugins]
         raise UsageError(f"unknown dataset {name!r}{did_you_mean(name, names)}")
-    return register.get("dataset", name)()
+    dataset: Dataset = register.get("dataset", name)()
+    return dataset
 
 
 def spread(

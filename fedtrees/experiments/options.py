@@ -22,6 +22,7 @@ from fedtrees.experiments.table_spec import TableSpec, parse_table_options
 if TYPE_CHECKING:
     from fedtrees.experiments.session import Bench
     from fedtrees.experiments.suite import DataRef, Suite
+    from fedtrees.protocols.base import Protocol
 
 #: Options that replace a key of a grid, with the name of the key.
 GRID = {
@@ -191,8 +192,8 @@ class BenchOptions:
         # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
-                f"--resume finishes {self.out} as it was begun; for other options choose another "
-                "--out"
+                f"--resume finishes {self.out} with the options of its first start; for other "
+                "options choose another --out"
             )
         if self.time_limit is not None:
             suite = replace(suite, time_limit=self.time_limit)
@@ -313,15 +314,15 @@ def load_plugins(
 
 def unrestricted() -> str:
     """Return a warning if this system cannot restrict attacks, "" if it can."""
-    from fedtrees.isolation.calls import numbers
-    from fedtrees.isolation.disk import version
+    from fedtrees.isolation.sandbox import call_numbers as numbers
+    from fedtrees.isolation.sandbox import landlock_version as version
 
     if version() and numbers():
         return ""
     return (
-        "warning: this system cannot keep attacks from files and processes of this user (that "
-        "takes Linux 5.13 or newer with Landlock). Built-in attacks run as usual; attacks of "
-        "plug-ins run with --unprotected only"
+        "warning: this system cannot restrict the access of attacks to files and processes of this "
+        "user, which needs Linux 5.13 or newer with Landlock. Built-in attacks run as usual; "
+        "attacks of plug-ins run with --unprotected only"
     )
 
 
@@ -333,3 +334,18 @@ def tell(notes: Sequence[str]) -> None:
             note, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
         )
         print(text, file=sys.stderr)
+
+
+def check_clients(clients: int) -> None:
+    """Raise `UsageError` if there is no client."""
+    if clients < 1:
+        raise UsageError(f"--clients {clients}: a federation needs at least one client")
+
+
+def check_parties(protocol: Protocol, clients: int) -> None:
+    """Raise `UsageError` if a protocol would have one party only, without a party to talk to."""
+    if len(protocol.roles(clients)) < 2:
+        raise UsageError(
+            f"--clients {clients}: {protocol.name!r} would be a single party without another "
+            "one to train with; give 2 or more (the number of all parties with data)"
+        )

@@ -95,8 +95,8 @@ def plan_of(
     parsed = Suite.parse(suite, source)
     if any(ref.csv for grid in parsed.grids for ref in grid.data):
         raise UsageError(
-            f"{source} names a table of its submitter (csv), which nobody else can check and which "
-            "may be confidential; submit a run on tables of `fedtrees list datasets`"
+            f"{source} names a table of its submitter (csv), which other persons cannot check "
+            "and which may be confidential; submit a run on tables of `fedtrees list datasets`"
         )
     # A run has at least one row for each training of its largest grid.
     least = max(map(_trainings, parsed.grids)) * len(parsed.seeds)

@@ -12,7 +12,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError, many
 from fedtrees.core.files import parse_json, read_listed, write_listed
-from fedtrees.core.limits import TimeLimit, limited_if_possible
+from fedtrees.core.limits import TimeLimit
 from fedtrees.core.local_data import rows_of
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import load_plugin, register
@@ -28,12 +28,13 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
 from fedtrees.data.layout import splits_columns
-from fedtrees.experiments.disclosure import briefly, disclosures
 from fedtrees.experiments.environment import environment
-from fedtrees.experiments.evaluate import NOISE, parts_of, run_training
+from fedtrees.experiments.evaluate import NOISE, parts_of
 from fedtrees.experiments.executor import Engine, run_jobs
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
 from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, build_plan
+from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
@@ -118,8 +119,8 @@ class Bench:
         if self.store.exists():
             if not resume:
                 raise StoreError(
-                    f"{self.folder} already holds a run; add --resume to finish it, or choose "
-                    "another --out"
+                    f"{self.folder} already contains a run; add --resume to finish it, or "
+                    "choose another --out"
                 )
             self.store.check_version()
         about = {"tables": self._digest_tables(), "noise_from": NOISE}
@@ -271,9 +272,9 @@ def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:
             notes[
-                f"{name}: {many(len(test), 'held-out row')}; one false alarm in {NON_MEMBERS} "
-                f"cannot be measured on fewer than {NON_MEMBERS}, so that members_1pct and the "
-                "utility of the model are coarse"
+                f"{name}: {many(len(test), 'held-out row')}; a false positive rate of 1% needs "
+                f"{NON_MEMBERS} of them, so that members_1pct and the utility of the "
+                "model are coarse"
             ] = None
         classes = federation.schema.classes
         absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]
@@ -379,8 +380,8 @@ def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
             else:
                 raise UsageError(
                     f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
-                    f"of {protocol.name!r} nobody is {', '.join(sorted(absent))}; give --clients 2 "
-                    "or more (it counts all parties that hold data)"
+                    f"of {protocol.name!r} no party has the role {', '.join(sorted(absent))}; give "
+                    "--clients 2 or more (the number of all parties with data)"
                 )
 
 
@@ -390,8 +391,7 @@ def _train_briefly(cell: Task, federation: Federation, time_limit: float) -> Tra
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.
     """
     try:
-        with limited_if_possible(time_limit):
-            return run_training(replace(cell, protocol=briefly(cell.protocol)), federation)
+        return preview(cell, federation, time_limit)
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise
@@ -422,12 +422,13 @@ def reopen(folder: Path) -> Suite:
     was changed, too.
     """
     path = folder / "suite.toml"
+    text: bytes | None
     try:
         text = read_listed(folder, path.name)
     except FileNotFoundError:
         text = _read_suite_copy(folder)
         if text is None:
-            raise UsageError(f"{folder} holds no run to resume (no suite.toml)") from None
+            raise UsageError(f"{folder} contains no run to resume (no suite.toml)") from None
         write_listed(folder, path.name, text)
     except StoreError:
         text = _read_suite_copy(folder)

@@ -1,8 +1,8 @@
 """Run folder: one file per finished cell, and the tables that are written from them.
 
 Every cell is written completely or not at all, with a checksum, so that a run can be killed at any
-time and resumed later. ``rows.csv`` contains the rows of all cells. ``environment.json`` and
-``suite.toml`` describe the run.
+time and resumed later. ``rows.csv``, ``contexts.csv`` and ``columns.csv`` contain the rows of all
+cells. ``environment.json`` and ``suite.toml`` describe the run.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Store:
         write_whole(path, content, remedy=_REMEDY, flush=flush)
 
     def write_rows(self, cell_results: Iterable[Mapping[str, Any] | None]) -> int:
-        """Write ``rows.csv`` and ``columns.csv`` from the results of cells.
+        """Write the tables of the run from the results of cells (`results.write_tables`).
 
         Parameters
         ----------
@@ -152,8 +152,8 @@ class Store:
                 for row in rows_of_cell:
                     yield {"run": self.name, **result["common"], **row, "version": __version__}
 
-        write_listed(self.folder, "rows.csv", results.write(yield_rows()).encode())
-        write_listed(self.folder, "columns.csv", results.described().encode())
+        for name, text in results.write_tables(yield_rows()).items():
+            write_listed(self.folder, name, text.encode())
         return missing
 
 

@@ -228,9 +228,11 @@ def _data(items: Iterable[str | Mapping[str, Any] | DataRef]) -> tuple[DataRef, 
             refs.append(item)
             continue
         pieces = split_outside(item, ",") if isinstance(item, str) else [item]
-        for p in pieces:  # parameters of a name can be a grid
-            grid = isinstance(p, str) and "[" in p
-            refs += map(DataRef, map(str, parse_list([p]))) if grid else [DataRef.parse(p)]
+        for piece in pieces:
+            if isinstance(piece, str) and "[" in piece:  # parameters of a name can be a grid
+                refs += map(DataRef, map(str, parse_list([piece])))
+            else:
+                refs.append(DataRef.parse(piece))
     return tuple(refs)
 
 
@@ -430,7 +432,7 @@ def _with_unique_names(grids: Sequence[Grid]) -> tuple[Grid, ...]:
     by_name: dict[str, list[DataRef]] = {}
     for ref in refs:
         by_name.setdefault(ref.name, []).append(ref)
-    renamed = {}
+    renamed: dict[DataRef, DataRef] = {}
     for name, of_name in by_name.items():
         labels = unique_labels([ref.csv for ref in of_name])
         if len({*labels}) < len(labels):
@@ -475,7 +477,10 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
         raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
     if max(seeds) > MOST_WHOLE:
-        raise UsageError(f"seeds={text!r}: at most {MOST_WHOLE}, or a table cannot hold it")
+        raise UsageError(
+            f"seeds={text!r}: the largest seed is {MOST_WHOLE}, because a table stores "
+            "numbers as floats"
+        )
     return seeds
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import DataError, StoreError
 from fedtrees.core.files import write_whole
@@ -16,6 +15,7 @@ from fedtrees.core.local_data import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import NOISE, make_defense
 from fedtrees.experiments.federation import Federation
 from fedtrees.experiments.plan import Task

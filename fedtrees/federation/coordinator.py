@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, PartyError
 from fedtrees.core.host import Host
 from fedtrees.core.local_data import Declared
 from fedtrees.core.network import Network
-from fedtrees.core.remote import RemoteHost, framed, unframed
+from fedtrees.core.remote import RemoteHost
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode, read_call, write_call
 from fedtrees.federation.agreement import FederationAgreement
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import SiteData, refusal
@@ -115,7 +115,7 @@ def run_federation(
     names, key = federation.answering, secrets.token_bytes(16)
 
     def ask(name: str, header: Mapping[str, Any], body: bytes = b"") -> Mapping[str, Any]:
-        reply_header, _ = unframed(send(name, framed(header) + body, federation.patience))
+        reply_header, _ = read_call(send(name, write_call(header) + body, federation.patience))
         refusal(name, federation.site(name), reply_header)
         return reply_header
 
@@ -156,7 +156,7 @@ def run_federation(
     except BaseException as err:
         why = why_of(err)
         stopped(why)
-        stop = framed({"does": "stop", "why": why[:200]})
+        stop = write_call({"does": "stop", "why": why[:200]})
         # Some parties may be lost, so that errors in sending are ignored.
         at_once(names, lambda name: _tell(partial(send, name, stop, _STOPPING)))
         if log is not None:
@@ -176,7 +176,7 @@ class Heartbeat(threading.Thread):
 
     def run(self) -> None:
         """Send until the run is over."""
-        beat = framed({"does": "beat"})
+        beat = write_call({"does": "beat"})
         while not self.over.wait(self._seconds / 4):
             at_once(self._names, lambda n: _tell(partial(self._send, n, beat, self._seconds / 4)))
 

@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.codec import decode
 from fedtrees.core.errors import DataError, FedtreesError, PartyError, UsageError
 from fedtrees.core.files import write_whole
 from fedtrees.core.local_data import Declared, LocalData, check_own
 from fedtrees.core.messages import Message
-from fedtrees.core.remote import HostServer, framed, unframed
+from fedtrees.core.remote import HostServer
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import IdealAggregation
 from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import decode, read_call, write_call
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, numeric, read_features
 from fedtrees.data.plain_file import read_plain
@@ -265,22 +265,24 @@ class Site:
     def call(self, caller: str, blob: bytes) -> bytes:
         """Answer a frame of a caller, which the transport has authenticated."""
         try:
-            header, body = unframed(blob)
+            header, body = read_call(blob)
             operation = header.get("does")
             if operation == "agree":
-                return framed(self._agree(caller, header))
+                return write_call(self._agree(caller, header))
             if operation in ("beat", "stop") and (self.federation is None or self._over):
-                return framed({"refused": "not-asked"})  # late, or of a run that this site refused
+                return write_call(
+                    {"refused": "not-asked"}
+                )  # late, or of a run that this site refused
             self._check_caller(caller)
             self._heard = time.monotonic()
             if operation == "beat":
-                return framed({"beat": True})
+                return write_call({"beat": True})
             if operation == "begin":
                 return self._begin(header)
             if operation == "end":
-                return framed(self._end(body))
+                return write_call(self._end(body))
             if operation == "stop":
-                return framed(self._stop(str(header.get("why", ""))[:200]))
+                return write_call(self._stop(str(header.get("why", ""))[:200]))
             assert self._served is not None
             self._answered += 1
             if time.monotonic() - self._last_report > _EVERY:
@@ -289,10 +291,10 @@ class Site:
             return self._served.call(blob)
         except Refused as err:
             self._say(f"refused: {err}")
-            return framed({"refused": err.code})
+            return write_call({"refused": err.code})
         except Exception as err:  # only the type of an exception may be sent
             self._failed(err)
-            return framed({"error": type(err).__name__})
+            return write_call({"error": type(err).__name__})
 
     def _check_caller(self, caller: str) -> None:
         """Refuse every caller except the coordinator of the present run."""
@@ -398,7 +400,7 @@ class Site:
         self._served = HostServer(host, log, self._failed)
         threading.Thread(target=self._listen, args=(federation.patience,), daemon=True).start()
         self._say(f"{party} takes part in {federation.name}, {federation.hash}; log: {self._out}")
-        return framed({"begun": True})
+        return write_call({"begun": True})
 
     def _end(self, body: bytes) -> Mapping[str, Any]:
         """Store the released model, and close the log."""

@@ -3,9 +3,9 @@
 The process loads built-in attacks and runs none. For every view it forks. The copy receives the
 view, runs the attack, sends the guess and ends, so that nothing that an attack stores in its memory
 is there for the next one. Before a copy loads an attack that is not built in, it gives up the disk
-(`fedtrees.isolation.disk`) and all system calls that an attack does not need
-(`fedtrees.isolation.calls`), and limits its memory, files and CPU time
-(`fedtrees.isolation.resources`). On systems without fork, each view gets a fresh interpreter.
+(`fedtrees.isolation.sandbox`) and all system calls that an attack does not need
+(`fedtrees.isolation.sandbox`), and limits its memory, files and CPU time
+(`fedtrees.isolation.sandbox`). On systems without fork, each view gets a fresh interpreter.
 """
 
 import json
@@ -35,18 +35,17 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.repeated import elsewhere
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
-from fedtrees.isolation import disk, guesses, kernels, resources, views
-from fedtrees.isolation.calls import close_calls
-from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
-from fedtrees.isolation.described import described, facts_of
+from fedtrees.isolation import kernels, sandbox, transfer
 from fedtrees.isolation.probe import probed
-from fedtrees.isolation.shield import (
+from fedtrees.isolation.sandbox import (
     adopt_descendants,
+    close_calls,
     close_for_good,
     end_children,
     end_with_parent,
 )
-from fedtrees.isolation.watch import watching
+from fedtrees.isolation.transfer import MOST_BYTES, Channel, Closed
+from fedtrees.isolation.watch import describe_plugin, facts_of, watching
 
 MOST_TEXT = 20_000  # characters of an error message that are passed on
 MOST_OUTPUT = 2**16  # bytes of an attack's output that are passed on
@@ -123,7 +122,7 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
 
     def compute(request: Mapping[str, Any]) -> Mapping[str, Any]:
         channel.send(request, MOST_BYTES)
-        reply: Mapping[str, Any] = channel.receive(views.types())
+        reply: Mapping[str, Any] = channel.receive(transfer.view_types())
         return reply
 
     try:
@@ -151,7 +150,7 @@ def _reply_to(
     if "file" in order:
         load_loose(order)
         file, digest = order["file"]
-        return described(file, digest, bool(order["bait"]))
+        return describe_plugin(file, digest, bool(order["bait"]))
     load(order)
     if "installed" in order:
         return {"facts": facts_of(str(order["installed"]))}
@@ -159,14 +158,14 @@ def _reply_to(
         for spec in order["attacks"]:
             register.make("attack", Spec(*spec))
         return {"made": True}
-    view = views.view_of(channel.receive(views.types()), ask)
+    view = transfer.view_of(channel.receive(transfer.view_types()), ask)
     return _guess(order, view) if "randomness" in order else _reasons(order, view)
 
 
 @cache
 def _readable() -> tuple[Path, ...]:
     """Return the paths that every attack may open."""
-    return *disk.code(), *kernels.folders()
+    return *sandbox.code_paths(), *kernels.folders()
 
 
 def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> None:
@@ -185,10 +184,10 @@ def _shut_in(order: Mapping[str, Any], compiled: Callable[[bytes], bool]) -> Non
     """
     trusted = bool(order["trusted"])
     files = [file for file, _ in order.get("plugins", ())] + [*order.get("file", ())][:1]
-    closed = disk.close_disk((*_readable(), *files), (os.getcwd(),))
+    closed = sandbox.close_disk((*_readable(), *files), (os.getcwd(),))
     if closed:
         kernels.only_read(compiled if trusted else lambda _: False)
-    resources.limit_resources(float(order["seconds"]))
+    sandbox.limit_resources(float(order["seconds"]))
     closed = close_calls() and closed
     if not (closed or trusted or order["unprotected"]):
         raise UsageError(_UNPROTECTED)
@@ -204,9 +203,9 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
     touched: list[str] | None = [] if order["watch"] else None
     wall, cpu = time.perf_counter(), time.process_time()
     with watching(touched):
-        guess = attack.run(view, views.generator(order["randomness"]))
+        guess = attack.run(view, transfer.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu + elsewhere.cpu_seconds
-    guess_value = guesses.guess_as_value(guess, attack.name, order["claims"])
+    guess_value = transfer.guess_as_value(guess, attack.name, order["claims"])
     return {"guess": guess_value, "wall": wall, "cpu": cpu, "touched": tuple(touched or ())}
 
 
@@ -230,7 +229,7 @@ def _failure(err: BaseException) -> dict[str, Any]:
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
     error_class = kinds[0] if kinds else ""
     text = str(err) if error_class else f"{type(err).__name__}: {err}"
-    text += resources.explain(err)
+    text += sandbox.explain_limit(err)
     if PermissionError in (type(err), type(err.__cause__)):
         text += _CLOSED
     trace = "" if error_class else "".join(traceback.format_exception(err))

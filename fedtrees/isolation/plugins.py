@@ -12,10 +12,10 @@ from fedtrees.core.attack import Attack
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import type_name
-from fedtrees.isolation import guesses
+from fedtrees.core.wire import type_name
+from fedtrees.isolation import transfer
 from fedtrees.isolation.process import attacks
-from fedtrees.isolation.replies import AttackFacts
+from fedtrees.isolation.transfer import AttackFacts
 
 
 class Elsewhere(Attack):
@@ -85,7 +85,7 @@ def installed(name: str) -> type[Elsewhere]:
 
 def _stand_in(facts: AttackFacts) -> type[Elsewhere]:
     """Make a class with the name, parameters and marks of an attack, and none of its code."""
-    scored = {type_name(kind): kind for kind in guesses.scored()}
+    scored = {type_name(kind): kind for kind in transfer.scored_claims()}
     parameters = [
         Parameter(name, Parameter.KEYWORD_ONLY, default=default if has_default else Parameter.empty)
         for name, has_default, default in facts.parameters

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from fedtrees.isolation import calls
+from fedtrees.isolation import sandbox
 
 #: Arguments of a call without effect: -1 is no descriptor, no process and no address.
 _HARMLESS = (-1, 0, 0, 0, 0, 0)
@@ -63,8 +63,10 @@ def _uses() -> dict[str, list[str]]:
 
     Empty if there is no list for this machine.
     """
-    numbers = calls.numbers()
-    uses = {use: [n for n in names if n in numbers] for use, names in calls.refused_uses().items()}
+    numbers = sandbox.call_numbers()
+    uses = {
+        use: [n for n in names if n in numbers] for use, names in sandbox.refused_uses().items()
+    }
     return {use: names for use, names in uses.items() if names}
 
 
@@ -75,7 +77,7 @@ def _call_refused(name: str) -> bool:
 
 def _call(name: str, *arguments: int) -> None:
     """Make a system call by its name. Raises `OSError` if it fails."""
-    number = calls.numbers().get(name)
+    number = sandbox.call_numbers().get(name)
     if number is None:
         raise OSError(errno.EINVAL, f"{name} has no number on this machine")
     _raw(number, *arguments)

@@ -17,20 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.core.claims import Guess
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess
 from fedtrees.core.reasons import FITS, Reason
 from fedtrees.core.registry import loaded_plugins, register
 from fedtrees.core.repeated import Computed
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.values import pack, type_name
 from fedtrees.core.view import View
-from fedtrees.isolation import guesses, replies, views
-from fedtrees.isolation.channel import MOST_BYTES, Channel, Closed
-from fedtrees.isolation.replies import AttackError as AttackError
-from fedtrees.isolation.replies import AttackFacts
-from fedtrees.isolation.shield import closed_memory
+from fedtrees.core.wire import pack, type_name
+from fedtrees.isolation import transfer
+from fedtrees.isolation.sandbox import closed_memory
+from fedtrees.isolation.transfer import MOST_BYTES, AttackFacts, Channel, Closed
+from fedtrees.isolation.transfer import AttackError as AttackError
 
 # Environment variables that an interpreter and its libraries need. Variables with paths of rows are
 # not passed on.
@@ -122,15 +121,15 @@ class AttackProcess:
         ProtocolError
             If the attack returned no guess, or if its process was killed twice.
         """
-        claims = tuple(map(type_name, guesses.scored()))
+        claims = tuple(map(type_name, transfer.scored_claims()))
         more = {"randomness": randomness, "watch": watch, "anyway": anyway, "claims": claims}
         reply = self._ask([attack], view, more)
         try:
             if "inapplicable" in reply:
-                return Answer(reason=replies.reason(reply["inapplicable"]))
-            guess = guesses.guess_of(reply["guess"])
-            wall, cpu = replies.seconds(reply["wall"]), replies.seconds(reply["cpu"])
-            return Answer(guess, FITS, wall, cpu, replies.texts(reply["touched"]))
+                return Answer(reason=transfer.read_reason(reply["inapplicable"]))
+            guess = transfer.guess_of(reply["guess"])
+            wall, cpu = transfer.read_seconds(reply["wall"]), transfer.read_seconds(reply["cpu"])
+            return Answer(guess, FITS, wall, cpu, transfer.read_texts(reply["touched"]))
         except (KeyError, TypeError, ValueError) as err:
             raise ProtocolError(f"attack {attack.name!r} answered with {err!r} amiss") from err
 
@@ -161,7 +160,7 @@ class AttackProcess:
             raise ProtocolError(
                 "the attacks gave no reasons; one returned no text from inapplicable"
             )
-        return [FITS if reason is None else replies.reason(reason) for reason in listed]
+        return [FITS if reason is None else transfer.read_reason(reason) for reason in listed]
 
     def make(self, attack: Spec) -> None:
         """Create an attack in the process, and discard it. Raises `FedtreesError` as `run`."""
@@ -186,14 +185,16 @@ class AttackProcess:
         order = {"attacks": (), "file": (file, digest), "bait": bait, "plugins": loaded}
         reply = self._answered(order)
         try:
-            facts = tuple(replies.facts_of_reply(value) for value in reply["attacks"])
-            return Description(facts, replies.texts(reply["others"]), replies.texts(reply["did"]))
+            facts = tuple(transfer.facts_of_reply(value) for value in reply["attacks"])
+            return Description(
+                facts, transfer.read_texts(reply["others"]), transfer.read_texts(reply["did"])
+            )
         except (KeyError, TypeError) as err:
             raise ProtocolError(f"plugin {file!r} was described with {err!r} amiss") from err
 
     def describe_installed(self, name: str) -> AttackFacts:
         """Return the facts of an attack of an installed package."""
-        return replies.facts_of_reply(
+        return transfer.facts_of_reply(
             self._answered({"attacks": (), "installed": name}).get("facts")
         )
 
@@ -217,7 +218,7 @@ class AttackProcess:
             except Closed as err:
                 raise ProtocolError(f"the process of attacks was killed ({err})") from None
         if "failed" in reply:
-            raise replies.error(reply)
+            raise transfer.read_error(reply)
         return reply
 
     def end(self) -> None:
@@ -239,13 +240,13 @@ class AttackProcess:
         """
         order = {
             "attacks": tuple(map(_spec_values, attacks)),
-            "modules": views.modules(view),
+            "modules": transfer.view_modules(view),
             **more,
         }
         order = _bounds(order) | order
-        packed = pack(views.view_as_value(view))
+        packed = pack(transfer.view_as_value(view))
         if "randomness" in order and order["randomness"] is None:
-            order["randomness"] = views.randomness(view, attacks[0].name)
+            order["randomness"] = transfer.randomness(view, attacks[0].name)
         n_queries = 0 if view.oracle is None else len(view.oracle.log)
         with self._one_at_a_time, closed_memory():
             for attempt in (1, 2):
@@ -260,7 +261,7 @@ class AttackProcess:
                     if view.oracle is not None:
                         del view.oracle.log[n_queries:]
         if "failed" in reply:
-            raise replies.error(reply)
+            raise transfer.read_error(reply)
         return reply
 
     def _exchange(
@@ -374,9 +375,9 @@ def _listen(channel: Channel, view: View | None, computed: Computed | None) -> d
 
     `computed` computes functions for built-in attacks. It is None for attacks of plug-ins.
     """
-    types = (Table, *guesses.scored())
+    types = (Table, *transfer.scored_claims())
     if computed is not None:
-        types = (*types, *views.types())
+        types = (*types, *transfer.view_types())
     while True:
         reply = channel.receive(types, MOST_BYTES)
         if not isinstance(reply, dict):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.guess import BinClassCounts, Claim, ColumnBins
+from fedtrees.core.claims import BinClassCounts, Claim, ColumnBins
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.guess import Claim, Entries
+from fedtrees.core.claims import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.guess import Claim, ClassShares, Labels, RoutedLabels
+from fedtrees.core.claims import Claim, ClassShares, Labels, RoutedLabels
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks

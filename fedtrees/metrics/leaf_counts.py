@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.claims import Claim, LeafCounts
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import Claim, LeafCounts
 from fedtrees.core.messages import Trait
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure

@@ -1,9 +1,10 @@
 """Interface of metrics: the truth, the scores of claims, and their blind baseline.
 
-An attack returns a guess, which consists of typed claims (`fedtrees.core.guess`). A `Metric` scores
-the claims of one type. The harness calls `truth` with a `Case`, which contains everything that is
-known about a run, and `score` with the claims. It also computes the blind baseline with `line`: the
-best score of claims that need no received message. Attacks have no access to this module's objects.
+An attack returns a guess, which consists of typed claims (`fedtrees.core.claims`). A `Metric`
+scores the claims of one type. The harness calls `truth` with a `Case`, which contains everything
+that is known about a run, and `score` with the claims. It also computes the blind baseline with
+`line`: the best score of claims that need no received message. Attacks have no access to this
+module's objects.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.core.claims import Claim
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Claim
 from fedtrees.core.local_data import KnownEntries, LocalData, rows_of, side_by_side, stacked
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.guess import Claim, ColumnRanks, CutWindows
+from fedtrees.core.claims import Claim, ColumnRanks, CutWindows
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import gamma, kve, log_ndtr
 
 from fedtrees.core.channel import Box, Channel, Floats
-from fedtrees.core.coarsening import plain
+from fedtrees.core.deterministic_channels import plain
 from fedtrees.core.errors import UsageError
 from fedtrees.privacy.mechanisms import discrete_gaussian, discrete_laplace, truncated_laplace
 from fedtrees.privacy.polya import log_probabilities, log_tails

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Deployed, Place
 from fedtrees.core.endpoint import Model
@@ -35,6 +34,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen, View
+from fedtrees.core.wire import encode
 from fedtrees.messages.models import as_message
 from fedtrees.trees.forest.random_decision import undeclared
 

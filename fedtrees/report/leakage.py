@@ -11,7 +11,7 @@ Each combination is a `LeakageResult` with one of six states:
 
 A result is also unsettled if the strongest attack scored worse than its baseline. Such a score
 shows that the attack failed, and a failed attack shows nothing about the defense. The same is true
-if an applicable attack returned no claim (`fedtrees.core.guess.Guess.none`), unless another attack
+if an applicable attack returned no claim (`fedtrees.core.claims.Guess.none`), unless another attack
 opens the result.
 """
 

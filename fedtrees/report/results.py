@@ -8,6 +8,7 @@ datasets, threats and protocols (`Selection`).
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ import fedtrees
 from fedtrees.core.errors import StoreError, UsageError, did_you_mean
 from fedtrees.core.files import parse_json, read_listed
 from fedtrees.core.reasons import Reason
-from fedtrees.core.results import COLUMNS, CPU, Column, read_described
+from fedtrees.core.results import COLUMNS, CONTEXT, CPU, Column, read_described
 from fedtrees.core.specs import parse_one, written
 
 UNDEFENDED = "none"
@@ -107,8 +108,54 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         numeric column, or if it was written by a release whose rows have a different meaning.
     """
     path = Path(run_folder) / "rows.csv"
+    records = read_records(run_folder)
+    # The description is optional. It is missing in old runs, and a newer release may describe
+    # columns that this one does not have.
+    with suppress(OSError, StoreError, ValueError, KeyError):
+        read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
+    return _parse_records(path, records)
+
+
+def read_records(run_folder: str | Path) -> pd.DataFrame:
+    """Read the results of a run as text, one measurement per row, with all columns.
+
+    ``rows.csv`` is joined with ``contexts.csv`` and ``columns.csv``
+    (`fedtrees.core.results.write_tables`). Runs of earlier releases have all columns in
+    ``rows.csv``.
+
+    Raises
+    ------
+    StoreError
+        If a file is missing, empty, incomplete or changed after the run.
+    """
+    path = Path(run_folder) / "rows.csv"
+    rows = _read_table(path, _read_csv(path))
+    if CONTEXT.name in rows:
+        at = path.with_name("contexts.csv")
+        contexts = _read_table(at, _read_csv(at)).set_index(CONTEXT.name)
+        names = rows.pop(CONTEXT.name)
+        if not contexts.index.is_unique or not names.isin(contexts.index).all():
+            raise StoreError(
+                f"{at.as_posix()!r} does not belong to the rows.csv next to it; `fedtrees bench "
+                f"--resume --out {path.parent}` writes both again"
+            )
+        rows = pd.concat([rows, contexts.loc[names].reset_index(drop=True)], axis=1)
+        for column in (c.name for c in COLUMNS if c.place == "columns" and c.name not in rows):
+            rows[column] = rows["metric"].map(_describe_keys(path.parent, column)).fillna("")
+    return _complete_columns(path, rows)
+
+
+def _describe_keys(folder: Path, column: str) -> dict[str, str]:
+    """Return the value of a column that follows from the key of a measure, by key."""
+    field = {"unit": "unit", "measure_class": "klass"}[column]
+    described = csv.DictReader(io.StringIO(_read_csv(folder / "columns.csv")))
+    return {row["metric"]: row[field] for row in described if row["metric"]}
+
+
+def _read_csv(path: Path) -> str:
+    """Return the text of a table of a run. Raise `StoreError` if it cannot be read."""
     try:
-        text = read_listed(path.parent, path.name).decode("utf-8")
+        return read_listed(path.parent, path.name).decode("utf-8")
     except OSError as error:
         raise StoreError(
             f"{path.as_posix()!r} cannot be read ({error.strerror}); "
@@ -117,19 +164,19 @@ def load_rows(run_folder: str | Path) -> pd.DataFrame:
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error
-    # The description is optional. It is missing in old runs, and a newer release may describe
-    # columns that this one does not have.
-    with suppress(OSError, StoreError, ValueError, KeyError):
-        read_described(read_listed(path.parent, "columns.csv").decode("utf-8"))
-    return parse_rows(path, text)
 
 
 def parse_rows(path: Path, text: str) -> pd.DataFrame:
-    """Parse the text of a ``rows.csv``. See `load_rows` for the result and for `StoreError`.
+    """Parse the text of a ``rows.csv`` with all columns, as a submission contains it.
 
-    The path only names the file in error messages.
+    See `load_rows` for the result and for `StoreError`. The path only names the file in error
+    messages.
     """
-    frame = _records(path, text)
+    return _parse_records(path, _complete_columns(path, _read_table(path, text)))
+
+
+def _parse_records(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """Parse every column of a table of text, and add the columns of `label`."""
     for column in COLUMNS:
         frame[column.name] = _parse_column(path, column, frame[column.name])
     # Earlier releases called this stage "exposure". Remove this line in the next release.
@@ -142,10 +189,10 @@ def parse_rows(path: Path, text: str) -> pd.DataFrame:
     return frame.copy()
 
 
-def _records(path: Path, text: str) -> pd.DataFrame:
-    """Return the records as text, without the header.
+def _read_table(path: Path, text: str) -> pd.DataFrame:
+    """Return the records of a CSV file as text.
 
-    Raises `StoreError` if a record is short, the last line is cut off or the header is wrong.
+    Raises `StoreError` if a record is short, the last line is cut off or a column is named twice.
     """
     if not text.strip():
         raise StoreError(f"{path.as_posix()!r} is empty; run the suite again to refill it")
@@ -164,15 +211,30 @@ def _records(path: Path, text: str) -> pd.DataFrame:
     if short.any():
         raise StoreError(cut % (short.argmax() + 1))
     header = table.iloc[0].tolist()
-    missing = [c.name for c in COLUMNS if c.name not in header and not c.later]
-    if missing or len(set(header)) != len(header):
-        what = f"lacks the columns {missing}" if missing else "names a column twice"
-        raise StoreError(
-            f"{path.as_posix()!r} {what}; fedtrees {fedtrees.__version__} cannot read it: "
-            "report it with the release that wrote it, or run the suite again"
-        )
-    records = table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
-    return records.assign(**{c.name: "" for c in COLUMNS if c.name not in header})
+    if len(set(header)) != len(header):
+        raise _unreadable(path, "names a column twice")
+    return table.iloc[1:].reset_index(drop=True).set_axis(header, axis=1)
+
+
+def _complete_columns(path: Path, records: pd.DataFrame) -> pd.DataFrame:
+    """Return records with all columns. Those that earlier releases lack are empty.
+
+    Raises `StoreError` if any other column is missing.
+    """
+    missing = [c.name for c in COLUMNS if c.name not in records and not c.later]
+    if missing:
+        raise _unreadable(path, f"lacks the columns {missing}")
+    complete = records.assign(**{c.name: "" for c in COLUMNS if c.name not in records})
+    names = [c.name for c in COLUMNS]
+    return complete[[*names, *(name for name in complete if name not in names)]]
+
+
+def _unreadable(path: Path, problem: str) -> StoreError:
+    """Return the error for a table of another format."""
+    return StoreError(
+        f"{path.as_posix()!r} {problem}; fedtrees {fedtrees.__version__} cannot read it: report it "
+        "with the release that wrote it, or run the suite again"
+    )
 
 
 def _parse_column(path: Path, column: Column, texts: pd.Series) -> pd.Series:

@@ -35,7 +35,6 @@ from fedtrees.core.errors import FedtreesError, StoreError, UsageError, short
 from fedtrees.core.files import (
     CHECKSUMS,
     parse_json,
-    read_listed,
     read_regular,
     write_listed,
     write_text,
@@ -45,7 +44,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.metrics.advantage import advantage
 from fedtrees.report.coverage import STOPPED_EARLY
 from fedtrees.report.findings import is_unfinished
-from fedtrees.report.results import load_rows, parse_rows, read_json, read_text
+from fedtrees.report.results import load_rows, parse_rows, read_json, read_records, read_text
 
 STAGES = ("train", "cheated", "adversary", "attack", "blind", "reference")
 #: Costs that a bundle contains although they depend on the machine or the data.
@@ -287,8 +286,7 @@ def write(run: Path, out: Path, by: str) -> Submission:
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")
     # Only rows that other persons can verify are published.
-    text = read_listed(run, ROWS).decode()
-    shared_rows = map(shared, filter(is_shared, csv.DictReader(io.StringIO(text))))
+    shared_rows = map(shared, filter(is_shared, read_records(run).to_dict("records")))
     now = datetime.now(UTC).strftime(_DATE)
     about = {"format": _FORMAT, "by": by, "date": now, **{k: environment.get(k) for k in _VERSIONS}}
     content = {

@@ -11,8 +11,8 @@ from sklearn.datasets import load_breast_cancer
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.bin_values import to_bins
+from fedtrees.core.claims import Records
 from fedtrees.core.composition import Composition
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Feature, Schema, Table

@@ -20,7 +20,7 @@ from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.targets import Moments, moments_of, targets_of, with_targets
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -14,8 +14,8 @@ from fedtrees.attacks.attributes.attack import (
     fit_probabilities,
 )
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core.claims import Entries
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Entries
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -11,7 +11,7 @@ from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.sketch_reading import SketchReading
-from fedtrees.core.guess import Records
+from fedtrees.core.claims import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -15,7 +15,7 @@ from fedtrees.attacks.reconstruction.boxes import ANY, allowed, open_boxes
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.prior import reach
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.core.guess import Records
+from fedtrees.core.claims import Records
 from fedtrees.core.schema import Table
 from fedtrees.trees.routing import Routes
 

@@ -7,8 +7,8 @@ import pytest
 from present import here
 
 from fedtrees.attacks.attributes.class_shares import ClassShareInference, reconcile_counts
+from fedtrees.core.claims import ClassShares
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import ClassShares
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

@@ -15,7 +15,7 @@ from fedtrees.attacks.reconstruction.context import (
     with_fewer_rows,
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.claims import LeafCounts
 
 
 @pytest.fixture(scope="module")

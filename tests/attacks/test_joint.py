@@ -17,7 +17,7 @@ from fedtrees.attacks.joint.reconstruct import reconstruct
 from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.timberstrike import Options
 from fedtrees.attacks.timberstrike import reconstruct as timberstrike
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 
@@ -258,7 +258,7 @@ def test_it_names_what_it_cannot_read():
             view = view_in(spec + small, who, classes=classes)
             assert Joint().inapplicable(view) is None
     drawn = view_in("fedtree-hist[trees=1,max_depth=2,subsample=0.5]", who, classes=3)
-    assert "of several classes it takes all" in str(Joint().inapplicable(drawn))
+    assert "for several classes the attack needs all rows" in str(Joint().inapplicable(drawn))
     forests = view_in("forest-hist" + small, who)
     assert "neither leaf values nor histograms" in str(Joint().inapplicable(forests))
     assert "neither leaf values nor histograms" in str(Joint().inapplicable(forests.blinded()))

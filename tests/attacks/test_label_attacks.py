@@ -16,9 +16,9 @@ from fedtrees.attacks.labels.endpoint import AskedLabels, RoutedRows
 from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
 from fedtrees.attacks.labels.mixture import denoise_labels, mixture_of
 from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
+from fedtrees.core.claims import Labels, RoutedLabels
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Labels, RoutedLabels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -217,7 +217,7 @@ def test_who_sees_no_ids_or_has_labels_has_nothing_to_read(name):
     assert "no record ids" in str(
         attack.inapplicable(columns.seen_by(run, held, "passive-1").blinded())
     )
-    assert "no rows without labels" in str(
+    assert "have no rows without labels" in str(
         attack.inapplicable(columns.seen_by(run, held, "active"))
     )
     assert attack.run(columns.seen_by(run, held, "active"), np.random.default_rng(0)).claims == ()
@@ -272,7 +272,9 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     line = {s.name: s.value for s in LabelScores().score(blind["cl-few-shot"], truth)}
     assert scores["v_measure"] > line["v_measure"] > 0.3
     assert "no labels are known" in str(FewShot().inapplicable(view_of(run, ("passive-1",), held)))
-    assert "no rows without labels" in str(FewShot().inapplicable(view_of(run, ("active",), held)))
+    assert "have no rows without labels" in str(
+        FewShot().inapplicable(view_of(run, ("active",), held))
+    )
 
 
 @pytest.mark.parametrize(
@@ -343,7 +345,7 @@ def test_rows_that_were_not_asked_for_follow_from_record_ids_and_splits(few_rest
 
 def test_labels_are_asked_for_by_id_alone():
     view, _ = world("secureboost")
-    assert "no endpoint" in str(AskedLabels().inapplicable(view))
+    assert "no inference endpoint" in str(AskedLabels().inapplicable(view))
 
 
 @pytest.mark.long
@@ -370,7 +372,9 @@ def test_rows_to_predict_are_told_by_where_they_are_routed():
     held = columns.dealt(train_on, 3)
     run = train(register.make("protocol", parse_grid("secureboost")[0]), held, schema, seed=1)
     attack, nobody = RoutedRows(), np.random.default_rng(0)
-    assert "no rows to predict" in str(attack.inapplicable(view_of(run, ("passive-1",), held)))
+    assert "were not asked to route rows" in str(
+        attack.inapplicable(view_of(run, ("passive-1",), held))
+    )
     run.predict(asked.X)
     case = Case(held, run.transcript.roles, ("passive-1",), schema, Streams(1), asked=asked)
     metric = RoutedLabelScores()

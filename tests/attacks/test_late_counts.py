@@ -24,7 +24,7 @@ from fedtrees.attacks.clients.margin_cells import (
 )
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.observations.boosting import gradients
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema

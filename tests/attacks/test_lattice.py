@@ -23,8 +23,8 @@ from fedtrees.attacks.lattice.integer_sums import (
 from fedtrees.attacks.lattice.path_hypotheses import rows_of
 from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.reconstruction.boxes import Grid
-from fedtrees.core.coarsening import Rounding
 from fedtrees.core.composition import Composition
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table

@@ -9,7 +9,7 @@ from fedtrees.attacks.tree_network_inversion.attack import LeafInversion, leaf_a
 from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
 from fedtrees.attacks.tree_network_inversion.matching import models_of, seen_batches
 from fedtrees.attacks.tree_network_inversion.search import Whitened
-from fedtrees.core.guess import BatchRows
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table

@@ -15,7 +15,7 @@ from fedtrees.attacks.observations.boosting import (
     SumVariance,
 )
 from fedtrees.attacks.timberstrike.attack import TimberStrike
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

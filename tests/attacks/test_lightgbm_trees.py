@@ -7,7 +7,7 @@ from present import here
 from fedtrees.attacks.observations.lightgbm import machines_model
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.conformance.samples import sample_table
-from fedtrees.core.guess import LeafCounts
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec

@@ -21,8 +21,8 @@ from fedtrees.attacks.membership.references import (
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess, Membership, Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -77,7 +77,7 @@ def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
     assert with_background("joint", bare, case).candidates is None
     assert with_background("membership", bare, case).candidates is not None
     rows = Guess((Records(case.candidates.table),))
-    with pytest.raises(ProtocolError, match="Membership alone"):
+    with pytest.raises(ProtocolError, match="Membership only"):
         list(score_guess("membership", rows, case, None))
     assert MembershipInference().run(bare, np.random.default_rng(0)).claims == ()
 

@@ -10,25 +10,25 @@ from hypothesis import strategies as st
 
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.attack import claims_of
+from fedtrees.core.claims import ColumnValues, Guess, Labels, LeafCounts, Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import ColumnValues, Guess, Labels, LeafCounts, Records
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.evaluate import score_guess
-from fedtrees.isolation import guesses
+from fedtrees.isolation import transfer
 from fedtrees.isolation.process import attacks
 from fedtrees.protocols.views import view_of
 
 ROOT = Path(__file__).parents[2]
 ROWS = Table(np.ones((2, 3), np.float32), np.array([0, 1]))
 NO_ROWS = Records(Table(np.ones((0, 3), np.float32), np.zeros(0, np.int64)), np.zeros(0))
-SCORED = {"fedtrees.core.guess:Records", "fedtrees.core.guess:LeafCounts"}
+SCORED = {"fedtrees.core.claims:Records", "fedtrees.core.claims:LeafCounts"}
 
 
 def told(guess):
-    return guesses.guess_of(guesses.guess_as_value(guess, "mine", SCORED))
+    return transfer.guess_of(transfer.guess_as_value(guess, "mine", SCORED))
 
 
 def test_a_guess_without_claims_has_a_reason_and_one_with_claims_has_none():
@@ -46,14 +46,14 @@ def test_a_guess_without_claims_has_a_reason_and_one_with_claims_has_none():
 
 def test_an_empty_guess_without_a_reason_is_refused_by_name():
     for refuse in (
-        lambda: guesses.guess_as_value(Guess(), "mine", SCORED),
+        lambda: transfer.guess_as_value(Guess(), "mine", SCORED),
         lambda: [*score_guess("mine", Guess(), None, None)],
     ):
         message = "attack 'mine' returned a guess without claims and without a reason; return Guess"
         with pytest.raises(ProtocolError, match=message):
             refuse()
     with pytest.raises(ProtocolError, match="without claims and without a reason"):
-        guesses.guess_of({"claims": (), "notes": {}, "reason": None})
+        transfer.guess_of({"claims": (), "notes": {}, "reason": None})
 
 
 def test_a_reason_crosses_from_the_process_of_an_attack():

@@ -10,7 +10,7 @@ from scipy import stats
 
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
 from fedtrees.core.registry import register

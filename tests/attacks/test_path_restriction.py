@@ -7,8 +7,8 @@ import pytest
 
 from fedtrees.attacks.queries.path_restriction import PathRestriction
 from fedtrees.benchmarks.papers.study import train_federation
+from fedtrees.core.claims import Branches
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.guess import Branches
 from fedtrees.core.specs import parse_list
 from fedtrees.metrics.thresholds import BranchesMetric
 from fedtrees.protocols.views import view_of
@@ -99,7 +99,7 @@ def test_open_routing_tells_all_and_is_not_seen_where_ways_are_hidden():
     hidden = run()
     hidden[0].predict(hidden[1].test.X)
     alone = view_of(hidden[0], WHO, hidden[1].local_data)
-    assert "give the threat queries=" in str(PathRestriction().inapplicable(alone))
+    assert "use the threat queries=" in str(PathRestriction().inapplicable(alone))
 
 
 def test_truth_is_where_rows_go():

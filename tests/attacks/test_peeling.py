@@ -14,8 +14,8 @@ from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.peel import confidence_of
 from fedtrees.attacks.peeling.rows import log_chance
 from fedtrees.attacks.peeling.sources import sources_of
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Records
 from fedtrees.core.schema import Table
 from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.rounding import HistogramRounding

@@ -14,9 +14,9 @@ from fedtrees.attacks.counts.rounded_leaf_values import counts_of_values
 from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Table
 from fedtrees.data import catalogue

@@ -23,7 +23,7 @@ from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.prior import ReachableLeaves
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.timberstrike.sequential_assignment import with_absence
-from fedtrees.core.guess import LeafCounts, Records
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

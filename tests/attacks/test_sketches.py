@@ -22,8 +22,8 @@ from fedtrees.attacks.observations.columns import (
 from fedtrees.attacks.observations.rows_from_columns import likely_counts, likely_rows, pool_columns
 from fedtrees.attacks.sketch_reading import SketchReading, _as_own
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.core.claims import ColumnValues, Records
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import ColumnValues, Records
 from fedtrees.core.schema import Feature, Table
 from fedtrees.defenses.cut_points import GridCuts, PrivateGridCuts, PrivateQuantileCuts
 from fedtrees.defenses.secure_sum import SecureSum

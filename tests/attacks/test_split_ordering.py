@@ -13,7 +13,7 @@ from fedtrees.attacks.rank_inference import (
     encode_local_data,
     expected_ranks,
 )
-from fedtrees.core.guess import ColumnRanks
+from fedtrees.core.claims import ColumnRanks
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.data.layout import columns_of
 from fedtrees.metrics.metric import Case

@@ -23,7 +23,7 @@ from fedtrees.attacks.gradients.observed import (
 from fedtrees.attacks.gradients.posterior import RowGradients, explain_gradient
 from fedtrees.attacks.gradients.search import Matching
 from fedtrees.attacks.gradients.second_layer_solve import rows_by_units, rows_of_steps
-from fedtrees.core.guess import BatchRows
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table

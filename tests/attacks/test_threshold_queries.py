@@ -10,8 +10,8 @@ from data_dir import data_dir
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
 from fedtrees.benchmarks.papers.secureboost_queries import published_queries
+from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
-from fedtrees.core.guess import Thresholds
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
@@ -242,7 +242,7 @@ def test_answers_are_leaves_scores_or_labels():
 def test_others_may_look_up_their_own_values():
     training, held = trained()
     view = view_of(training, ("active",), held, 200, "leaf-ids", "held")
-    assert "no record can be chosen" in str(ThresholdQueries().inapplicable(view))
+    assert "cannot choose a record" in str(ThresholdQueries().inapplicable(view))
     X = np.full((150, 6), np.nan, dtype=np.float32)
     X[:, held["active"].columns] = held["active"].X
     whole = X.copy()
@@ -259,13 +259,13 @@ def test_others_may_look_up_their_own_values():
 def test_where_there_is_nothing_to_ask_it_says_so():
     training, held = trained()
     attack = ThresholdQueries()
-    assert "give the threat queries=" in str(
+    assert "use the threat queries=" in str(
         attack.inapplicable(view_of(training, ("active",), held))
     )
     passive = view_of(training, ("passive-1",), held, 10)
-    assert "nobody told" in str(attack.inapplicable(passive))
+    assert "received no splits of the trees" in str(attack.inapplicable(passive))
     everybody = view_of(training, tuple(held), held, 10)
-    assert "others own no split" in str(attack.inapplicable(everybody))
+    assert "no split uses a column of another party" in str(attack.inapplicable(everybody))
     assert not attack.run(passive.blinded(), np.random.default_rng(0)).claims
 
 

@@ -12,7 +12,7 @@ from timberstrike_world import accuracy, structured, world
 
 from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Table
 from fedtrees.trees.boosted.forest import Tree

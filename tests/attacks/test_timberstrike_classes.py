@@ -17,8 +17,8 @@ from fedtrees.attacks.joint import reconstruct as joint
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.guessing.blind import blind_guesses
 

@@ -15,7 +15,7 @@ from fedtrees.attacks.observations.boosting import (
     SumVariance,
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
-from fedtrees.core.coarsening import Decimals
+from fedtrees.core.deterministic_channels import Decimals
 from fedtrees.trees.boosted.params import TreeParams
 
 ONE_TREE = Options(max_trees=1, chains=1)

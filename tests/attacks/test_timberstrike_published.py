@@ -8,7 +8,7 @@ import pytest
 from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.attacks.reconstruction.prior import value_ranges
 from fedtrees.benchmarks.papers.timberstrike import over_real_columns
-from fedtrees.core.guess import EveryRecord, Guess
+from fedtrees.core.claims import EveryRecord, Guess
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams

@@ -19,8 +19,8 @@ from fedtrees.attacks.clients.linkage import link
 from fedtrees.attacks.clients.masked_hessians import hessians_from_gains
 from fedtrees.attacks.clients.per_client import observe_clients, reconstruct_each_client
 from fedtrees.attacks.timberstrike import reconstruct
+from fedtrees.core.claims import EveryRecord
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import EveryRecord
 from fedtrees.core.local_data import client_names, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema

@@ -7,7 +7,6 @@ follow from ``--seed``; how far a run is by then does not.
 """
 
 import argparse
-import csv
 import ctypes
 import os
 import resource
@@ -22,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from result_rows import read_rows
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.federation import federation_of
@@ -136,8 +136,7 @@ def wait(folder, rng, length):
 
 def rows_of(folder):
     """Return all that a run's table says, but how long it took."""
-    with (folder / "rows.csv").open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"] != "cpu_seconds"]
+    rows = [r for r in read_rows(folder) if r["metric"] != "cpu_seconds"]
     return [{k: v for k, v in r.items() if k not in ("run", "seconds")} for r in rows]
 
 

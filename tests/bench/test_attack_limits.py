@@ -16,12 +16,14 @@ from fedtrees.conformance.samples import sample_training
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
-from fedtrees.isolation import calls, disk
+from fedtrees.isolation import sandbox
 from fedtrees.isolation.process import AttackError, AttackProcess, attacks
 from fedtrees.protocols.views import view_of
 
 PLUGIN = Path(__file__).parent / "plugins" / "channels.py"
-needs_landlock = pytest.mark.skipif(not disk.version(), reason="this kernel has no Landlock")
+needs_landlock = pytest.mark.skipif(
+    not sandbox.landlock_version(), reason="this kernel has no Landlock"
+)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +137,9 @@ print(register.make("attack", Spec("greedy")).name)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not calls.numbers(), reason="seccomp stands in for a kernel without Landlock")
+@pytest.mark.skipif(
+    not sandbox.call_numbers(), reason="seccomp stands in for a kernel without Landlock"
+)
 def test_without_landlock_attacks_of_plugins_run_only_unprotected(tmp_path):
     out = subprocess.run(
         [sys.executable, "-c", WITHOUT_LANDLOCK, str(tmp_path / "channels.py")],
@@ -150,7 +154,7 @@ PASSES_ROWS_ON = """
 from pathlib import Path
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 
@@ -183,7 +187,9 @@ for finding in check("attack", Spec("passes-rows-on"), ["fedtree-hist"]):
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not calls.numbers(), reason="seccomp stands in for a kernel without Landlock")
+@pytest.mark.skipif(
+    not sandbox.call_numbers(), reason="seccomp stands in for a kernel without Landlock"
+)
 def test_check_catches_an_attack_that_keeps_rows_for_the_next_threat(tmp_path):
     file = tmp_path / "passes.py"
     file.write_text(PASSES_ROWS_ON)
@@ -197,7 +203,7 @@ def test_check_catches_an_attack_that_keeps_rows_for_the_next_threat(tmp_path):
 # getpid by the gate of 32-bit programs: mov eax, 20; int 0x80; ret
 COMPATIBILITY = """
 import ctypes, mmap, sys
-from fedtrees.isolation.calls import close_calls
+from fedtrees.isolation.sandbox import close_calls
 
 code = bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3])
 page = mmap.mmap(-1, 4096, prot=7)
@@ -220,7 +226,7 @@ def test_shared_libraries_of_wheels_can_be_opened_outside_of_the_installation(
     (site / "ortools" / "__init__.py").touch()
     (site / "table.csv").touch()
     monkeypatch.syspath_prepend(str(site))
-    readable = {p.name for p in disk.code() if p.parent == site}
+    readable = {p.name for p in sandbox.code_paths() if p.parent == site}
     assert readable == {"ortools", "ortools.libs"}
 
 
@@ -258,8 +264,8 @@ def test_numbers_of_calls_are_those_of_the_kernel_s_headers(machine):
 
 
 def test_calls_that_change_files_or_other_processes_are_not_on_the_list():
-    allowed = {*calls.numbers(calls.ALLOWED), *calls.numbers(calls.BY_ARGUMENT)}
-    refused = {name for names in calls.refused_uses().values() for name in names}
+    allowed = {*sandbox.call_numbers(sandbox.ALLOWED), *sandbox.call_numbers(sandbox.BY_ARGUMENT)}
+    refused = {name for names in sandbox.refused_uses().values() for name in names}
     pattern = r"chmod|chown|utime|xattr|inotify|fanotify|file_setattr|setpriority|ioprio_set"
     assert not [name for name in allowed if re.search(pattern, name)]
     assert not allowed & refused

@@ -1,6 +1,5 @@
 """Attacks run where truth never was: what each cheat finds there, and how each mishap ends."""
 
-import csv
 import json
 import os
 import secrets
@@ -12,20 +11,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from result_rows import read_rows
 
 import fedtrees.isolation.process as process
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Labels, Records
 from fedtrees.core.errors import DataError, ProtocolError
-from fedtrees.core.guess import Labels, Records
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
-from fedtrees.isolation import disk, guesses, views
+from fedtrees.isolation import sandbox, transfer
 from fedtrees.isolation.process import AttackError, AttackProcess, attacks
 from fedtrees.protocols.views import view_of
 
@@ -82,9 +82,9 @@ def test_a_view_comes_back_as_it_was():
     for who in (("server",), ("client-1", "client-2"), ("public",)):
         view = view_of(training, who, held, 50)
         view.oracle.query(view_in((training, held)).rows.X[:7])
-        packed = b"".join(map(bytes, pack(views.view_as_value(view))))
-        again = views.view_of(unpack(packed, views.types()), lambda X: X)
-        assert b"".join(map(bytes, pack(views.view_as_value(again)))) == packed
+        packed = b"".join(map(bytes, pack(transfer.view_as_value(view))))
+        again = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
+        assert b"".join(map(bytes, pack(transfer.view_as_value(again)))) == packed
         assert again.schema == view.schema
         assert again.parameters == view.parameters
         assert again.defense == view.defense
@@ -100,9 +100,9 @@ def test_the_same_randomness_give_the_same_guess_here_and_there(trained, text, s
     spec = parse_one(text.removesuffix(" afresh")).parts[0]
     where = AttackProcess(forks=False) if text.endswith("afresh") else attacks()
     there = where.run(spec, view)
-    randomness = views.randomness(view, spec.name)
+    randomness = transfer.randomness(view, spec.name)
     code = source.drawn() if "draw" in text else register.make("attack", spec)
-    here = code.run(view, views.generator(randomness))
+    here = code.run(view, transfer.generator(randomness))
     for a, b in zip(here.claims, there.guess.claims, strict=True):
         told = [b"".join(map(bytes, pack(claim))) for claim in (a, b)]
         assert told[0] == told[1]
@@ -168,7 +168,7 @@ def test_what_comes_back_is_plain(trained):
     assert not hasattr(sys, "unpickled")
     assert not hasattr(sys, "made_beside_truth")
     with pytest.raises(ProtocolError, match="something else than a guess"):
-        guesses.guess_of({"claims": (), "notes": {}})
+        transfer.guess_of({"claims": (), "notes": {}})
 
 
 @pytest.mark.long
@@ -189,7 +189,7 @@ def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
 
 def test_randomness_follow_from_what_is_held_whatever_defends(trained):
     def randomness(view, name="x"):
-        return views.randomness(view, name)
+        return transfer.randomness(view, name)
 
     training, held = trained
     assert randomness(view_in(trained)) == randomness(view_in(sample_training(training.protocol)))
@@ -214,7 +214,7 @@ def test_randomness_follow_from_what_is_held_whatever_defends(trained):
 
 def arrays(view):
     """Return the bytes of all that a view saw."""
-    return b"".join(bytes(chunk) for chunk in pack(views.view_as_value(view)["messages"]))
+    return b"".join(bytes(chunk) for chunk in pack(transfer.view_as_value(view)["messages"]))
 
 
 def test_queries_are_counted_where_the_model_is(trained):
@@ -261,8 +261,7 @@ def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path, plugin):
     bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(plugin),))
     bench.open(resume=False)
     bench.run()
-    with (tmp_path / "run" / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    rows = [r for r in read_rows(tmp_path / "run") if r["stage"] == "attack"]
     (failed,) = [r for r in rows if r["status"] != "ok"]
     assert (failed["attack"], failed["status"]) == ("fail", "failed")
     assert failed["reason"].startswith("LookupError: nothing to be found in ('client-2',)")
@@ -313,14 +312,13 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
     assert all(json.loads(out).values()), out  # where nothing is closed, every way leads there
 
     assert bench.run()["failed"] == 0
-    with (folder / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if r["metric"] == "note"]
+    rows = [r for r in read_rows(folder) if r["metric"] == "note"]
     found = {r["part"]: float(r["value"]) for r in rows}
     assert found.keys() == json.loads(out).keys()
     refused = attacks().refused()
     assert refused["read the memory"]
-    assert refused["read files of runs"] == (disk.version() > 0)
-    if disk.version():
+    assert refused["read files of runs"] == (sandbox.landlock_version() > 0)
+    if sandbox.landlock_version():
         assert not any(found.values()), found
     else:
         assert not any(found[name] for name in ("datagram", "sockets", "shared memory")), found

@@ -14,7 +14,7 @@ from fedtrees.benchmarks.papers.blind_baselines import (
     tabulate_attacks,
     tabulate_guesses,
 )
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, score_guess
 from fedtrees.experiments.federation import federation_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtrees.core.guess import Claim
+from fedtrees.core.claims import Claim
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.experiments.evaluate import blind_baseline

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedtrees.core.guess import Records
+from fedtrees.core.claims import Records
 from fedtrees.core.registry import register
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import blind_baseline, evaluate_blind, run_training, score_guess

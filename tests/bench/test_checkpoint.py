@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.wire import decode, encode
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
 from fedtrees.experiments import training_cache

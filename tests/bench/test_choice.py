@@ -3,11 +3,11 @@
 With all of them models are trained; a few run to the verdict, all by `pytest -m slow`.
 """
 
-import csv
 import shutil
 
 import pytest
 from present import CRYPTO
+from result_rows import read_rows
 
 from fedtrees.api import Run
 from fedtrees.cli.main import main
@@ -67,8 +67,7 @@ def small(tmp_path, monkeypatch, finished):
             main(["bench", *options, "-j", "1", "--out", "run"])
         assert ended.value.code in (0, 3)  # 3: no attack applies
         shutil.copytree("run/cells", finished, dirs_exist_ok=True)
-        with open("run/rows.csv", encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file)), str(Run("run").verdict)
+        return read_rows("run"), str(Run("run").verdict)
 
     return bench
 
@@ -218,9 +217,10 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "acts on NodeRows"),
+        ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "of the types NodeRows"),
         ({"protocols": ["fedtree-hist"], "attacks": ["union"]}, "union does not apply: "),
-        *[({"defenses": ["masking+paillier"]}, "each seal every sum; keep one")] * CRYPTO,
+        *[({"defenses": ["masking+paillier"]}, "each encrypt or mask every sum; keep one")]
+        * CRYPTO,
     ],
 )
 def test_what_goes_with_nothing_is_refused_at_once(options, said):

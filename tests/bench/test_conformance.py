@@ -20,7 +20,7 @@ from fedtrees.core.attack import contenders
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.experiments.disclosure import briefly
+from fedtrees.experiments.preview import BRIEF, limit_size
 from fedtrees.protocols.compatibility import Data, fits
 
 PRIVATE = (
@@ -83,7 +83,7 @@ HEAD = """
 from dataclasses import dataclass
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 
@@ -170,7 +170,7 @@ def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
     findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
     broken = [f.rule for f in findings if not f.holds]
     expected = {
-        "imports": "imports nothing that holds truth",
+        "imports": "imports no module with ground truth",
         "randomness": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",
@@ -234,7 +234,7 @@ def families():
     """Group the protocols by the modules that their messages come from."""
     alike = defaultdict(list)
     for name in OWN["protocol"]:
-        run, _ = sample_training(register.make("protocol", briefly(Spec(name))))
+        run, _ = sample_training(register.make("protocol", limit_size(Spec(name), BRIEF)))
         crossed = (d for d in run.transcript if d.receivers != (PUBLIC,))
         alike[frozenset(type(d.message).__module__ for d in crossed)].append(name)
     return list(alike.values())

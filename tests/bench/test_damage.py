@@ -1,6 +1,5 @@
 """Whatever happens to a run folder or a suite: a clear error, or the rows of the undamaged run."""
 
-import csv
 import json
 import random
 import shutil
@@ -11,6 +10,7 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 import fedtrees.experiments.runner as runner
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
@@ -40,8 +40,7 @@ def finish(folder, text=SUITE, **options):
 
 
 def rows_of(folder):
-    with (folder / "rows.csv").open() as file:
-        rows = [{k: v for k, v in r.items() if k not in TIMES} for r in csv.DictReader(file)]
+    rows = [{k: v for k, v in r.items() if k not in TIMES} for r in read_rows(folder)]
     return [r for r in rows if r["metric"] != "cpu_seconds"]
 
 
@@ -160,7 +159,7 @@ def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, who
     with pytest.raises(StoreError, match=r"suite.toml' is not what was written"):
         reopen(copy)
     (copy / "suite.toml").unlink()
-    with pytest.raises(UsageError, match="holds no run to resume"):
+    with pytest.raises(UsageError, match="contains no run to resume"):
         reopen(copy)
 
 
@@ -269,7 +268,7 @@ def test_attacks_that_had_no_blind_baseline_are_run_again(tmp_path, whole, monke
 KILLER = """
 import os, signal, time
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("dies")
@@ -316,7 +315,7 @@ def test_a_killed_attack_costs_one_cell_at_most(tmp_path):
     status = {r["attack_params"].partition(",")[0] or r["attack"]: r["status"] for r in rows}
     assert status == {"times=2": "failed", "times=1": "ok", "timberstrike": "ok"}
     (reason,) = (r["reason"] for r in rows if r["status"] == "failed")
-    assert reason.startswith("its process was killed twice (SIGKILL(-9))")
+    assert reason.startswith("the process was killed twice (SIGKILL(-9))")
     assert not list(folder.glob("cells/*.npz"))
     assert finish(folder, text, plugins=(str(plugin),)) == {"failed": 1}  # nothing else again
 
@@ -352,7 +351,7 @@ def test_a_killed_worker_costs_one_training_at_most(tmp_path):
     counts = finish(folder, text, workers=2, plugins=(str(plugin),))
     assert counts == {"ok": 8, "failed": 3}  # a training, which attacks apply to it, and the attack
     (reason, _) = {r["reason"] for r in rows_of(folder) if r["status"] == "failed"}
-    assert "its process was killed twice (SIGKILL(-9))" in reason
+    assert "the process was killed twice (SIGKILL(-9))" in reason
 
 
 VALUES = [

@@ -1,14 +1,14 @@
 """What a run is expected to cost, and what is too large for some attack, before training."""
 
-import csv
 import time
 
 import numpy as np
 import pytest
 from present import here
+from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
-from fedtrees.experiments.estimate import START, estimate, memory
+from fedtrees.experiments.cost_estimate import START, estimate, memory
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
@@ -32,8 +32,7 @@ def _bench(folder, **options):
 
 
 def _attack_seconds(folder):
-    with open(folder / "rows.csv", newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    rows = [r for r in read_rows(folder) if r["stage"] == "attack"]
     return sum(float(r["value"]) for r in rows if r["metric"] == "cpu_seconds")
 
 
@@ -88,7 +87,7 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
         attacks=["id2graph-published"],
     )
     said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
-    assert "training rows; its cost grows faster than they do, and it takes 100" in said
+    assert "training rows, and the attack accepts 100 at most" in said
     bench.run()
     (cell,) = [c for c in bench.plan.tasks() if c.stage == "attack"]
     result = bench.runner.read(cell)

@@ -1,12 +1,11 @@
 """Every protocol, defense and threat: the worst reported is the strongest attack's, and no winner
 is named that any attack gets past."""
 
-import csv
 from collections import defaultdict
 from functools import cache
-from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 from fedtrees.core.attack import contenders
 from fedtrees.experiments.session import Bench
@@ -102,22 +101,20 @@ def over_better_baseline(row):
 def attacked(folder):
     """Return advantages by (protocol, defense, threat), metric, seed and attack, off the file."""
     found = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
-    with Path(folder, "rows.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "attack" and row["status"] == "ok" and row["advantage"]:
-                key = (row["protocol"], row["defense"], row["threat"])
-                found[key][row["metric"]][row["seed"]][row["attack"]] = over_better_baseline(row)
+    for row in read_rows(folder):
+        if row["stage"] == "attack" and row["status"] == "ok" and row["advantage"]:
+            key = (row["protocol"], row["defense"], row["threat"])
+            found[key][row["metric"]][row["seed"]][row["attack"]] = over_better_baseline(row)
     return found
 
 
 def ran(folder):
     """Return the attacks that ran by (protocol, defense, threat, seed)."""
     found = defaultdict(set)
-    with Path(folder, "rows.csv").open(newline="") as file:
-        for row in csv.DictReader(file):
-            if row["stage"] == "attack" and row["status"] == "ok":
-                key = (row["protocol"], row["defense"], row["threat"], row["seed"])
-                found[key].add(row["attack"])
+    for row in read_rows(folder):
+        if row["stage"] == "attack" and row["status"] == "ok":
+            key = (row["protocol"], row["defense"], row["threat"], row["seed"])
+            found[key].add(row["attack"])
     return found
 
 

@@ -24,7 +24,7 @@ from fedtrees.benchmarks.papers.evidence_fields import (
     written_reasons,
 )
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.messages import Message, load_families
 from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import LabelSums, LeafValues

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from fedtrees.core.claims import Labels
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
-from fedtrees.isolation import guesses, plugins, process, replies
+from fedtrees.isolation import plugins, process, transfer
 from fedtrees.isolation.process import AttackProcess
 
 FACTS = {
@@ -30,7 +30,7 @@ GUESS = {"claims": (), "notes": {}, "reason": ("no-trees", {})}
 
 
 def test_an_honest_description_is_taken():
-    facts = replies.facts_of_reply(FACTS)
+    facts = transfer.facts_of_reply(FACTS)
     assert (facts.name, facts.parameters) == ("plain-guess", (("times", True, 1),))
 
 
@@ -61,13 +61,13 @@ def test_an_honest_description_is_taken():
 )
 def test_a_forged_description_is_refused(forged):
     with pytest.raises(ProtocolError, match="the process of attacks answered with"):
-        replies.facts_of_reply(FACTS | forged)
+        transfer.facts_of_reply(FACTS | forged)
 
 
 def test_a_description_with_other_fields_is_refused():
     for value in ({**FACTS, "more": 1}, {k: v for k, v in FACTS.items() if k != "doc"}, None, 5):
         with pytest.raises(ProtocolError, match="description of an attack"):
-            replies.facts_of_reply(value)
+            transfer.facts_of_reply(value)
 
 
 def test_a_plugin_cannot_register_the_attack_of_another_file(monkeypatch):
@@ -105,25 +105,25 @@ def test_a_plugin_cannot_describe_itself_as_a_built_in_attack(monkeypatch, name)
 )
 def test_a_forged_guess_is_refused(forged):
     with pytest.raises(ProtocolError):
-        guesses.guess_of(GUESS | forged)
+        transfer.guess_of(GUESS | forged)
 
 
 def test_an_honest_guess_is_taken():
     claim = Labels(np.arange(3), np.zeros(3, int))
     value = {"claims": (claim,), "notes": {"n": 10**400}, "reason": None}
-    assert guesses.guess_of(value).notes == {"n": math.inf}
-    assert guesses.guess_of(GUESS).reason == Reason("no-trees")
+    assert transfer.guess_of(value).notes == {"n": math.inf}
+    assert transfer.guess_of(GUESS).reason == Reason("no-trees")
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0, "1", True, 10**400])
 def test_a_duration_that_is_none_is_refused(value):
     with pytest.raises(ProtocolError, match="number of seconds"):
-        replies.seconds(value)
+        transfer.read_seconds(value)
 
 
 def test_an_error_is_one_of_a_known_type_and_of_bounded_length():
     forged = {"failed": "Problems", "text": "x" * 10**6, "traceback": "y" * 10**6}
-    assert isinstance(replies.error(forged), ProtocolError)  # Problems takes more than a text
-    unknown = replies.error(forged | {"failed": "exec"})
+    assert isinstance(transfer.read_error(forged), ProtocolError)  # Problems takes more than a text
+    unknown = transfer.read_error(forged | {"failed": "exec"})
     assert isinstance(unknown, process.AttackError)
-    assert len(str(unknown)) == len(unknown.traceback) == replies.MOST_TEXT
+    assert len(str(unknown)) == len(unknown.traceback) == transfer.MOST_TEXT

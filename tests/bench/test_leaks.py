@@ -11,6 +11,7 @@ import pytest
 from isolation import registry_as_it_was
 
 from fedtrees.conformance.checks import check
+from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
@@ -20,8 +21,7 @@ from fedtrees.core.registry import _entries, load_plugin, register
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
-from fedtrees.experiments.leak_search import find_local_values
-from fedtrees.isolation import disk
+from fedtrees.isolation import sandbox
 from fedtrees.isolation.process import attacks
 
 UNSAID = "no message carries held values unsaid"
@@ -295,7 +295,7 @@ ATTACK = """
 import sys
 import numpy as np
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 
 @register.attack("acting-early")
@@ -349,7 +349,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     from fedtrees.metrics.victims_rows import RecordMetric
 
     kept = evaluate.attacks, RecordMetric.score, resource_tracker.register
-    if "shared" in how and disk.version():  # it cannot even do so
+    if "shared" in how and sandbox.landlock_version():  # it cannot even do so
         with pytest.raises(UsageError, match="Permission denied: '/fedtrees-test-left'; an attack"):
             loaded(tmp_path, "early", text)
         return
@@ -357,7 +357,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     assert not any(getattr(m, "__file__", None) == str(file) for m in [*sys.modules.values()])
     broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
               if not f.holds}  # fmt: skip
-    assert expected in broken["its import does nothing but register"]
+    assert expected in broken["its import only registers classes"]
     assert (evaluate.attacks, RecordMetric.score, resource_tracker.register) == kept
 
 
@@ -365,7 +365,7 @@ PLAIN = """
 from dataclasses import dataclass
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 
 @register.attack("plain-guess")

@@ -1,16 +1,16 @@
 """A file of one's own brings a claim, a role or a layout; nothing else has to know of it."""
 
-import csv
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from isolation import registry_as_it_was
+from result_rows import read_rows
 
 from fedtrees.cli.main import main
+from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.guess import Guess, LeafCounts
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Schema
@@ -48,8 +48,7 @@ def bench(folder, *arguments):
             ["bench", "--seeds", "1", "-j", "1", "--data", "wine", "--out", str(folder), *arguments]
         )
     assert not stopped.value.code
-    with (folder / "rows.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder)
 
 
 @pytest.fixture(scope="module")

@@ -42,5 +42,5 @@ def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_pat
     ]
     assert np.isclose(simple[-1]["value"], np.sqrt(np.mean((test.y - held.mean()) ** 2)))
     (attack,) = [c for c in cells if c.stage == "attack"]
-    with pytest.raises(Unfit, match="works by the classes of rows"):
+    with pytest.raises(Unfit, match="uses the classes of rows"):
         evaluate_attack(attack, federation, training, None)

@@ -12,12 +12,12 @@ from data_dir import data_dir
 
 from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.threat import Threat
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import (
     blind_baseline,
     evaluate_blind,
@@ -29,7 +29,7 @@ from fedtrees.experiments.evaluate import (
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.suite import DataRef
-from fedtrees.isolation import views
+from fedtrees.isolation import transfer
 from fedtrees.protocols.training import train
 from fedtrees.trees.routing import Routes
 
@@ -141,10 +141,10 @@ def test_population_rows_are_counted_in_leaves_but_subtracted_from_no_sum():
 def test_the_population_reaches_the_process_of_attacks_and_does_not_change_its_randomness():
     case, view = case_of("server")
     informed = with_background("timberstrike", view, case)
-    packed = b"".join(map(bytes, pack(views.view_as_value(informed))))
-    again = views.view_of(unpack(packed, views.types()), lambda X: X)
+    packed = b"".join(map(bytes, pack(transfer.view_as_value(informed))))
+    again = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
     assert same(again.population, case.background)
-    assert views.randomness(again, "a") == views.randomness(view, "a")
+    assert transfer.randomness(again, "a") == transfer.randomness(view, "a")
 
 
 def line_of(threat, **options):

@@ -5,14 +5,14 @@ import pytest
 
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Records
 from fedtrees.core.registry import register
 from fedtrees.core.repeated import MOST_KEPT, Computed
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.guessing import pools
-from fedtrees.isolation import views
+from fedtrees.isolation import transfer
 from fedtrees.isolation.process import AttackProcess
 from fedtrees.protocols.views import view_of
 
@@ -44,7 +44,7 @@ def test_a_guess_is_the_same_whether_the_bench_computes_a_part_of_it_or_not(serv
     for defense in ("none", "split-only"):
         view = view_under(defense)
         (apart,) = server.run(ATTACK, view).guess.all(Records)
-        rng = views.generator(views.randomness(view, ATTACK.name))
+        rng = transfer.generator(transfer.randomness(view, ATTACK.name))
         (here,) = TimberStrike().run(view, rng).all(Records)
         assert np.array_equal(apart.table.X, here.table.X)
         assert np.array_equal(apart.table.y, here.table.y)

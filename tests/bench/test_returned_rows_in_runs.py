@@ -1,8 +1,7 @@
 """A run scores the rows an attack is sure of, beside the blind baseline."""
 
-import csv
-
 import pytest
+from result_rows import read_rows
 
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
@@ -23,8 +22,7 @@ def attack_rows(suite, folder):
     bench = Bench(Suite.parse(suite, "tiny"), folder, 1)
     bench.open(resume=False)
     bench.run(lambda status, label: None)
-    with (folder / "rows.csv").open() as file:
-        return [r for r in csv.DictReader(file) if r["stage"] == "attack"]
+    return [r for r in read_rows(folder) if r["stage"] == "attack"]
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ HEAD = """
 from dataclasses import dataclass, replace
 import numpy as np
 from fedtrees.core.channel import Event
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.registry import register

@@ -1,9 +1,9 @@
 """vertical protocols in the bench: their threats, the active party alone, predictions."""
 
-import csv
 import json
 
 import pytest
+from result_rows import read_rows
 
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
@@ -76,8 +76,7 @@ def rows(tmp_path_factory):
             ]
         )
     assert not stopped.value.code
-    with (folder / "rows.csv").open() as file:
-        return list(csv.DictReader(file))
+    return read_rows(folder)
 
 
 def values(rows, stage, **wanted):

@@ -24,8 +24,8 @@ from fedtrees.bounds.ceilings import (
 from fedtrees.bounds.tables import AlignedTables, TinyTables
 from fedtrees.bounds.views import Views, views
 from fedtrees.conformance.defenses import _sums_alone
+from fedtrees.core.claims import ColumnBins, Guess, Labels, Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import ColumnBins, Guess, Labels, Records
 from fedtrees.core.messages import Message
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register

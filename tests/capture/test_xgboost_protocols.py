@@ -22,8 +22,8 @@ from fedtrees.capture.differences import from_protocol
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import columns_of, named_protocol
+from fedtrees.core.claims import Guess
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.guess import Guess
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_list

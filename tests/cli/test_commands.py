@@ -156,7 +156,7 @@ def test_an_existing_run_needs_resume(run, capsys):
 def test_resume_finishes_what_was_asked_and_nothing_else(run, capsys):
     before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
     err = fails(capsys, 2, "bench", "--out", str(run), "--resume", "--seeds", "2")
-    assert "as it was begun" in err
+    assert "with the options of its first start" in err
     assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == before
 
 
@@ -213,11 +213,20 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         * CRYPTO,
         ((*COLUMNS, "-d", "reduced-leakage[trees=9]", "--dry-run"), "trees=9] of 5 trees"),
         ((*COLUMNS, "--threat", "passive[labels=456]", "--dry-run"), "there are 456 training rows"),
-        (("bench", "-p", "secureboost", "--clients", "1", "--dry-run"), "nobody is passive; give"),
+        (
+            ("bench", "-p", "secureboost", "--clients", "1", "--dry-run"),
+            "no party has the role passive; give",
+        ),
         (("bench", "--threat", "server:isolatign"), "did you mean 'isolating'"),
-        (("bench", "--threat", "client:isolating"), "'isolating' takes the place of a Deciding"),
+        (
+            ("bench", "--threat", "client:isolating"),
+            "'isolating' replaces the behaviour of a Deciding",
+        ),
         (("bench", "-p", "dp-gbdt", "--threat", "server:isolating"), "server is a RandomTree"),
-        (("bench", "-d", "id-lmid", "--threat", "server:halving"), "'id-lmid' acts on NodeRows"),
+        (
+            ("bench", "-d", "id-lmid", "--threat", "server:halving"),
+            "'id-lmid' changes messages of the types NodeRows",
+        ),
         (("bench", "--resume"), "--out"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
@@ -242,9 +251,12 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("explain", "-d", "split-only"), "--defense needs a protocol"),
         (("explain", "fedtree-hist", "--clients", "-1"), "--clients -1: a federation needs"),
         (("explain", "fedtree-hist[trees=0]"), "trees=0: give a whole number from 1"),
-        (("explain", "secureboost", "--clients", "1"), "one party that trains alone; give 2"),
+        (
+            ("explain", "secureboost", "--clients", "1"),
+            "a single party without another one to train with; give 2",
+        ),
         (("explain", "secureboost", "--threat", "client"), "this protocol are active, passive"),
-        (("explain", "nvflare-hist", "-d", "split-only"), "do not cross in 'nvflare-hist'"),
+        (("explain", "nvflare-hist", "-d", "split-only"), "'nvflare-hist' does not send"),
         (("list", "defences"), "did you mean 'defenses'"),
         (("check", "timberstrik"), "did you mean 'timberstrike'"),
         (("plot", "nowhere", "-o", "x.gif"), "end the name in"),
@@ -423,7 +435,7 @@ def test_explain_tells_what_several_passive_parties_see_and_what_more_they_may_k
 def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
     arguments = ("bench", "-p", "secureboost[trees=1]", "-d", "none", "--data", "wine", "--seeds")
     more = ("1", "-j", "1", "--clients", "2", "--threat", "active", "-a", "threshold-queries")
-    why = "there is no endpoint to ask; give the threat queries=1000"
+    why = "there is no inference endpoint that could be queried; use the threat queries=1000"
     code, _, err = call(capsys, *arguments, *more, "--dry-run")
     assert (code, err.strip()) == (2, f"fedtrees: threshold-queries does not apply: {why}")
     suite = tmp_path / "s.toml"
@@ -492,7 +504,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     with pytest.raises(SystemExit):
         main(["inspect", str(table)])
     words = set(capsys.readouterr().out.split())
-    assert {"number_of_people", "different", "missing", "taken", "left"} <= words
+    assert {"number_of_people", "different", "missing", "type", "left"} <= words
 
 
 @pytest.mark.parametrize(

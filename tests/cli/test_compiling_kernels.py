@@ -3,14 +3,14 @@
 import time
 
 from fedtrees.cli.bench import Log
-from fedtrees.isolation import compiled
+from fedtrees.isolation import kernels
 
 
 def test_kernels_that_any_process_stores_are_counted(tmp_path, monkeypatch):
     (tmp_path / "old.1.nbc").touch()
-    monkeypatch.setattr(compiled, "cache_folders", lambda: [tmp_path, tmp_path / "not-there"])
+    monkeypatch.setattr(kernels, "cache_folders", lambda: [tmp_path, tmp_path / "not-there"])
     counts = []
-    with compiled.watching(counts.append, interval=0.01):
+    with kernels.watching(counts.append, interval=0.01):
         for name in ("a.1.nbc", "a.nbi", "b.1.nbc"):
             (tmp_path / name).touch()
         until = time.monotonic() + 20
@@ -22,9 +22,9 @@ def test_kernels_that_any_process_stores_are_counted(tmp_path, monkeypatch):
 
 def test_nothing_is_said_where_all_kernels_are_stored(tmp_path, monkeypatch):
     (tmp_path / "old.1.nbc").touch()
-    monkeypatch.setattr(compiled, "cache_folders", lambda: [tmp_path])
+    monkeypatch.setattr(kernels, "cache_folders", lambda: [tmp_path])
     counts = []
-    with compiled.watching(counts.append, interval=0.01):
+    with kernels.watching(counts.append, interval=0.01):
         time.sleep(0.1)
     assert counts == []
 
@@ -33,7 +33,7 @@ def test_the_folders_of_all_kernels_are_watched():
     from fedtrees.attacks.joint import sampler
     from fedtrees.guessing import consensus
 
-    folders = compiled.cache_folders()
+    folders = kernels.cache_folders()
     for module in (sampler, consensus):
         kernel = next(k for k in vars(module).values() if hasattr(k, "py_func"))
         assert any(str(folder) == kernel._cache.cache_path for folder in folders)

@@ -32,7 +32,7 @@ def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path
         _, told = run.communicate()
         seconds = time.monotonic() - begun
     assert run.returncode == 130
-    assert "stopped; finished cells are kept. Go on with: fedtrees bench --resume --out" in told
+    assert "stopped; finished cells are kept. Continue with: fedtrees bench --resume --out" in told
     assert (folder / "rows.csv").exists()
     assert not (folder / "report.html").exists()
     assert seconds < 30  # 1.4 on two cores with a load of 21

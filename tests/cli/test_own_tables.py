@@ -1,6 +1,5 @@
 """Users' tables on the command line: hints that can be pasted, odd names, files of other kinds."""
 
-import csv
 import gzip
 import json
 import pickle
@@ -10,6 +9,7 @@ import zipfile
 import numpy as np
 import pandas as pd
 import pytest
+import result_rows
 import xgboost
 
 from fedtrees.audit.readers import read_model
@@ -215,8 +215,7 @@ def test_odd_column_names_survive_a_bench_its_report_and_a_paper_table(call, tmp
     code, _, err = call("bench", *SMALL, "--csv", path, "--target", "target", "-a", "timberstrike",
                         "-d", "split-only", "--seeds", 1, "--jobs", 1, "--out", run)  # fmt: skip
     assert code == 0, err
-    with (run / "rows.csv").open(newline="", encoding="utf-8") as file:
-        assert {row["dataset"] for row in csv.DictReader(file)} == {"odd"}
+    assert {row["dataset"] for row in result_rows.read_rows(run)} == {"odd"}
     tex = tmp_path / "paper.tex"
     for command in (["report", run], ["table", run, "-o", tex], ["show", run]):
         code, _, err = call(*command)

@@ -1,7 +1,6 @@
 """A messy table in, a verdict out: every number said is one of the run."""
 
 import codecs
-import csv
 import hashlib
 import html
 import json
@@ -13,6 +12,7 @@ from statistics import mean
 
 import numpy as np
 import pytest
+from result_rows import read_rows
 
 from fedtrees.api import Run
 from fedtrees.cli.main import main
@@ -63,11 +63,10 @@ def hostile_table():
 
 
 class Records:
-    """What stands in rows.csv, read without the report's code."""
+    """Results of a run as text, evaluated without the report's code."""
 
     def __init__(self, folder):
-        with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
-            self.rows = list(csv.DictReader(file))
+        self.rows = read_rows(folder)
 
     def worst(self, threat, defense, metric):
         """Mean score and blind score over seeds of the attack that is worst on each seed."""

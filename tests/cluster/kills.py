@@ -16,18 +16,17 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from fedtrees.cluster import RayEngine
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
+from fedtrees.report.results import read_records
 
 WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "interrupted")
 
 
 def rows_of(bench):
     """Return the rows of a run, less what is its own."""
-    rows = pd.read_csv(bench.folder / "rows.csv")
+    rows = read_records(bench.folder)
     timed = rows["metric"].astype(str).str.contains("seconds")
     return rows[~timed].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
 

@@ -22,6 +22,7 @@ from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.executor import Lost, run_jobs
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
+from fedtrees.report.results import read_records
 
 SUITE = """
 seeds = 1
@@ -45,7 +46,7 @@ def made(tmp_path):
 
 def rows_of(bench):
     """Return the rows of a run, less what is its own."""
-    rows = pd.read_csv(bench.folder / "rows.csv")
+    rows = read_records(bench.folder)
     timed = rows["metric"].astype(str).str.contains("seconds")
     return rows[~timed].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
 

@@ -5,9 +5,15 @@ import pytest
 from scipy import stats
 
 from fedtrees.core.channel import Chain, Channel, Share, SumOf, chained, kinds
-from fedtrees.core.coarsening import Decimals, Ends, LargestRemainders, Rounding, Suppression
+from fedtrees.core.deterministic_channels import (
+    Decimals,
+    Ends,
+    LargestRemainders,
+    Rounding,
+    Suppression,
+)
 from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import pack, unpack
 from fedtrees.privacy.noise import Gaussian, Laplace, NoisyShares, Response, TruncatedLaplace
 
 BITS = np.ldexp(1.0, (30, 30))

@@ -6,18 +6,19 @@ import io
 from pathlib import Path
 
 import pytest
+from result_rows import read_rows
 
 from fedtrees.conformance.samples import trainable
 from fedtrees.core import results
-from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Claim
+from fedtrees.core.claims import Claim
+from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec
-from fedtrees.experiments.disclosure import briefly
 from fedtrees.experiments.evaluate import evaluate_adversary, evaluate_training, run_training
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig, Task
+from fedtrees.experiments.preview import BRIEF, limit_size
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 
@@ -48,7 +49,7 @@ OTHER = {
 
 @pytest.mark.parametrize("name", trainable())
 def test_every_key_of_every_protocol_is_in_the_table(name):
-    spec = briefly(Spec(name))
+    spec = limit_size(Spec(name), BRIEF)
     protocol = register.make("protocol", spec)
     setting = FederationConfig.of(
         DataRef(protocol.info.example_dataset), Spec("iid"), 3, 0, protocol
@@ -99,7 +100,8 @@ def test_what_has_no_perfect_value_is_neither_better_nor_worse():
 
 def test_a_results_file_is_described_beside_it():
     lines = list(csv.DictReader(io.StringIO(results.described())))
-    assert [r["column"] for r in lines if not r["metric"]] == [c.name for c in COLUMNS]
+    described = [r["column"] for r in lines if not r["metric"]]
+    assert described == ["context", *(c.name for c in COLUMNS)]
     keys = {r["metric"]: r for r in lines if r["metric"]}
     assert keys.keys() == results.measures().keys()
     assert all(r["meaning"] for r in lines)
@@ -146,3 +148,36 @@ def test_two_metrics_do_not_measure_under_one_key(monkeypatch):
     monkeypatch.setattr(register, "get", lambda kind, name: twice[name])
     with pytest.raises(UsageError, match="metric 'two' measures 'same', as another does"):
         results._measures.__wrapped__(("one", "two"))
+
+
+def test_the_files_of_a_run_are_smaller_than_one_table_and_lose_nothing(tmp_path):
+    shared = {"dataset": "wine", "protocol_params": "trees=10,max_depth=4", "stage": "attack"}
+    rows = [
+        {**shared, "attack": f"attack-{k % 3}", "seed": k % 2, "metric": "ra", "value": k / 7,
+         "unit": "share of cells", "measure_class": "guess", "status": "ok"}
+        for k in range(60)
+    ]  # fmt: skip
+    for name, text in results.write_tables(rows).items():
+        (tmp_path / name).write_text(text)
+    assert read_rows(tmp_path) == list(csv.DictReader(io.StringIO(results.write(rows))))
+    assert len((tmp_path / "contexts.csv").read_text().splitlines()) == 3
+    sizes = [(tmp_path / name).stat().st_size for name in ("rows.csv", "contexts.csv")]
+    assert sum(sizes) < 0.7 * len(results.write(rows))
+
+
+def test_a_unit_that_no_key_declares_is_stored_with_its_row(tmp_path):
+    rows = [{"metric": "ra", "value": 1.0, "unit": "bits", "measure_class": "guess"}]
+    for name, text in results.write_tables(rows).items():
+        (tmp_path / name).write_text(text)
+    assert "unit" in (tmp_path / "rows.csv").read_text().splitlines()[0].split(",")
+    assert read_rows(tmp_path)[0]["unit"] == "bits"
+
+
+def test_rows_of_another_write_than_their_contexts_are_refused(tmp_path):
+    row = {"metric": "ra", "value": 1.0, "unit": "share of cells", "measure_class": "guess"}
+    for name, text in results.write_tables([{**row, "dataset": "wine"}]).items():
+        (tmp_path / name).write_text(text)
+    other = results.write_tables([{**row, "dataset": "iris"}])["contexts.csv"]
+    (tmp_path / "contexts.csv").write_text(other)
+    with pytest.raises(StoreError, match="does not belong to"):
+        read_rows(tmp_path)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.messages import Message, Reveal, summable
 from fedtrees.core.secure_sum import add_messages
+from fedtrees.core.wire import decode, encode, encoded_size
 from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.core.codec import decode, encode, encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.local_data import over_clients
@@ -15,6 +14,7 @@ from fedtrees.core.messages import Sealed, has_sealed_field, seal_sums
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.core.wire import decode, encode, encoded_size
 from fedtrees.messages.forests import ClassCounts, ClassTotals, ForestModel
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.models import BoostedModel

@@ -7,7 +7,6 @@ import pytest
 from federations import sample_federation
 from scipy.stats import nbinom
 
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
@@ -15,6 +14,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.core.wire import encode
 from fedtrees.crypto.masking import MaskedAggregation
 from fedtrees.crypto.primitives import ExposureError, MissingPartyError, TooFewPartiesError
 from fedtrees.defenses.masking import Masking

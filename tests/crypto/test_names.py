@@ -16,7 +16,7 @@ def test_who_opens_a_sum_before_its_noise_is_refused(noise):
     assert str(opened) == (
         str(FITS)
         if noise == "distributed"
-        else "'paillier' opens sums of LeafSums for a client before "
+        else "'paillier' reveals sums of LeafSums to a client before "
         "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
     )
     (masking,) = make_defense(parse_composed(["masking"])[0]).parts

@@ -17,13 +17,13 @@ from present import here
 from regression_runs import by_columns, table, trained
 from seeded_keys import seeded
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid, parse_one
+from fedtrees.core.wire import encode
 from fedtrees.crypto import phe_backend
 from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair

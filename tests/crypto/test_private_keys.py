@@ -6,18 +6,18 @@ from gmpy2 import mpz
 from present import here
 from seeded_keys import seeded
 
+from fedtrees.conformance.leak_search import reachable
 from fedtrees.conformance.samples import sample_table
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.crypto.keys import KeyPair, Prime
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.crypto.phe_backend import PheBackend, PheKeyPair, keys_to_phe
 from fedtrees.data.layout import lay_out
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.leak_search import reachable
 from fedtrees.protocols.training import train
 
 SECRETS = (KeyPair, Prime, OwnerObfuscators)

@@ -13,7 +13,6 @@ from gmpy2 import mpz
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UsageError
@@ -27,6 +26,7 @@ from fedtrees.core.secure_sum import add_messages, from_integers, to_integers
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.core.wire import encode
 from fedtrees.crypto import masks, primitives, shamir
 from fedtrees.crypto.costs import MARK_BYTES
 from fedtrees.crypto.keys import KeyPair
@@ -42,8 +42,8 @@ from fedtrees.crypto.primitives import (
 )
 from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
-from fedtrees.experiments.disclosure import disclosures
 from fedtrees.experiments.evaluate import make_defense
+from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation.process import attacks
@@ -356,7 +356,7 @@ def test_who_undoes_it_is_told_and_gets_no_view():
 @pytest.mark.parametrize(
     ("defense", "what"),
     [
-        ("masking+paillier", "each seal every sum"),
+        ("masking+paillier", "each encrypt or mask every sum"),
         ("masking[threshold=1]", "2 or more"),
         ("masking[mode=fake]", "unknown mode"),
         ("paillier[bits=512]", "one of 1024, 2048, 3072"),
@@ -522,9 +522,9 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
     for text in texts:
         assert not any(word in text for word in words)
     assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "client-0 the key" in rows  # a threat that undoes it is a skip with the reason
-    assert "ciphertexts_of,Histogram" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "client-0 the key" in contexts  # a threat that undoes it is a skip with the reason
+    assert "ciphertexts_of,Histogram" in (tmp_path / "run" / "rows.csv").read_text()
     for thing in (*drawn, *secrets):
         with pytest.raises(CryptoError):
             __import__("pickle").dumps(thing)

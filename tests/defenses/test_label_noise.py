@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from neighbours import matrix
 from sklearn.datasets import load_breast_cancer
 
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import LabelDP, parse
@@ -22,6 +21,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid
 from fedtrees.core.view import see
+from fedtrees.core.wire import encode
 from fedtrees.defenses.grafting import GraftingLDP, grafted_nodes
 from fedtrees.defenses.label_noise import LPMST, OneStage
 from fedtrees.messages.vertical import RowsToRoute

@@ -1,11 +1,11 @@
 """Noise on rows' gradients: its size, one draw a tree, exact counts, what is claimed and spent."""
 
-import csv
 import math
 
 import numpy as np
 import pytest
 from federations import sample_federation
+from result_rows import read_rows
 from scipy import stats
 
 from fedtrees.core.composition import Composition
@@ -206,8 +206,7 @@ attacks = ["random-leaf"]
     bench = Bench(Suite.parse(suite, "noise"), tmp_path / "run")
     bench.open(resume=False)
     bench.run()
-    with (tmp_path / "run" / "rows.csv").open() as file:
-        rows = [r for r in csv.DictReader(file) if "laplace-gradient" in r["defense"]]
+    rows = [r for r in read_rows(tmp_path / "run") if "laplace-gradient" in r["defense"]]
     assert {r["claimed"] for r in rows} == {"structural+pure-dp[epsilon=8]"}
     spent = "structural+pure-dp[epsilon=inf,histograms=4,unprotected=counts+cuts+base-score]"
     assert {r["spent"] for r in rows} == {spent}

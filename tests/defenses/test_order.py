@@ -54,7 +54,9 @@ def refused(*parts):
     ],
 )
 def test_what_changes_sums_before_noise_is_refused_with_the_order_that_is_right(order, right):
-    with pytest.raises(UsageError, match=r"whose claim then does not hold; write (\S+)$") as said:
+    with pytest.raises(
+        UsageError, match=r"so that the claim of the latter does not hold; write (\S+)$"
+    ) as said:
         make_defense(parse_one(order))
     assert str(said.value).endswith(f"write {right}")
     params = {part.name: part for part in parse_one(order).parts}
@@ -82,10 +84,12 @@ def test_of_all_ordered_pairs_those_are_refused_whose_claim_would_not_hold():
     found = {
         (a, b)
         for a, b in permutations(parts, 2)
-        if "whose claim then" in (refused(parts[a], parts[b]) or "")
+        if "claim of the latter does not hold" in (refused(parts[a], parts[b]) or "")
     }
     assert found == {pair for pair in BEFORE if {*pair} <= parts.keys()}
-    assert all("whose claim" in refused(parts[n], parts[n]) for n in ("laplace-hist", "dp-sgd"))
+    assert all(
+        "claim of the latter" in refused(parts[n], parts[n]) for n in ("laplace-hist", "dp-sgd")
+    )
 
 
 def test_a_triple_is_refused_where_a_pair_in_it_is():
@@ -132,7 +136,7 @@ def test_a_part_that_says_nothing_of_neighbours_may_not_act_before_noise():
     assert refused(Halving(), noise).endswith("write laplace-hist+halving")
     assert refused(noise, Halving()) is None
     assert refused(Said(), noise) is None
-    assert refused(noise, Relabelling()).endswith("leave one of them out")
+    assert refused(noise, Relabelling()).endswith("omit one of them")
     assert refused(made("dp-grid-cuts"), Relabelling()) is None  # columns alone are counted
 
 
@@ -141,7 +145,8 @@ def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
     said = str(fit(protocol, [Halving()]))
     assert said == (
-        "'halving' changes LeafSums before 'dp-gbdt', whose claim then does not hold; leave it out"
+        "'halving' changes LeafSums before 'dp-gbdt' adds its noise, so that the claim of the "
+        "protocol does not hold; omit the defense"
     )
     assert "changes labels before 'dp-gbdt'" in str(fit(protocol, [Relabelling()]))
     for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
@@ -179,11 +184,11 @@ def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     train(protocol, over_clients(tables), schema, defense=Composition((Open(),)))
     noise = made("laplace-hist")
     for parts in ((noise, Open()), (Open(), made("dp-grid-cuts"))):
-        assert "reads the rows themselves (reads_local_data)" in refused(*parts)
+        assert "uses the raw rows (reads_local_data)" in refused(*parts)
     assert refused(made("dp-grid-cuts"), OwnClaim()) is None
     private = register.make("protocol", Spec("dp-gbdt", {}))
     open_leaves = type("OpenLeaves", (Open,), {"handled_types": (LeafSums,)})()
-    assert "reads the rows themselves" in str(fit(private, [open_leaves]))
+    assert "uses the raw rows" in str(fit(private, [open_leaves]))
 
 
 def test_a_part_forbids_and_hides_more_and_never_less():

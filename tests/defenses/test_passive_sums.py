@@ -9,8 +9,8 @@ import pytest
 from fedtrees.attacks.bins.column_shares import shares_of_changed
 from fedtrees.attacks.solvers.subset_sum import Column, NodeSums
 from fedtrees.conformance.samples import sample_local_data, sample_table
-from fedtrees.core.coarsening import FewRows
 from fedtrees.core.composition import Composition
+from fedtrees.core.deterministic_channels import FewRows
 from fedtrees.core.reasons import Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema

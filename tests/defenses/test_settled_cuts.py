@@ -174,7 +174,9 @@ def test_where_everything_is_known_nothing_is_asked_or_spent():
 def test_a_single_grid_needs_ranges_and_says_so():
     with pytest.raises(DataError, match=r"declared range .* a, b, c, d, e \(5 in all\).*rounds=2"):
         run("grid-cuts[rounds=1]", federation=bare(*sample_federation()))
-    with pytest.raises(Unfit, match="cut points need a declared range for every number; a, b, c"):
+    with pytest.raises(
+        Unfit, match="cut points need a declared range of every numeric column; a, b, c"
+    ):
         run("public-cuts", federation=bare(*sample_federation()))
 
 
@@ -333,7 +335,7 @@ def test_rounded_sketches_have_few_digits_and_all_rows(digits):
         ("grid-cuts[rounds=0]", "rounds=0"),
         ("dp-grid-cuts[epsilon=1,rounds=9]", "rounds=9: give a whole number from 1 to 4"),
         ("sketch-rounding[digits=0]", "digits=0"),
-        ("grid-cuts+public-cuts", "'grid-cuts' and 'public-cuts' each say how cut points"),
+        ("grid-cuts+public-cuts", "'grid-cuts' and 'public-cuts' each determine the cut points"),
     ],
 )
 def test_what_makes_no_sense_is_refused(defense, said):
@@ -345,4 +347,4 @@ def test_where_no_cut_points_are_settled_they_have_no_place():
     protocol = register.make("protocol", parse_grid("flower-bagging")[0])
     for defense in DEFENSES:
         by = make_defense(parse_composed([defense])[0])
-        assert "which do not cross in 'flower-bagging'" in str(fit(protocol, by))
+        assert "which 'flower-bagging' does not send" in str(fit(protocol, by))

@@ -250,9 +250,15 @@ def test_where_they_have_no_place_they_say_why(defense, where, needs):
     known = register.make("protocol", Spec(where, {}))
     reason = str(fit(known, [make(defense)]))
     if needs == "min_leaf_rows":
-        assert reason == f"{defense!r} works through {needs}, which no party of {where!r} keeps to"
+        assert (
+            reason
+            == f"{defense!r} acts through {needs}, a step that no party of {where!r} executes"
+        )
     else:
-        assert reason == f"{defense!r} acts on {needs}, which do not cross in {where!r}"
+        assert (
+            reason
+            == f"{defense!r} changes messages of the types {needs}, which {where!r} does not send"
+        )
 
 
 @pytest.mark.parametrize("k", [1, 0, -2, 2.5, True])

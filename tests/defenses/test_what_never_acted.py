@@ -7,9 +7,9 @@ import pytest
 from federations import sample_federation
 
 from fedtrees.conformance.checks import check
-from fedtrees.core.coarsening import Decimals
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, Requirements
+from fedtrees.core.deterministic_channels import Decimals
 from fedtrees.core.errors import LocalDataError, UsageError
 from fedtrees.core.guarantee import ActedOnNothing, Structural
 from fedtrees.core.local_data import over_clients
@@ -33,11 +33,19 @@ def make(name, **params):
 @pytest.mark.parametrize(
     ("defense", "where", "said"),
     [
-        (("min-leaf", {"k": 50}), "fedtree-hist", "min_leaf_rows, which no party of 'fedtree-"),
-        (("min-leaf", {"k": 50}), "forest-hist", "min_leaf_rows, which no party of 'forest-h"),
-        (("laplace-gradient", {"epsilon": 1.0}), "flower-bagging", "Histogram, which do not cross"),
-        (("split-only", {}), "nvflare-hist", "which do not cross in 'nvflare-hist'"),
-        (("secure-sum", {}), "local-forests", "which do not cross in 'local-forests'"),
+        (
+            ("min-leaf", {"k": 50}),
+            "fedtree-hist",
+            "min_leaf_rows, a step that no party of 'fedtree-",
+        ),
+        (
+            ("min-leaf", {"k": 50}),
+            "forest-hist",
+            "min_leaf_rows, a step that no party of 'forest-h",
+        ),
+        (("laplace-gradient", {"epsilon": 1.0}), "flower-bagging", "Histogram, which '"),
+        (("split-only", {}), "nvflare-hist", "which 'nvflare-hist' does not send"),
+        (("secure-sum", {}), "local-forests", "which 'local-forests' does not send"),
     ],
 )
 def test_training_itself_refuses_a_defense_that_makes_no_sense(defense, where, said):
@@ -47,7 +55,7 @@ def test_training_itself_refuses_a_defense_that_makes_no_sense(defense, where, s
 
 
 def test_one_misfit_among_several_is_named():
-    with pytest.raises(UsageError, match="'min-leaf' works through"):
+    with pytest.raises(UsageError, match="'min-leaf' acts through"):
         run(make("split-only"), make("min-leaf", k=9))
 
 
@@ -64,7 +72,8 @@ class OddRows(Defense):
 
 def test_hooks_that_no_party_serves_are_refused():
     with pytest.raises(
-        UsageError, match="works through transform_examples, which no party of 'flower-bagging'"
+        UsageError,
+        match="acts through transform_examples, a step that no party of 'flower-bagging'",
     ):
         run(OddRows(), name="flower-bagging")
 

@@ -287,7 +287,7 @@ def test_unknown_categories_and_plain_text_are_named():
         (
             {"protocol": "nvflare-hist", "defense": "split-only"},
             UsageError,
-            "which do not cross",
+            "does not send",
         ),
         ({"n_clients": 600}, DataError, "600 clients but only 569 rows"),
         ({"n_clients": 0}, DataError, "at least one client"),

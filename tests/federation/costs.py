@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtrees.core.codec import encode
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
-from fedtrees.core.remote import HostServer, RemoteHost, unframed
+from fedtrees.core.remote import HostServer, RemoteHost
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.wire import encode, read_call
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.federation.agreement import FederationAgreement
 from fedtrees.federation.coordinator import run_federation
@@ -94,7 +94,7 @@ def memory(rows, columns=28):
             def send(party, blob, seconds, sites=sites):
                 nonlocal read
                 answer = sites[party].call("server", blob)
-                if unframed(blob)[0]["does"] == "agree":
+                if read_call(blob)[0]["does"] == "agree":
                     read = resident("VmHWM")
                 return answer
 

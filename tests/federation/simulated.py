@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nvflare.collab import collab
 
-from fedtrees.core.remote import unframed
+from fedtrees.core.wire import read_call
 from fedtrees.federation import flare
 from fedtrees.federation.flare import Coordinator, FlareSite
 from fedtrees.federation.site import Settings, Site
@@ -69,7 +69,7 @@ class Sites(FlareSite):
     @collab.publish
     def call(self, blob):
         """Answer a frame."""
-        header, _ = unframed(blob)
+        header, _ = read_call(blob)
         if header["does"] == "agree":
             self._anew(header["federation"]["name"])
         return super().call(blob)

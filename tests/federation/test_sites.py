@@ -15,12 +15,11 @@ from present import CRYPTO, here
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.cli.main import main
 from fedtrees.conformance.samples import sample_local_data
-from fedtrees.core.codec import encode, encoded_size
 from fedtrees.core.errors import PartyError, UsageError
 from fedtrees.core.files import copy_private
 from fedtrees.core.local_data import over_clients
-from fedtrees.core.remote import framed, unframed
 from fedtrees.core.source import code_digest
+from fedtrees.core.wire import encode, encoded_size, read_call, write_call
 from fedtrees.federation import agreement, coordinator
 from fedtrees.federation.agreement import FederationAgreement, load, read, written
 from fedtrees.federation.coordinator import RemoteNetwork, run_federation
@@ -308,7 +307,7 @@ def test_a_site_says_nothing_of_a_late_beat_or_of_the_end_of_a_run_it_refused(tm
     said = stopped(sites, "'client-1' at 'site-1' .*has not allowed")
     assert "out of turn" not in said
     for does in ("beat", "stop"):
-        told = unframed(sites.send("client-0", framed({"does": does}), 1))[0]
+        told = read_call(sites.send("client-0", write_call({"does": does}), 1))[0]
         assert told == {"refused": "not-asked"}
 
 
@@ -379,7 +378,7 @@ def test_why_it_stopped_is_written_before_the_others_are_told(tmp_path):
     sites, told = Sites(agreed(*RUNS[0]), tmp_path), []
 
     def send(party, blob, seconds):
-        told.append(unframed(blob)[0].get("does"))
+        told.append(read_call(blob)[0].get("does"))
         if told[-1] == "begin":
             raise PartyError("'client-1' is lost")
         return sites.send(party, blob, seconds)
@@ -394,7 +393,7 @@ def test_all_who_are_lost_together_are_named(tmp_path):
     sites = Sites(agreed(*RUNS[0]), tmp_path)
 
     def send(party, blob, seconds):
-        if party != "client-0" and unframed(blob)[0].get("does") == "begin":
+        if party != "client-0" and read_call(blob)[0].get("does") == "begin":
             time.sleep(0.05 * (party == "client-1"))
             raise PartyError(f"{party!r} does not answer")
         return sites.send(party, blob, seconds)
@@ -408,7 +407,7 @@ def test_sites_hear_a_slow_coordinator_and_leave_one_that_is_lost(tmp_path):
     sites, asked = Sites(federation, tmp_path), []
 
     def send(party, blob, seconds):
-        asked.append(unframed(blob)[0].get("does"))
+        asked.append(read_call(blob)[0].get("does"))
         if asked[-1] == "ask" and asked.count("ask") == 5:
             time.sleep(5)
         return sites.send(party, blob, seconds)
@@ -420,8 +419,8 @@ def test_sites_hear_a_slow_coordinator_and_leave_one_that_is_lost(tmp_path):
     silent = Sites(federation, tmp_path / "again")
     for name in federation.parties:
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": ""}
-        silent.send(name, framed({"does": "agree", **asks}), 1)
-        silent.send(name, framed({"does": "begin", "rows": 60}), 1)
+        silent.send(name, write_call({"does": "agree", **asks}), 1)
+        silent.send(name, write_call({"does": "begin", "rows": 60}), 1)
     until, ended = time.monotonic() + 60, list[Path]()
     while len(ended) < 3 and time.monotonic() < until:
         time.sleep(0.2)
@@ -452,7 +451,7 @@ def test_who_is_not_the_coordinator_is_not_answered(tmp_path):
     asks = {"does": "agree", "federation": federation.plain(), "hash": federation.hash, "key": ""}
 
     def said(caller, header):
-        return unframed(site.call(caller, framed(header)))[0]
+        return read_call(site.call(caller, write_call(header)))[0]
 
     assert said("site-1", asks) == {"refused": "not-asked"}
     assert said("server", {"does": "ask"}) == {"refused": "not-asked"}
@@ -508,7 +507,7 @@ def test_a_run_that_stops_after_it_began_counts_and_one_that_never_began_does_no
     sites, asked = Sites(federation, tmp_path), []
 
     def send(party, blob, seconds):
-        asked.append(unframed(blob)[0].get("does"))
+        asked.append(read_call(blob)[0].get("does"))
         if "ask" in asked:
             raise PartyError("'client-0' is lost")
         return sites.send(party, blob, seconds)
@@ -538,11 +537,11 @@ def test_two_jobs_at_once_cannot_share_the_last_run(tmp_path):
     first, second = Sites(federation, tmp_path), Sites(federation, tmp_path)
     asks = {"federation": federation.plain(), "hash": federation.hash, "key": ""}
     for sites in (first, second):
-        told = unframed(sites.send("client-0", framed({"does": "agree", **asks}), 1))[0]
+        told = read_call(sites.send("client-0", write_call({"does": "agree", **asks}), 1))[0]
         assert "declared" in told
-    begin = framed({"does": "begin", "rows": 60})
-    assert unframed(first.send("client-0", begin, 1))[0] == {"begun": True}
-    assert unframed(second.send("client-0", begin, 1))[0] == {"refused": "used-up"}
+    begin = write_call({"does": "begin", "rows": 60})
+    assert read_call(first.send("client-0", begin, 1))[0] == {"begun": True}
+    assert read_call(second.send("client-0", begin, 1))[0] == {"refused": "used-up"}
 
 
 def test_a_damaged_count_of_runs_refuses(tmp_path):

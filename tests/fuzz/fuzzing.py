@@ -54,7 +54,7 @@ def read_a_model(rng, folder):
 
 def read_a_table(rng, folder):
     """Make a dataset of a damaged table; return its name."""
-    from fedtrees.cli.table import _facts, _read
+    from fedtrees.cli.tables import _facts, _read
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.csv_file import read_csv
     from fedtrees.data.user_tables import load_csv

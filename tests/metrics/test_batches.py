@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.core.guess import BatchRows
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.batches import Batches

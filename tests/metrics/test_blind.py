@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tables import SCHEMA, random_table
 
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import Records
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
 from fedtrees.guessing.blind import CONSTANTS, SKEWED, blind_guesses

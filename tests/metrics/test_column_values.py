@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedtrees.core.guess import ColumnValues
+from fedtrees.core.claims import ColumnValues
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams

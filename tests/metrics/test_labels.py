@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.attacks.blind_labels import ClusterOwnColumns
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Guess, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
@@ -153,7 +153,9 @@ def test_missing_values_and_empty_columns_do_not_stop_it():
 def test_who_has_the_labels_or_no_rows_has_none_to_guess(principals):
     found, _ = case(principals=principals)
     assert LabelScores().truth(found) is None
-    assert "no rows without labels" in str(ClusterOwnColumns().inapplicable(found.blind_view()))
+    assert "have no rows without labels" in str(
+        ClusterOwnColumns().inapplicable(found.blind_view())
+    )
     assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
 
 

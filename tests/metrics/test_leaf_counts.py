@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedtrees.core.claims import LeafCounts
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts
 from fedtrees.metrics.leaf_counts import (
     LeafCountScores,
     blind_leaf_counts,

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from fedtrees.core.claims import BinClassCounts
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import BinClassCounts
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.bins import BinCountsMetric, VictimsCounts, parts_of
 from fedtrees.metrics.utility import regression_scores, utility_scores

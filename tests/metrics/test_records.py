@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from small_tables import SCHEMA, random_table
 
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import client_names
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data import Partition, load

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedtrees.core.guess import (
+from fedtrees.core.claims import (
     BinClassCounts,
     ClassShares,
     ColumnRanks,

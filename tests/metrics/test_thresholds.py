@@ -7,8 +7,8 @@ import pytest
 from columns import dealt, table_of
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
+from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.guess import Thresholds
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams

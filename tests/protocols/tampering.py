@@ -29,12 +29,12 @@ from unittest import mock
 import numpy as np
 from numpy.random import default_rng
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError
 from fedtrees.core.host import Host
 from fedtrees.core.messages import Sealed, without_payload
 from fedtrees.core.party import acting_party
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.privacy import noise
 
 #: Samplers, as the modules that draw name them, with the parameters that decide their law.

@@ -10,8 +10,8 @@ from federations import view_in
 from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.conformance.samples import sample_table, sample_training
+from fedtrees.core.claims import ColumnValues
 from fedtrees.core.errors import DataError, UsageError
-from fedtrees.core.guess import ColumnValues
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -115,7 +115,7 @@ def test_noise_of_a_released_model_is_the_system_s():
 def test_ranges_are_declared_or_it_is_refused():
     protocol = register.make("protocol", Spec("dp-ebm", {}))
     bare = Schema((Feature("age"),), "label", ("no", "yes"))
-    with pytest.raises(UsageError, match=r"declared range for every number; age"):
+    with pytest.raises(UsageError, match=r"declared range of every numeric column; age"):
         protocol.check(bare)
 
 

@@ -9,7 +9,7 @@ import pytest
 from present import here
 
 from fedtrees.attacks.cheating.nodes import rows_alike, unmoved_trees
-from fedtrees.cli.new import written
+from fedtrees.cli.registry import fill_template
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.composition import Composition
@@ -131,7 +131,7 @@ def test_attacks_read_only_who_did_what_they_read():
 
 
 def test_a_behaviour_takes_the_place_of_its_party_alone():
-    with pytest.raises(Unfit, match="takes the place of a DecidingServer"):
+    with pytest.raises(Unfit, match="replaces the behaviour of a DecidingServer"):
         cheated("isolating", who="client-0")
     with pytest.raises(UsageError, match="unknown behaviour"):
         cheated("isolatign")
@@ -287,7 +287,7 @@ def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
 
 def test_a_new_behaviour_is_short_and_keeps_the_rules(tmp_path):
     path = tmp_path / "greedy.py"
-    path.write_text(written("behaviour", "greedy", path))
+    path.write_text(fill_template("behaviour", "greedy", path))
     assert len(path.read_text().splitlines()) < 40
     load_plugin(path)
     findings = check("behaviour", Spec("greedy"), ["fedtree-hist", "secureboost"])
@@ -304,7 +304,7 @@ def test_the_behaviours_here_keep_the_rules():
 
 def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_path):
     path = tmp_path / "prying.py"
-    path.write_text(written("behaviour", "prying", path))
+    path.write_text(fill_template("behaviour", "prying", path))
     load_plugin(path)
     setting = FederationConfig.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
     spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})

@@ -7,7 +7,6 @@ import pytest
 from present import here
 from scipy import stats
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import PureDP, join, parse
 from fedtrees.core.local_data import over_clients
@@ -15,6 +14,7 @@ from fedtrees.core.messages import Sealed
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message
@@ -179,5 +179,5 @@ def test_small_and_odd_federations(exact):
     weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
     with pytest.raises(DataError, match="take no sample weights"):
         grown(rows=weighted)
-    with pytest.raises(DataError, match="declare them in the schema"):
+    with pytest.raises(DataError, match=r"declare (them|ranges) in the schema"):
         train(protocol(), over_clients([ROWS]), Schema(tuple(map(Feature, "abcdef")), "y"))

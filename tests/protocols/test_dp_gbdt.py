@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as arrays
 from present import here
 from scipy import stats
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, join, parse
 from fedtrees.core.local_data import over_clients
@@ -22,6 +21,7 @@ from fedtrees.core.party import acting
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message
@@ -263,7 +263,7 @@ def test_rows_and_columns_that_cannot_be_bounded_are_refused():
     weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
     with pytest.raises(DataError, match="takes no sample weights"):
         grown(rows=weighted)
-    with pytest.raises(UsageError, match="declare them in the schema"):
+    with pytest.raises(UsageError, match=r"declare (them|ranges) in the schema"):
         grown(schema=Schema(tuple(map(Feature, "abcde")), "y", SCHEMA.classes))
 
 

@@ -8,8 +8,8 @@ from digests import content, digest
 
 from fedtrees.attacks.bins.column_shares import likeliest
 from fedtrees.conformance.samples import sample_table, sample_training
+from fedtrees.core.claims import ColumnBins
 from fedtrees.core.errors import BeyondParametersError
-from fedtrees.core.guess import ColumnBins
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid

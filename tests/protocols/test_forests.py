@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
-from fedtrees.core.codec import decode
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, UnguardedMessageError, UsageError
@@ -17,6 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import decode
 from fedtrees.experiments import training_cache
 from fedtrees.messages.forests import (
     ClassCounts,
@@ -191,7 +191,7 @@ def composed(spec):
 )
 def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
     reason = str(fit(protocol(name), composed(spec)))
-    assert "do not cross in" in reason
+    assert "does not send" in reason
     assert repr(name) in reason
     assert fit(protocol(name)).ok
 
@@ -262,7 +262,10 @@ def test_a_defense_that_chooses_splits_is_a_mismatch():
             return mask
 
     reason = str(fit(protocol("forest-hist"), [OddBins()]))
-    assert reason == "'defense' works through candidates, which no party of 'forest-hist' keeps to"
+    assert (
+        reason
+        == "'defense' acts through candidates, a step that no party of 'forest-hist' executes"
+    )
 
 
 @dataclass(frozen=True)

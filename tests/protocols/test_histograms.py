@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from fedtrees.core.codec import encoded_size
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
@@ -12,6 +11,7 @@ from fedtrees.core.messages import has_sealed_field
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
+from fedtrees.core.wire import encoded_size
 from fedtrees.messages.horizontal import (
     CutsRequest,
     FeatureRanges,
@@ -179,7 +179,7 @@ def test_split_only_has_no_place_where_clients_find_the_splits():
     reason = str(fit(protocol("nvflare-hist"), defense(Spec("split-only"))))
     assert reason.startswith("'split-only' acts on ")
     assert {"LeafValues,", "NodeSplits,"} <= {*reason.split()}
-    assert reason.endswith(", which do not cross in 'nvflare-hist'")
+    assert reason.endswith(", which 'nvflare-hist' does not send")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from federations import crossings, network_of, sample_federation
 from present import here
 
 from fedtrees.conformance.samples import sample_local_data
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import LocalDataError, ProtocolError
 from fedtrees.core.local_data import over_clients
@@ -18,8 +17,9 @@ from fedtrees.core.messages import has_sealed_field, without_payload
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, acting, handles
 from fedtrees.core.registry import register
-from fedtrees.core.remote import HostServer, RemoteHost, framed, unframed
+from fedtrees.core.remote import HostServer, RemoteHost
 from fedtrees.core.specs import Spec, parse_composed
+from fedtrees.core.wire import decode, encode, read_call, write_call
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LabelSumsRequest
 from fedtrees.protocols import training
@@ -95,7 +95,7 @@ def trained(protocol, defense, network, monkeypatch):
 def check_leaving(net):
     """See that each host let out what is recorded of it, and nothing else."""
     for name, frames in net.left.items():
-        told = [unframed(blob) for blob in frames]
+        told = [read_call(blob) for blob in frames]
         assert all({*header} in ({"waits", "events", "acted"}, {"ledgers"}) for header, _ in told)
         asked = {id(d) for d in net.asked if d.sender == name}
         recorded = [
@@ -193,7 +193,7 @@ def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
     net, server = failing()
     with acting(server), pytest.raises(ProtocolError, match=r"'client-0' stopped .*LocalDataError"):
         net.request("client", LabelSumsRequest(), why="to count")
-    assert net.left["client-0"][1:] == [framed({"error": "LocalDataError"})]  # after it joined
+    assert net.left["client-0"][1:] == [write_call({"error": "LocalDataError"})]  # after it joined
     with acting(server), pytest.raises(ProtocolError, match="stopped the run"):
         net.send("client", LabelSumsRequest(), why="once more")
     assert [type(d.message) for d in net.transcript if d.sender == "client-0"] == []
@@ -205,17 +205,17 @@ def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
         b"",
         b"FTL1\xff\0\0\0{}",
         b"nonsense",
-        framed({"does": "run"}),
-        framed({"does": "ask"}),
-        framed({"does": "ask"}, LabelSumsRequest())[:-1],
-        framed({"does": "ask"}).replace(b'"ask"', b'"tel"') + b"FTM1\0\0\0\0",
-        framed({"does": "seal", "how": {}}),
+        write_call({"does": "run"}),
+        write_call({"does": "ask"}),
+        write_call({"does": "ask"}, LabelSumsRequest())[:-1],
+        write_call({"does": "ask"}).replace(b'"ask"', b'"tel"') + b"FTM1\0\0\0\0",
+        write_call({"does": "seal", "how": {}}),
     ],
 )
 def test_what_is_no_request_is_answered_by_the_type_of_an_error(blob):
     net, _ = failing()
     host = net._hosts["client-0"]
-    header, body = unframed(HostServer(host).call(blob))
+    header, body = read_call(HostServer(host).call(blob))
     assert {*header} == {"error"}
     assert header["error"].isidentifier()
     assert body == b""

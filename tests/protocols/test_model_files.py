@@ -5,10 +5,10 @@ import pytest
 from federations import sample_federation
 from present import here
 
-from fedtrees.core.codec import decode
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid
+from fedtrees.core.wire import decode
 from fedtrees.protocols.base import ENCODED_FILE
 from fedtrees.protocols.training import train
 

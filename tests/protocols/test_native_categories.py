@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import over_clients
@@ -13,6 +12,7 @@ from fedtrees.core.messages import Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec
+from fedtrees.core.wire import decode, encode
 from fedtrees.messages.horizontal import CutPoints, NodeSplits
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

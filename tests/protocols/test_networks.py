@@ -177,7 +177,7 @@ def test_of_declared_rows_nothing_that_crosses_follows_from_how_many_there_are()
     assert abs(len(rows) / n - 0.1) < 0.02
     # trees that cross tell more than any number declared
     made = register.make("protocol", Spec("fedxgbllr", {"trees": 1}))
-    with pytest.raises(UsageError, match="declared_rows, which no party of 'fedxgbllr'"):
+    with pytest.raises(UsageError, match="declared_rows, a step that no party of 'fedxgbllr'"):
         train(made, HELD, SCHEMA, defense=one.defense)
 
 

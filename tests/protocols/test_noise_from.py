@@ -12,7 +12,6 @@ from fedtrees.audit.readers import read_model
 from fedtrees.audit.verdict import verdict
 from fedtrees.cli.main import app
 from fedtrees.conformance.samples import sample_local_data, sample_table
-from fedtrees.core.codec import encode
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import (
@@ -27,6 +26,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
+from fedtrees.core.wire import encode
 from fedtrees.defenses.dp_sgd import DPSGD
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.protocols.networks.network_training import drawn

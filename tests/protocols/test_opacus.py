@@ -11,9 +11,9 @@ from shared_trees_world import tables
 from typer.testing import CliRunner
 
 from fedtrees.cli.main import app
+from fedtrees.core.claims import BatchRows
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import join, parse
-from fedtrees.core.guess import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
@@ -388,9 +388,9 @@ def test_a_bench_with_opacus_ends_with_a_verdict(tmp_path):
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert found["verdict"]
-    rows = (tmp_path / "run" / "rows.csv").read_text()
-    assert "prv=" in rows
-    assert "rdp=" in rows
+    contexts = (tmp_path / "run" / "contexts.csv").read_text()
+    assert "prv=" in contexts
+    assert "rdp=" in contexts
 
 
 def test_fedxgbllr_trains_with_opacus():

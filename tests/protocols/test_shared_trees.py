@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from shared_trees_world import sent, tables
 
-from fedtrees.core.codec import decode, encode
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import Reveal
+from fedtrees.core.wire import decode, encode
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees
 from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, LocalEnsembles

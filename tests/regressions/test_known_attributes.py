@@ -9,8 +9,8 @@ from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import consensus
 from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.core.claims import Records
 from fedtrees.core.errors import UsageError
-from fedtrees.core.guess import Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load_csv

@@ -144,7 +144,7 @@ def test_what_does_not_apply_says_why():
     rows, schema = table(9, 12, 0)
     held = by_columns(rows, 6)
     view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
-    assert "9 rows, and own columns of rank 7" in str(ATTACK.inapplicable(view))
+    assert "9 rows, and the columns of the adversary have rank 7" in str(ATTACK.inapplicable(view))
     padded = trained("vertical-regression[rounds=9,fake=2,bits=96]", held, schema)
     scores, _, _ = inverted(padded, held, f"active[queries=9,entries={unknown(6)}]")
     assert scores["entries"] == 1
@@ -152,7 +152,7 @@ def test_what_does_not_apply_says_why():
     again, schema = Table(doubled, rows.y), table(9, 16, 0)[1]
     held = by_columns(again, 8)  # eight columns of rank four
     view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
-    assert "own columns of rank 5" in str(ATTACK.inapplicable(view))
+    assert "columns of the adversary have rank 5" in str(ATTACK.inapplicable(view))
     view, _ = seen(trained("vertical-regression[rounds=1,fake=9]", held, schema), held, "active")
     assert "two rounds" in str(ATTACK.inapplicable(view))
 
@@ -176,7 +176,7 @@ def test_rows_of_another_client_are_read_off_averages():
     assert scores["entries"] == 1
     assert every["entries"]["blind"] < 0.5
     view, _ = seen(run, held, "client[index=1]")
-    assert "another client's 10 rows, and 7 weights" in str(ATTACK.inapplicable(view))
+    assert "another client has 10 rows, and its 7 weights" in str(ATTACK.inapplicable(view))
 
 
 def test_all_printed_known_data_rates_follow_from_the_formulas():
@@ -233,7 +233,9 @@ def test_batches_in_turn_are_read_without_columns_of_coins():
     rows, schema = table(16, 12, 0)
     held = by_columns(rows, 9)
     whole, _ = seen(trained("vertical-regression[rounds=2]", held, schema), held, "active")
-    assert "16 rows, and own columns of rank 10" in str(ATTACK.inapplicable(whole))
+    assert "16 rows, and the columns of the adversary have rank 10" in str(
+        ATTACK.inapplicable(whole)
+    )
     run = trained("vertical-regression[batch=5,rounds=24,bits=128,alpha=0.1]", held, schema)
     scores, notes, _ = inverted(run, held, "active[queries=9,entries=1]")
     assert notes["exact"] == 1
@@ -246,11 +248,11 @@ def test_batches_in_turn_are_read_without_columns_of_coins():
     assert scores["entries_close"] == 1 > every["entries_close"]["blind"]
     short = trained("vertical-regression[batch=5,rounds=23]", held, schema)
     view, _ = seen(short, held, "active")
-    assert "4 batches in turn and 3 columns of others take 24 rounds" in str(
+    assert "4 batches and 3 columns of other parties need 24 rounds" in str(
         ATTACK.inapplicable(view)
     )
     small, _ = seen(trained("vertical-regression[batch=2]", held, schema), held, "active")
-    assert "others hold 3 columns of 2 rows" in str(ATTACK.inapplicable(small))
+    assert "other parties have 3 columns of 2 rows" in str(ATTACK.inapplicable(small))
     with pytest.raises(UsageError, match="batch=17: there are 16 rows"):
         trained("vertical-regression[batch=17]", held, schema)
 
@@ -271,7 +273,7 @@ def test_averages_of_several_others_are_left_alone():
     held = over_clients([rows.take(part) for part in np.array_split(np.arange(14), [10, 12])])
     run = trained("horizontal-regression[rounds=60]", held, schema)
     view, _ = seen(run, held, "client[index=0]")
-    assert "averages are of 2 other clients" in str(ATTACK.inapplicable(view))
+    assert "those of 2 other clients" in str(ATTACK.inapplicable(view))
 
 
 @pytest.mark.parametrize("defense", ["dp-gd[epsilon=1,parties=2]", "decrypted-precision[bits=4]"])

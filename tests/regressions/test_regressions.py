@@ -8,12 +8,12 @@ import pytest
 from present import CRYPTO
 from regression_runs import by_columns, by_rows, table, trained
 
-from fedtrees.core.codec import encode
 from fedtrees.core.errors import DataError, FedtreesError, ProtocolError, UsageError
 from fedtrees.core.messages import without_payload
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
+from fedtrees.core.wire import encode
 
 
 def descent(X, y, rounds=30, lr=0.1, slope=0.25, constant=0.5, alpha=0.0):

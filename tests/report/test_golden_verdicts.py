@@ -4,13 +4,13 @@ The records are read here without the report's code; of the product only the ver
 measures are taken.
 """
 
-import csv
 import math
 import re
 from collections import defaultdict
 from statistics import mean, stdev
 
 import pytest
+from result_rows import read_rows
 from scipy.stats import t as student
 
 from fedtrees.api import Run
@@ -40,11 +40,10 @@ def number(text):
 
 
 class Records:
-    """What stands in rows.csv of one setting."""
+    """Results of one setting as text."""
 
     def __init__(self, folder, protocol):
-        with (folder / "rows.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+        rows = read_rows(folder)
         self.rows = [r for r in rows if r["status"] == "ok" and r["protocol"] == protocol]
         self.seeds = {r["seed"] for r in self.rows if r["seed"]}
 

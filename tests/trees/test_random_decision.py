@@ -78,7 +78,7 @@ def test_votes_are_means_of_shares():
 
 
 def test_what_cannot_be_tested_is_refused():
-    with pytest.raises(DataError, match=r"in all\) have none: declare them in the schema"):
+    with pytest.raises(DataError, match=r"in all\) have none: declare ranges in the schema"):
         public_tests(Schema((Feature("z"),), "y"), 4)
     one = Schema((Feature("c", "categorical", categories=("only",)),), "y")
     with pytest.raises(DataError, match=r"no column can be split, .* declare more categories"):

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fedtrees.isolation import disk
+from fedtrees.isolation import sandbox
 
 READ_ONLY = """
 import os, sys, tempfile, warnings
@@ -26,7 +26,9 @@ print([str(w.message) for w in caught if "NUMBA_CACHE_DIR" in str(w.message)])
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not disk.version(), reason="only Landlock makes folders read-only for root")
+@pytest.mark.skipif(
+    not sandbox.landlock_version(), reason="only Landlock makes folders read-only for root"
+)
 @pytest.mark.parametrize("temporary", [True, False])
 def test_a_read_only_installation_compiles_into_a_temporary_folder_or_none(tmp_path, temporary):
     environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}

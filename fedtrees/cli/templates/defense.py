@@ -7,7 +7,7 @@ fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,
 from dataclasses import dataclass, replace
 
 from fedtrees import Defense, Structural, register
-from fedtrees.core.coarsening import Rounding
+from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.messages.horizontal import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 

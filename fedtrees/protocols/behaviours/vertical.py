@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import chained
-from fedtrees.core.coarsening import FewRows
+from fedtrees.core.deterministic_channels import FewRows
 from fedtrees.core.network import Network
 from fedtrees.core.party import Behaviour
 from fedtrees.core.registry import register

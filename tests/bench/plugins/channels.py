@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.registry import register
 
 HERE = Path(__file__)

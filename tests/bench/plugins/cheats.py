@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Labels, Records
+from fedtrees.core.claims import Guess, Labels, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table

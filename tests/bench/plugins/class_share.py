@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.core.guess import Claim
+from fedtrees.core.claims import Claim
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.metrics.metric import Metric, Score

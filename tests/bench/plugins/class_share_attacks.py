@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Claim, Guess
+from fedtrees.core.claims import Claim, Guess
 from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import BaseScore
 

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Records
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 RUN = Path("runs")  # the test puts the run folder here

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.guess import Guess, Labels
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.messages import message_type
 from fedtrees.core.registry import register
 

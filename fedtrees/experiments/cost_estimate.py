@@ -39,7 +39,7 @@ class Law:
 
     def of(self, cells: float, trees: float = 10) -> float:
         """Return CPU seconds for a number of guessed values and of trees."""
-        return self.seconds * (cells / (303 * 30)) ** self.cells * (trees / 10) ** self.trees
+        return float(self.seconds * (cells / (303 * 30)) ** self.cells * (trees / 10) ** self.trees)
 
 
 # Measured on that table and on 100,000 rows of 54 columns (of which 4,000 are guessed), with one
@@ -147,12 +147,13 @@ def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> floa
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(task.protocol) / 2
     if task.stage == "adversary":
         return PER_ATTACK
-    law = ATTACKS.get(task.attack.name)
+    listed = ATTACKS.get(task.attack.name)
     fits = fit(attack=task.attack, data=Data(rows=rows)).ok
-    if not fits or (law is None and not task.attack.params):
+    if not fits or (listed is None and not task.attack.params):
         return PER_SKIP
     n_colluding, trees = _count_colluding(task.threat, task), _trees(task.protocol)
-    guessed, law = wanted(round(rows - n_colluding * rows_per_party)) * columns, law or OTHER_ATTACK
+    guessed = wanted(round(rows - n_colluding * rows_per_party)) * columns
+    law = listed or OTHER_ATTACK
     # The part of the cost that grows with the table is due to local rows of the adversary.
     if not n_colluding:
         law = replace(law, cells=law.cells / 2)

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedtrees.core import remote
-from fedtrees.core.codec import decode, encode
+from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.errors import DataError
-from fedtrees.core.guess import LeafCounts, Records
 from fedtrees.core.messages import Sealed
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.values import pack, unpack
+from fedtrees.core.wire import decode, encode, pack, read_call, unpack, write_call
 from fedtrees.messages.horizontal import BaseScore, Histogram
 
 TYPES = (Table, Records, LeafCounts, Feature, Schema)
@@ -162,7 +160,7 @@ def test_a_header_that_lies_is_refused(entry):
 
 
 @pytest.mark.parametrize(
-    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (remote._MAGIC, remote.unframed)]
+    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (b"FTL1", read_call)]
 )
 def test_a_header_nested_too_deep_is_refused(magic, read):
     text = b"[" * 100_000
@@ -181,3 +179,28 @@ def test_more_text_than_the_reader_takes_is_refused():
     assert unpack(packed, most_text=200) == ["x" * 100]
     with pytest.raises(DataError, match="at most 50 are read: return arrays"):
         unpack(packed, most_text=50)
+
+
+def framed(form, header, rest):
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return form + struct.pack("<I", len(text)) + text + rest
+
+
+def test_the_bytes_of_every_form_are_those_of_earlier_versions():
+    margin = np.array([1.5, -2], ">f4")
+    fields = {"margin": {"dtype": "<f4", "shape": [2]}, "g_bits": 3, "h_bits": 4}
+    header, raw = {"type": "BaseScore", "fields": fields}, margin.astype("<f4").tobytes()
+    message = BaseScore(margin, 3, 4)
+    assert encode(message) == framed(b"FTM1", header, raw)
+    assert write_call({"does": "ask"}, message) == framed(b"FTL1", {"does": "ask"}, encode(message))
+    value = {"a": (None, [True, "x"]), "b": message, "c": np.int16(7), "d": np.zeros((0, 2))}
+    entry = {
+        "map": {
+            "a": [None, {"list": [True, "x"]}],
+            "b": {"message": header},
+            "c": {"raw": {"dtype": "<i2", "scalar": 7}},
+            "d": {"raw": {"dtype": "<f8", "shape": [0, 2]}},
+        }
+    }
+    bare = framed(b"FTV1", entry, b"")
+    assert bytes_of(value) == bare + bytes(-len(bare) % 16) + raw

@@ -166,8 +166,9 @@ def _with_places(run: Transcript) -> Iterator[tuple[Message, tuple[int, ...]]]:
     """
     bits: tuple[int, ...] = ()
     for d in run:
-        if hasattr(d.message, "g_bits"):
-            bits = d.message.g_bits, d.message.h_bits
+        message: Any = d.message
+        if hasattr(message, "g_bits"):
+            bits = message.g_bits, message.h_bits
         yield d.message, bits
 
 

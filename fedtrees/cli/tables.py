@@ -1,20 +1,19 @@
-"""The `inspect` command: show the inferred kinds of the columns of a table."""
+"""The `inspect` and `fetch` commands: interpret a table, and download a dataset."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.inspect import console, text_table
-from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
-from fedtrees.core.errors import UsageError
+from fedtrees.cli.console import console, emit, text_table
+from fedtrees.cli.options import DataDir, Decimal, Format, Missing, Output, Sep, Sheet
+from fedtrees.core.errors import UsageError, many
 from fedtrees.core.specs import joined_names
 from fedtrees.experiments.options import tell
 from fedtrees.experiments.table_spec import parse_reading
@@ -38,7 +37,6 @@ def inspect(
     format: Output = Format.TABLE,
 ) -> None:
     """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
-    from fedtrees.core.errors import many
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.spreadsheets import read_table
 
@@ -47,22 +45,25 @@ def inspect(
     table = read_table(file, parse_reading(sep, decimal, missing, sheet))
     columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
     facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-        return
+    emit(facts, format, lambda: _print_columns(facts))
+
+
+def _print_columns(facts: Mapping[str, Any]) -> None:
+    """Print the interpretation of a table."""
+    columns, notes = facts["columns"], facts["notes"]
     shown = [
         [c["column"], c["kind"], f"{c['missing']:.0%}" if c["missing"] else "", str(c["distinct"]),
          " | ".join(c["examples"]), "" if c["used"] else c["why"]]
         for c in columns
     ]  # fmt: skip
-    title = f"{file}: {many(len(table), 'row')}, {many(len(columns), 'column')}"
-    heads = ("column", "taken for", "missing", "different", "such as", "left out")
+    title = f"{facts['file']}: {many(facts['rows'], 'row')}, {many(len(columns), 'column')}"
+    heads = ["column", "type", "missing", "different", "examples", "left out"]
     # The remaining columns need the space.
     if console().width < _NARROW:
-        heads = tuple(head for head in heads if head != "such as")
+        heads.remove("examples")
         shown = [[*line[:4], line[5]] for line in shown]
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
-    tell([*table.notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
+    tell([*notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
     out = [c["column"] for c in columns if not c["used"] and c["kind"] in ("id", "date", "text")]
     if out:
         text = "fedtrees bench takes them with --keep " + shlex.quote(joined_names(out))
@@ -120,3 +121,18 @@ def _short(texts: Sequence[str]) -> list[str]:
     """Shorten texts to 16 characters."""
     plain = (" ".join(text.split()) for text in texts)
     return [text if len(text) <= 16 else f"{text[:15]}…" for text in plain]
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
+    data_dir: DataDir = None,
+    url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Download a dataset and verify its checksum. No other command downloads anything."""
+    from fedtrees.data.downloads import data_directory
+    from fedtrees.data.downloads import fetch as download
+
+    path = download(name, data_directory(data_dir), url)
+    done = {"name": name, "file": str(path)}
+    emit(done, format, f"{name}  {path}")

@@ -1,75 +1,32 @@
-"""The commands that show or check something: `list`, `check`, `fetch` and `doctor`."""
+"""The `list`, `check`, `new` and `doctor` commands: names, plug-ins and the installation."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterable, Sequence
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fedtrees.cli.options import DataDir, Format, Output, Plugins, Unprotected
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.cli.console import console, emit, text_table
+from fedtrees.cli.options import Format, Output, Plugins, Unprotected
+from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.specs import Composed, parse_grid
 from fedtrees.experiments.fact_cache import recall
 from fedtrees.experiments.options import load_plugins
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table as TextTable
 
 _KINDS = (
     "protocols", "defenses", "attacks", "behaviours", "metrics", "threats", "partitions",
     "datasets", "suites",
 )  # fmt: skip
 _WHICH = ("index", "count")  # parameters that only make sense for several parties of one role
-# A name, or any cell, is never broken up to this number of characters.
-_NAME, _SHORT = 24, 12
 _CHECKED = {
     "protocols": "protocol", "defenses": "defense", "attacks": "attack", "behaviours": "behaviour",
     "metrics": "metric",
 }  # fmt: skip
-
-
-def console() -> Console:
-    """Return a console for stdout, with 160 columns if the output is not a terminal."""
-    from rich.console import Console
-
-    out = Console(highlight=False)
-    wide = None if "COLUMNS" in os.environ else 160
-    return out if out.is_terminal else Console(highlight=False, width=wide)
-
-
-def text_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], **options: Any
-) -> TextTable:
-    """Return a table with a bold title, in which only long cells are wrapped.
-
-    Parameters
-    ----------
-    title : str
-        Title above the table.
-    columns : sequence of str
-        Header.
-    rows : iterable of sequence of str
-        Cells. They are not interpreted as markup.
-    **options
-        Options of `rich.table.Table`.
-    """
-    from rich.markup import escape
-    from rich.table import Table as TextTable
-
-    table = TextTable(title=escape(title), title_justify="left", title_style="bold", **options)
-    lines = [list(row) for row in rows]
-    for k, column in enumerate(columns):
-        longest = max(len(cell) for cell in (column, *(line[k] for line in lines)))
-        unbroken = longest <= (_NAME if k == 0 else _SHORT)
-        table.add_column(escape(column), overflow="fold", no_wrap=unbroken)
-    for row in lines:
-        table.add_row(*map(escape, row))
-    return table
 
 
 def list_(
@@ -84,9 +41,11 @@ def list_(
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
     kinds = list(_KINDS) if kind == "all" else [kind]
     entries = recall(["list", kinds], lambda: {k: _entries(k) for k in kinds})
-    if format.is_json:
-        typer.echo(json.dumps(entries, indent=1))
-        return
+    emit(entries, format, lambda: _print_entries(entries))
+
+
+def _print_entries(entries: Mapping[str, Sequence[Mapping[str, str]]]) -> None:
+    """Print a table of the names of each kind."""
     for title, rows in entries.items():
         cells = [(row["name"], row["parameters"], row["about"]) for row in rows]
         console().print(text_table(title, ("name", "parameters", ""), cells, box=None))
@@ -115,15 +74,21 @@ def _entries(kind: str) -> list[dict[str, str]]:
         from fedtrees.data.column_partition import BY_FILE, COLUMN_PARTITIONS
         from fedtrees.data.partition import PARTITIONS
 
-        kinds = {"rows": PARTITIONS, "columns": COLUMN_PARTITIONS}
-        entries = [_partition(of, *item) for of, makers in kinds.items() for item in makers.items()]
+        by_name: list[tuple[str, Mapping[str, Any]]] = [
+            ("rows", PARTITIONS),
+            ("columns", COLUMN_PARTITIONS),
+        ]
+        partitions = [_partition(of, *item) for of, makers in by_name for item in makers.items()]
         joined = "Columns: one CSV file per party, joined by a column: --csv a.csv,b.csv --id NAME."
-        return [*entries, {"name": BY_FILE, "parameters": "", "about": joined}]
+        return [*partitions, {"name": BY_FILE, "parameters": "", "about": joined}]
     kind = kind.removesuffix("s")
     parameters = {name: _parameters(register.get(kind, name)) for name in register.names(kind)}
     if kind == "behaviour":
         parameters = dict.fromkeys(parameters, "")  # a protocol creates instances of a behaviour
-    return [{"name": n, "parameters": p, "about": about(kind, n)} for n, p in parameters.items()]
+    return [
+        {"name": n, "parameters": p, "about": register.summary(kind, n)}
+        for n, p in parameters.items()
+    ]
 
 
 def _threats() -> list[dict[str, str]]:
@@ -161,15 +126,6 @@ def _partition(of: str, name: str, maker: Any) -> dict[str, str]:
     return {"name": name, "parameters": parameters, "about": text}
 
 
-def about(kind: str, name: str) -> str:
-    """Return the first line of the docstring of a plug-in."""
-    from inspect import getdoc
-
-    from fedtrees.core.registry import register
-
-    return (getdoc(register.get(kind, name)) or "").split("\n")[0]
-
-
 def _parameters(maker: Any) -> str:
     """Return the parameters of a plug-in with their defaults."""
     from inspect import signature
@@ -202,15 +158,16 @@ def check(
         for kind, name in targets
         for f in run_checks(kind, parse_grid(name)[0])
     ]
-    if format.is_json:
-        typer.echo(json.dumps(results, indent=1))
-    else:
-        for r in results:
-            mark = "ok  " if r["kept"] else "FAIL"
-            detail = f"  ({r['detail']})" if r["detail"] else ""
-            typer.echo(f"{mark} {r['kind']} {r['name']}: {r['rule']}{detail}")
+    emit(results, format, "\n".join(map(_describe_result, results)))
     if not all(r["kept"] for r in results):
         raise typer.Exit(4)
+
+
+def _describe_result(result: Mapping[str, Any]) -> str:
+    """Write one result of `check` in a line."""
+    mark = "ok  " if result["kept"] else "FAIL"
+    detail = f"  ({result['detail']})" if result["detail"] else ""
+    return f"{mark} {result['kind']} {result['name']}: {result['rule']}{detail}"
 
 
 def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
@@ -235,21 +192,6 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
     return matches
 
 
-def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
-    data_dir: DataDir = None,
-    url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
-    format: Output = Format.TABLE,
-) -> None:
-    """Download a dataset and verify its checksum. No other command downloads anything."""
-    from fedtrees.data.downloads import data_directory
-    from fedtrees.data.downloads import fetch as download
-
-    path = download(name, data_directory(data_dir), url)
-    done = {"name": name, "file": str(path)}
-    typer.echo(json.dumps(done) if format.is_json else f"{name}  {path}")
-
-
 def doctor(format: Output = Format.TABLE) -> None:
     """Check the installation: versions, kernels, data folder, browser, restrictions of attacks."""
     import platform
@@ -263,8 +205,8 @@ def doctor(format: Output = Format.TABLE) -> None:
         installed,
         library_versions,
     )
-    from fedtrees.isolation.disk import version
     from fedtrees.isolation.process import attacks
+    from fedtrees.isolation.sandbox import landlock_version as version
 
     refused = attacks().refused()
     versions = library_versions()
@@ -282,16 +224,16 @@ def doctor(format: Output = Format.TABLE) -> None:
         "attacks_cannot": [name for name, is_refused in refused.items() if is_refused],
         "attacks_can": [name for name, is_refused in refused.items() if not is_refused],
     }
-    if format.is_json:
-        typer.echo(json.dumps(facts, indent=1))
-    else:
-        for key, value in facts.items():
-            if isinstance(value, dict):
-                value = [f"{k} {v}" for k, v in value.items()]
-            shown = ", ".join(value) if isinstance(value, list) else value
-            typer.echo(f"{key:15} {shown or '-'}")
+    emit(facts, format, "\n".join(f"{key:15} {_join(value)}" for key, value in facts.items()))
     if missing or facts["kernels"] != "ok":
         raise typer.Exit(1)
+
+
+def _join(value: Any) -> str:
+    """Write one fact about the installation in a line."""
+    if isinstance(value, dict):
+        value = [f"{k} {v}" for k, v in value.items()]
+    return str(", ".join(value) if isinstance(value, list) else value or "") or "-"
 
 
 def _kernels_work() -> str:
@@ -307,3 +249,83 @@ def _kernels_work() -> str:
     except Exception as err:
         return f"{type(err).__name__}: {err}"
     return "ok" if codes == [0, 1, 2, 3] else f"wrong bins {codes}"
+
+
+#: Name of the plug-in in the template of its kind.
+TEMPLATES = {
+    "protocol": "rotating-features",
+    "defense": "rounded-statistics",
+    "attack": "leaf-statistics",
+    "behaviour": "repeating",
+    "metric": "column-means",
+}
+
+_FEDERATION = "federation"
+
+
+def new(
+    kind: Annotated[
+        str, typer.Argument(help="protocol, defense, attack, behaviour, metric, or federation.")
+    ],
+    name: Annotated[str, typer.Argument(help="Its name, such as my-defense.")],
+    out: Annotated[
+        str | None,
+        typer.Option("-o", "--out", help="File or folder to write (default: ./NAME.py, ./NAME)."),
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Write a file with a working protocol, defense, attack, behaviour or metric for you to change.
+
+    For a federation, a folder is written with the agreement of three sites, their tables, and the
+    settings of each site.
+    """
+    from fedtrees.core.files import write_whole
+    from fedtrees.core.registry import register
+
+    check_known("kind", kind, (*TEMPLATES, _FEDERATION))
+    plain = name.replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or keyword.iskeyword(plain):
+        raise UsageError(
+            f"name {name!r}: a name has small letters, digits and hyphens, and begins with a "
+            "letter, for example "
+            f"my-{kind}"
+        )
+    if kind == _FEDERATION:
+        _new_federation(Path(out or name), format)
+        return
+    if name in register.names(kind):
+        raise UsageError(f"{kind} {name!r} is already registered; choose another name")
+    path = Path(out or f"{plain}.py")
+    if path.suffix != ".py":
+        raise UsageError(f"{path}: end the name in .py")
+    if path.exists():
+        raise UsageError(f"{path} exists; choose another --out")
+    write_whole(path, fill_template(kind, name, path).encode(), remedy="choose another --out")
+    emit({"file": str(path)}, format, f"{path}\ncheck   fedtrees check {path}")
+
+
+def _new_federation(folder: Path, format: Format) -> None:
+    """Write the folder of an example federation."""
+    from fedtrees.federation.trial import make_trial
+
+    if folder.exists():
+        raise UsageError(f"{folder} exists; choose another --out")
+    trial = make_trial(folder)
+    run = f"fedtrees federate {folder}/federation.toml --poc --sites {folder}/sites -o run"
+    facts = {"folder": str(folder), "hash": trial.hash}
+    emit(facts, format, f"{folder}\nrun     {run}")
+
+
+def fill_template(kind: str, name: str, path: Path) -> str:
+    """Return the text of a new file: the template with the new name."""
+    text = (resources.files("fedtrees.cli") / "templates" / f"{kind}.py").read_text("utf-8")
+    old = TEMPLATES[kind]
+    text = text.replace(f"{old.replace('-', '_')}.py", path.name)
+    # A metric's key has underscores, and two metrics cannot share one.
+    text = text.replace(old.replace("-", "_"), name.replace("-", "_"))
+    return text.replace(_class_name(old), _class_name(name)).replace(old, name)
+
+
+def _class_name(name: str) -> str:
+    """Return the name of a class for the name of a plug-in."""
+    return "".join(part.capitalize() for part in name.split("-"))

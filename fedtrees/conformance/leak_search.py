@@ -130,7 +130,8 @@ class Payload:
         """The distinct integers above 1024 in absolute value, in ascending order."""
         numbers = _concatenate(self.parts)
         finite = np.unique(numbers[np.isfinite(numbers)])
-        return finite[(np.rint(finite) == finite) & (np.abs(finite) > 2**10)]
+        large: Floats = finite[(np.rint(finite) == finite) & (np.abs(finite) > 2**10)]
+        return large
 
 
 def find_local_values(
@@ -333,7 +334,8 @@ def _among(values: NDArray[Any], sorted_values: NDArray[Any]) -> NDArray[np.bool
     if not len(sorted_values):
         return np.zeros(values.shape, dtype=bool)
     at = np.searchsorted(sorted_values, values)
-    return sorted_values[np.minimum(at, len(sorted_values) - 1)] == values
+    occurs: NDArray[np.bool_] = sorted_values[np.minimum(at, len(sorted_values) - 1)] == values
+    return occurs
 
 
 def _are_affine_permutations(vector: Floats, column: Floats) -> bool:

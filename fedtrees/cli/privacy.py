@@ -1,0 +1,201 @@
+"""The `measure` and `bound` commands: audit a claim of epsilon, and compute ceilings of attacks.
+
+`measure` audits a claim with rows and parameters that the auditor chooses. `bound` computes the
+best possible attack on tables that are small enough to be enumerated.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Annotated, Any
+
+import typer
+
+from fedtrees.cli.console import console, emit, text_table
+from fedtrees.cli.options import Defenses, Format, Output, Plugins, Unprotected, names_of
+from fedtrees.experiments.options import load_plugins
+
+_BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
+
+
+def measure(
+    protocol: Annotated[
+        str,
+        typer.Argument(help="A protocol, with parameters.", autocompletion=names_of("protocol")),
+    ],
+    defense: Defenses = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(help="Trainings: more show more (default: less than a minute's)."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of rows, coin flips and trainings.")] = 0,
+    plugin: Plugins = None,
+    unprotected: Unprotected = False,
+    format: Output = Format.TABLE,
+) -> None:
+    """Measure the epsilon of a protocol and its defenses: a lower bound, with 95% confidence.
+
+    The auditor chooses the table and the public parameters for which the mechanism reveals the most
+    about a row, and runs the real mechanism on them. Exit code 4: more was measured than was spent.
+    `fedtrees bench` prints the result of one training with the parameters of the run, which is
+    smaller.
+    """
+    load_plugins(plugin, unprotected)
+    results = list(_audit_combinations(protocol, defense or ("none",), runs, seed))
+    lines = (f"{name:10}{text}" for result in results for name, text in result.items())
+    emit(results, format, "\n".join(lines))
+    if any(result["refuted"] for result in results):
+        raise typer.Exit(4)
+
+
+def _audit_combinations(
+    protocol: str, defenses: Any, runs: int | None, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the result of an audit for each combination of a protocol and a defense."""
+    from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words, join
+    from fedtrees.core.registry import register
+    from fedtrees.core.specs import parse_composed, parse_grid
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.epsilon_audit import audit
+    from fedtrees.experiments.evaluate import make_defense
+    from fedtrees.report.guarantees import compare, refuted, span
+
+    for spec in parse_grid(protocol):
+        for composed in parse_composed(defenses):
+            instance = register.make("protocol", spec)
+            check_extras(spec, composed)
+            audited = audit(instance, make_defense(composed), runs=runs, seed=seed)
+            changed = {
+                k: v for k, v in audited.protocol.parameters.items() if v != instance.parameters[k]
+            }
+            guarantees = (audited.claimed, audited.spent, (audited.measured,))
+            noise = audited.noise
+            few = noise is not None and noise.too_little
+            chance = _BY_CHANCE if refuted(*guarantees) else ""
+            yield {
+                "protocol": str(spec),
+                "defense": str(composed),
+                "claimed": join(audited.claimed),
+                "spent": join(audited.spent),
+                "meaning": "; ".join(
+                    epsilon_in_words(g)
+                    for g in audited.spent
+                    if isinstance(g, PureDP | ApproximateDP)
+                ),
+                "measured": span([(audited.measured,)]),
+                "trainings": audited.measured.runs,
+                "noise": ""
+                if noise is None
+                else f"{noise.share:.2f} of what is claimed, in {noise.sums} sums"
+                + (f": too little, below {noise.least:.2f}" if few else ""),
+                "chosen": ", ".join(f"{k}={v}" for k, v in changed.items()),
+                "reading": compare(*guarantees) + chance,
+                "refuted": few or refuted(*guarantees),
+            }
+
+
+def bound(
+    protocols: Annotated[
+        list[str] | None,
+        typer.Argument(help="Protocols, with parameters. None: the usual ones and defenses."),
+    ] = None,
+    defense: Defenses = None,
+    threat: Annotated[
+        list[str] | None, typer.Option(help="Adversaries (default: one of every role).")
+    ] = None,
+    columns: Annotated[
+        int, typer.Option(help="Number of binary columns in addition to the label.")
+    ] = 2,
+    rows: Annotated[
+        str, typer.Option(help="Rows of each client; for vertical parties, the rows of the table.")
+    ] = "2,2",
+    attack: Annotated[
+        list[str] | None,
+        typer.Option("-a", "--attack", help="Attacks to compare with the ceiling."),
+    ] = None,
+    draws: Annotated[int, typer.Option(min=2, help="Tables that each attack is run on.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of protocols and draws.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
+    ] = None,
+    plugin: Plugins = None,
+    unprotected: Unprotected = False,
+    format: Output = Format.TABLE,
+) -> None:
+    """Train on every table of a few binary rows, and print a ceiling that no attack can exceed.
+
+    The ceiling is exact for the prior, the tables and the view that are used: columns are uniform,
+    and the label equals the first column in 65 of 100 rows. The score of a blind guess is printed
+    for comparison. An adversary that knows rows by id guesses the label of each row, or, if it has
+    the labels, the columns of other parties. The figures of attacks that recognise members are AUCs
+    against rows of the prior.
+    """
+    from fedtrees.bounds.ceilings import USUAL, lines
+    from fedtrees.bounds.tables import TinyTables
+    from fedtrees.core.specs import parse_composed, parse_grid, parse_list
+    from fedtrees.experiments.environment import check_extras
+    from fedtrees.experiments.options import load_plugins
+
+    load_plugins(plugin, unprotected)
+    tables, attacks = TinyTables(columns, _parse_rows(rows)), parse_list(attack or ())
+    settings = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
+    cells = [(one, against) for name, defenses in settings
+             for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
+    for cell in cells:
+        check_extras(*cell)
+    n_processes = min(len(cells), jobs or os.cpu_count() or 1)
+    with ProcessPoolExecutor(
+        n_processes, get_context("spawn"), load_plugins, (plugin, unprotected)
+    ) as processes:
+        futures = [
+            processes.submit(lines, tables, *one, threat or (), attacks, draws, seed)
+            for one in cells
+        ]
+        results = [line for future in futures for line in future.result()]
+    emit(results, format, lambda: _print_bounds(results))
+    if not format.is_json and all("why" in line for line in results):
+        raise typer.Exit(2)
+
+
+def _print_bounds(results: Sequence[dict[str, Any]]) -> None:
+    """Print a table of ceilings, and why there is none."""
+    title = "rows right over all tables, in expectation"
+    heads = ("protocol", "defense", "threat", "of", "blind", "attack", "ceiling", "share", "views",
+             "tables", "sums told apart")  # fmt: skip
+    table = text_table(title, heads, map(_format_bound, results), box=None, pad_edge=False)
+    console().print(table)
+    for line in results:
+        if "why" in line:
+            message = f"{line['protocol']} {line['defense']}: no ceiling: {line['why']}"
+            console().print(message, markup=False)
+        if not line.get("pure", True):
+            message = f"{line['attack']}: its guesses depend on more than its view"
+            console().print(message, markup=False)
+
+
+def _parse_rows(text: str) -> tuple[int, ...]:
+    """Parse numbers of rows per client."""
+    from fedtrees.core.errors import UsageError
+
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--rows {text!r}: write rows of each client, such as 2,2") from None
+
+
+def _format_bound(line: dict[str, Any]) -> list[str]:
+    """Return the cells of one line of the table."""
+    if "why" in line:
+        return [line["protocol"], line["defense"], *["-"] * 9]
+    scored, share = "score" in line, line.get("share")
+    return [
+        line["protocol"], line["defense"], line["threat"], str(line["rows"]),
+        f"{line['blind']:.2f}",
+        f"{line['attack']} {line['score']:.2f} ±{line['error']:.2f}" if scored else "-",
+        f"{line['ceiling']:.2f}", "-" if share is None else f"{share:.0%}",
+        str(line["views"]), str(line["tables"]),
+        f"{line['told_apart']} of {line['alike']}" if "alike" in line else "-",
+    ]  # fmt: skip
