@@ -19,13 +19,13 @@ from fedtrees.benchmarks.papers.recipes import stored
 from fedtrees.core.files import write_text
 from fedtrees.core.specs import parse_one
 from fedtrees.report import wording
-from fedtrees.report.figures import inline_svg
+from fedtrees.report.figures.inline_svg import FrontierFigure, Mark, draw
 from fedtrees.report.findings import RunAnalysis
-from fedtrees.report.leakage import MARGIN
-from fedtrees.report.page import render
+from fedtrees.report.leakage import MARGIN, State
 from fedtrees.report.page_tables import frontier
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.submissions import read
+from fedtrees.report.web_page import render
 from fedtrees.report.wording import ProtocolRecipe, number
 
 #: Stored submissions. The folder exists in a clone but not in a wheel.
@@ -117,12 +117,12 @@ def _default_bench() -> Iterator[dict[str, Any]]:
             figure = frontier(f, a, 0)
             if figure and a.threat in titles:
                 # The marks link to this page instead of the report.
-                marks = (replace(m, href=f"#{a.threat}") for m in figure["d"].marks)
-                drawing = replace(figure["d"], marks=tuple(marks))
+                marks = (replace(m, href=f"#{a.threat}") for m in figure.d.marks)
+                drawing = replace(figure.d, marks=tuple(marks))
                 yield {
                     "id": a.threat,
                     "title": titles[a.threat],
-                    "f": {**figure, "d": drawing, "sparks": []},
+                    "f": replace(figure, d=drawing, sparks=()),
                     "page": "",
                     "command": f"fedtrees bench --threat {a.threat}",
                 }
@@ -138,17 +138,14 @@ def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any
     for letter, line in zip(_LETTERS, lines, strict=False):
         read, blind = (float(line[name]) / unit for name in ("read", "blind"))
         # The table contains means only. Without an interval, no point can be called safe.
-        open_ = read - blind > MARGIN
-        # can be called safe
+        state: State = "open" if read - blind > MARGIN else "unsettled"
         change = (float(line["utility"]) - base) / utility_unit
         name = wording.short(line["defense"]).replace(" calibrated=True", "")
         say = (f"{name}: {wording.percent(read)}, blind {wording.percent(blind)}, "
                f"{number(change, 3, signed=True)}")  # fmt: skip
-        mark = inline_svg.Mark(change, read, name, letter, say, f"#{study.key}",
-                        "open" if open_ else "unsettled")  # fmt: skip
-        marks.append(mark)
-    drawing = inline_svg.draw(marks, float(lines[0]["blind"]) / unit)
-    f = _figure(study.who, study.what, study.utility, drawing)
+        marks.append(Mark(change, read, name, letter, say, f"#{study.key}", state))
+    drawing = draw(marks, float(lines[0]["blind"]) / unit)
+    f = FrontierFigure(study.who, study.what, study.utility, drawing, wording.percent)
     return {"title": study.title, "f": f, "page": study.page, "command": study.command,
             "id": study.key}  # fmt: skip
 
@@ -166,10 +163,10 @@ def _recipes() -> dict[str, Any]:
             change = 0.0 if name == UNDEFENDED else e.mean
             score = f"{wording.shown(cell)} ({wording.line(cell)})"
             say = f"{name}: {score}, {number(change, 3, signed=True)}"
-            marks.append(inline_svg.Mark(change, cell.score, _short_name(name), letter, say,
-                                         "#recipes", cell.state, e.low, e.high))  # fmt: skip
-    f = _figure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
-                inline_svg.draw(marks, blind))  # fmt: skip
+            marks.append(Mark(change, cell.score, _short_name(name), letter, say, "#recipes",
+                              cell.state, e.low, e.high))  # fmt: skip
+    f = FrontierFigure("Server and a client together", "cells right, Pima; dp-gbdt by ε", "AUC",
+                       draw(marks, blind), wording.percent)  # fmt: skip
     return {"title": "Recipes against whoever sees most", "f": f, "page": "", "id": "recipes",
             "command": "python -m fedtrees.benchmarks.papers recipes --data-dir DATA"}  # fmt: skip
 
@@ -182,15 +179,6 @@ def _short_name(name: str) -> str:
     if "epsilon" not in params:
         return "cuts"
     return f"ε={params['epsilon']}{'' if 'noise' in params else ' by the server'}"
-
-
-def _figure(who: str, what: str, utility: str, drawing: inline_svg.Drawing) -> dict[str, Any]:
-    """Convert a drawing to the variables of the template."""
-    x_ticks = [(x, number(v, 3, signed=True) if v else "0") for x, v in drawing.x_ticks]
-    y_ticks = [(y, wording.percent(v)) for y, v in drawing.y_ticks]
-    return {"who": who, "what": what, "utility": utility, "d": drawing, "sparks": [],
-            "front": inline_svg.path(drawing.front), "x_ticks": x_ticks,
-            "y_ticks": y_ticks}  # fmt: skip
 
 
 def page() -> str:

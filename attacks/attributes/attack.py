@@ -23,6 +23,7 @@ from fedtrees.attacks.observations.columns import Column, columns_of
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.observations.rows_from_columns import pool_columns
+from fedtrees.blind_baselines.rows import SIGMA_SHARE
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Entries, Guess
 from fedtrees.core.reasons import Reason
@@ -30,7 +31,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.imputer import Imputer, guessed

@@ -51,10 +51,10 @@ from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrik
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
 
 Ints = NDArray[np.int32]
 

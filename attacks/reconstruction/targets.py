@@ -12,10 +12,10 @@ from fedtrees.attacks.counts.leaf_sums import LeafSums, leaf_sums
 from fedtrees.attacks.observations.boosting import BoostingObservations, Targets, at_tree
 from fedtrees.attacks.reconstruction.boxes import FeatureBoxes
 from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.blind_baselines.rows import narrow, wide, widened
 from fedtrees.core.claims import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
-from fedtrees.guessing.rows import narrow, wide, widened
 from fedtrees.messages.horizontal import LabelSums
 
 Floats = NDArray[np.float64]

@@ -22,13 +22,13 @@ from fedtrees.attacks.regression.rotation import (
     rotated_rows,
     solutions,
 )
+from fedtrees.blind_baselines.conditional import predict_columns
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Claim, Entries, Guess
 from fedtrees.core.errors import check_known
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.entries import predict_columns
 from fedtrees.messages.regression import ColumnScales, Gradient, standardised
 
 ARITHMETIC = ("exact", "float64")

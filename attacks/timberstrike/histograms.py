@@ -29,9 +29,9 @@ from fedtrees.attacks.solvers.sampling import next_bits
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.routing import Routes

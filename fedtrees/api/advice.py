@@ -121,11 +121,8 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
             raise UsageError(f"{system} has no {composed} as it is; leave --defense out")
     if options.defense:
         return [*options.defense]
-    names = [
-        n
-        for n in register.names("defense")
-        if system in register.get("defense", n).info.deployments
-    ]  # type: ignore[attr-defined]
+    plugins: dict[str, Any] = {n: register.get("defense", n) for n in register.names("defense")}
+    names = [name for name, plugin in plugins.items() if system in plugin.info.deployments]
     each = [spec for name in names for spec in with_budgets(Spec(name))]
     pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
     compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
@@ -150,7 +147,7 @@ def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) ->
         The seeds.
     """
     recipes = {recipe(name) for name in recipe_names}
-    grids = []
+    grids: list[Grid] = []
     for at, grid in enumerate(suite.grids):
         for protocol in grid.protocols:
             remaining = [d for d in grid.defenses if (str(protocol), str(d)) in recipes]

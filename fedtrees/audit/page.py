@@ -18,7 +18,7 @@ from fedtrees.audit.tables import (
 )
 from fedtrees.audit.verdict import advice, verdict
 from fedtrees.core.files import write_text
-from fedtrees.report.page import render as render_page
+from fedtrees.report.web_page import render as render_page
 
 MOST_TREES, MOST_LEAVES, MOST_BARS = 24, 30, 500
 

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedtrees.blind_baselines.matching import MOST_COLUMNS
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError, many
 from fedtrees.core.files import parse_json, read_listed, write_listed
@@ -38,7 +39,6 @@ from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
-from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training

@@ -149,8 +149,8 @@ def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[
     if parsed.sensitive is not None:
         knowledge.append(f"all but attribute {parsed.sensitive} of others' rows")
     text = " and ".join(parts) + (f" (with {', '.join(knowledge)})" if knowledge else "")
-    count = sum(int(p.params.get("count", 1)) for p in parsed.parts)  # type: ignore[call-overload]
-    return text, count > 1
+    counted = (p.params.get("count", 1) for p in parsed.parts)
+    return text, sum(n if isinstance(n, int) else 1 for n in counted) > 1
 
 
 def seen_by(threat: str, setting: Setting, seen: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

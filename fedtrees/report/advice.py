@@ -17,11 +17,11 @@ from fedtrees.core.errors import listed, many
 from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.coverage import coverage
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
-from fedtrees.report.page import render
 from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, by_seed, t_estimate
 from fedtrees.report.trials import trials_of
+from fedtrees.report.web_page import render
 from fedtrees.report.wording import (
     can,
     change,

@@ -285,6 +285,6 @@ def training_cost(train: pd.DataFrame) -> TrainingCost:
     # Each row of a training cell repeats the totals of the cell, so that the first row per seed
     # suffices.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
+    up, down, rounds, seconds = (estimate(firsts[name]) for name in firsts)
     cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
-    totals = (estimate(firsts[name]) for name in firsts)
-    return TrainingCost(*totals, cpu, ciphertexts)
+    return TrainingCost(up, down, rounds, seconds, cpu, ciphertexts)

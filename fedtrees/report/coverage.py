@@ -177,7 +177,7 @@ class Gap:
     def __str__(self) -> str:
         """Write a gap in one line: ``failed: joint (p; server; against none; seed 0): no room``."""
         seeds = list(map(str, self.seeds))
-        against = self.against and f"against {_names_or_count(self.against, 'defense')}"
+        against = f"against {_names_or_count(self.against, 'defense')}" if self.against else ""
         shown = _names_or_count(seeds, "seed")
         if 0 < len(seeds) <= _FEW:
             shown = f"seed{'s' * (len(seeds) > 1)} {shown}"
@@ -246,7 +246,7 @@ def _make_plugin(kind: str, text: str) -> Any:
 def _make_defense(name: str) -> Any:
     """Return a defense. A required parameter has the first value of its `bench_grid`, or 1."""
     try:
-        maker = register.get("defense", name)
+        maker: Any = register.get("defense", name)
         needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]
         values = {key: maker.info.bench_grid.get(key, (1,))[0] for key in needed}
         return register.make("defense", Spec(name, values))

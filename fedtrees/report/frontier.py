@@ -247,7 +247,9 @@ def panel_frontier(
     )  # fmt: skip
 
 
-def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False) -> NDArray:
+def non_dominated(
+    utility: ArrayLike, advantage: ArrayLike, lower: bool = False
+) -> NDArray[np.bool_]:
     """Mark the points that no other point dominates.
 
     A point dominates another one if it is at least as good in both coordinates and better in one.
@@ -271,7 +273,7 @@ def non_dominated(utility: ArrayLike, advantage: ArrayLike, lower: bool = False)
     # Entry (i, j) of these matrices compares point i with point j.
     no_worse = (u[:, None] >= u[None, :]) & (a[:, None] <= a[None, :])
     better = (u[:, None] > u[None, :]) | (a[:, None] < a[None, :])
-    return ~(no_worse & better).any(axis=0)
+    return np.logical_not((no_worse & better).any(axis=0))
 
 
 def blind_guesses(rows: pd.DataFrame, panel: Panel, metric: str) -> tuple[str, ...]:
@@ -415,7 +417,7 @@ def _join_frontiers(panel: Panel, parts: list[tuple[Frontier, Budget]]) -> Front
         for name, value in f.references:
             same.setdefault(name, set()).add(value)
     # A reference that differs between the panels depends on the swept parameter.
-    fixed = tuple((name, *values) for name, values in same.items() if len(values) == 1)
+    fixed = tuple((name, next(iter(v))) for name, v in same.items() if len(v) == 1)
     return Frontier(
         panel, first.metric, first.utility, points, front_of(points, first.utility),
         lines_of(points), fixed, first.blind, every_reference=True,

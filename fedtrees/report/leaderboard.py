@@ -7,6 +7,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedtrees import __version__
@@ -16,14 +17,14 @@ from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
 from fedtrees.report import wording
 from fedtrees.report.adversaries import AdversaryFindings
-from fedtrees.report.figures import inline_svg
+from fedtrees.report.figures.inline_svg import Drawing
 from fedtrees.report.findings import DefenseResult, RunAnalysis, SettingFindings
 from fedtrees.report.frontier import non_dominated
 from fedtrees.report.leakage import LeakageResult
-from fedtrees.report.page import render
 from fedtrees.report.page_tables import drawn, frontier
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.submissions import Submission, merged
+from fedtrees.report.web_page import render
 from fedtrees.report.wording import number
 
 _CITED = re.compile(r"((?!As )[A-Z][\w-]+(?:,? (?:and )?[A-Z][\w-]+)*(?: et al\.)?) \(?(\d{4})")
@@ -128,16 +129,17 @@ def _places(settings: Sequence[SettingFindings]) -> Iterator[dict[str, Any]]:
             for adversary in f.tested:
                 figure = frontier(f, adversary, at)
                 if figure is not None:
-                    figure["front"] = inline_svg.path(_front_coordinates(f, adversary, figure["d"]))
-                    protocol = f.setting.protocol.partition("[")[0]
-                    title = f"{figure['who']}, {protocol}"
-                    figures.append((adversary.threat, {**figure, "who": title, "sparks": []}))
+                    front = tuple(_front_coordinates(f, adversary, figure.d))
+                    title = f"{figure.who}, {f.setting.protocol.partition('[')[0]}"
+                    drawing = replace(figure.d, front=front)
+                    figure = replace(figure, who=title, d=drawing, sparks=())
+                    figures.append((adversary.threat, figure))
         figures.sort(key=lambda x: x[0])
         yield {"name": " · ".join(place), "figures": [figure for _, figure in figures]}
 
 
 def _front_coordinates(
-    setting_findings: SettingFindings, adversary: AdversaryFindings, drawing: inline_svg.Drawing
+    setting_findings: SettingFindings, adversary: AdversaryFindings, drawing: Drawing
 ) -> list[tuple[float, float]]:
     """Return the coordinates of the Pareto-optimal defenses in a drawing."""
     best = pareto(setting_findings, adversary, drawn(setting_findings, adversary)[0])
@@ -220,8 +222,8 @@ def pareto(
             comparable.append((d.spec, d.price.change.mean, gain))
     if not comparable:
         return set()
-    specs, change, gain = zip(*comparable, strict=True)
-    return {s for s, keep in zip(specs, non_dominated(change, gain), strict=True) if keep}
+    specs, changes, gains = zip(*comparable, strict=True)
+    return {s for s, keep in zip(specs, non_dominated(changes, gains), strict=True) if keep}
 
 
 def _strongest_attacks(settings: Sequence[SettingFindings]) -> Iterator[dict[str, Any]]:

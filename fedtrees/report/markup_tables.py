@@ -23,7 +23,7 @@ def escape_latex(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A number, half the length of its interval and a mark, as texts. Each may be empty."""
 
     mean: str
@@ -35,8 +35,12 @@ class Cell:
         return self.mean + (f" ± {self.half}" if self.half else "") + self.mark
 
 
+#: The cells of one line.
+Line = Sequence[str | TableCell]
+
+
 @dataclass(frozen=True)
-class Grid:
+class TextTable:
     """Cells with a header.
 
     Attributes
@@ -51,37 +55,37 @@ class Grid:
 
     head: Sequence[str]
     labels: int
-    blocks: Sequence[tuple[str, Sequence[Sequence[str | Cell]]]]
+    blocks: Sequence[tuple[str, Sequence[Line]]]
 
 
-def latex(grid: Grid, notes: Sequence[str] = ()) -> str:
+def latex(table: TextTable, notes: Sequence[str] = ()) -> str:
     """Return a ``tabular`` that fits in one column of a paper.
 
     Blocks are placed below one another, so that its width does not grow with their number. The
     notes follow below the table.
     """
-    wide = len(grid.head)
+    wide = len(table.head)
     body: list[str] = []
-    for name, lines in grid.blocks:
+    for name, lines in table.blocks:
         body.append(r"\midrule")
-        if len(grid.blocks) > 1:
+        if len(table.blocks) > 1:
             for part in name.split(" · ") if len(name) > _TITLE else [name]:
                 body.append(
                     rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(part)}}}}} \\"
                 )
         for line in lines:
-            parts = [_broken(str(cell)) for cell in line[: grid.labels]]
+            parts = [_broken(str(cell)) for cell in line[: table.labels]]
             for at in range(max(map(len, parts))):
                 cells = [part[at] if at < len(part) else "" for part in parts]
                 cells = [(r"\enspace " if at and c else "") + escape_latex(c) for c in cells]
-                cells += [_number(c) if not at else "" for c in line[grid.labels :]]
+                cells += [_number(c) if not at else "" for c in line[table.labels :]]
                 body.append(" & ".join(cells) + r" \\")
     text = [
         r"% \usepackage{booktabs}",
         r"\begingroup\footnotesize\setlength{\tabcolsep}{2pt}%",
-        rf"\begin{{tabular}}{{@{{}}{'l' * grid.labels + 'r' * (wide - grid.labels)}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{'l' * table.labels + 'r' * (wide - table.labels)}@{{}}}}",
         r"\toprule",
-        " & ".join(map(escape_latex, grid.head)) + r" \\",
+        " & ".join(map(escape_latex, table.head)) + r" \\",
         *body,
         r"\bottomrule",
         *(_below(note, wide) for note in notes),
@@ -97,7 +101,7 @@ def _below(note: str, wide: int) -> str:
     return rf"\multicolumn{{{wide}}}{{@{{}}p{{\linewidth}}@{{}}}}{{\scriptsize {text}}} \\"
 
 
-def _number(cell: str | Cell) -> str:
+def _number(cell: str | TableCell) -> str:
     """Return a number with half the length of its interval as a subscript.
 
     For example, ``0.81 ± 0.02†`` becomes 0.81 with a subscript ±.02 and a superscript †.
@@ -118,14 +122,14 @@ def _broken(label: str) -> list[str]:
     return lines
 
 
-def markdown(grid: Grid, notes: Sequence[str] = ()) -> str:
+def markdown(table: TextTable, notes: Sequence[str] = ()) -> str:
     """Return a Markdown table. If there are several blocks, its first column names the block."""
-    several = len(grid.blocks) > 1
-    head = ["dataset", *grid.head] if several else list(grid.head)
-    rule = ["---"] * (grid.labels + several) + ["---:"] * (len(grid.head) - grid.labels)
-    lines = [[name, *line] if several else line for name, lines in grid.blocks for line in lines]
-    table = [head, rule, *lines]
-    text = ["| " + " | ".join(_in_one_line(str(c)) for c in line) + " |" for line in table]
+    several = len(table.blocks) > 1
+    head = ["dataset", *table.head] if several else list(table.head)
+    rule = ["---"] * (table.labels + several) + ["---:"] * (len(table.head) - table.labels)
+    lines = [[name, *line] if several else line for name, lines in table.blocks for line in lines]
+    every = [head, rule, *lines]
+    text = ["| " + " | ".join(_in_one_line(str(c)) for c in line) + " |" for line in every]
     return "\n".join([*text, "", *(" ".join(note.splitlines()) for note in notes)]) + "\n"
 
 

@@ -1,38 +1,26 @@
 """Write the findings of a run as one HTML page that needs no network.
 
-`write_page` writes the report of a run. This module computes the texts, and `page_tables` the
-figures and tables. The template is ``report.html.j2``.
-
-The module also renders all other HTML pages from templates with embedded style and script. The
-content security policy of a page allows exactly the scripts that this package wrote into it, each
-by its SHA-256 hash (Content Security Policy Level 3, section 2.3.1). A browser therefore runs no
-other script, even if text of a table or of a submission reached the page without escaping.
+`write_page` writes the report of a run. The template ``report.html.j2`` reads the findings
+(`fedtrees.report.findings`) and calls the functions of this module for sentences, and those of
+`page_tables` for tables and figures.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
-
-import jinja2
-from markupsafe import Markup
 
 from fedtrees.core.errors import listed, many
 from fedtrees.core.files import write_text
 from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
-from fedtrees.report import wording
+from fedtrees.report import page_tables, verdict, wording
 from fedtrees.report.adversaries import AdversaryFindings
 from fedtrees.report.findings import (
     DefenseResult,
@@ -42,127 +30,37 @@ from fedtrees.report.findings import (
 )
 from fedtrees.report.guarantees import in_words, span
 from fedtrees.report.leakage import MARGIN, LeakageResult, gravity, plain
-from fedtrees.report.page_tables import folds, frontier, matrix, price_plot, untested
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED, read_json, read_text
-from fedtrees.report.verdict import command as typed
-from fedtrees.report.verdict import explain_refusal, leak
+from fedtrees.report.web_page import render
 from fedtrees.report.wording import bytes_text, number
 
-_SCRIPT = re.compile(r"<script\b[^>]*>(.*?)</script>", re.DOTALL)
-
-
-def render(template: str, **context: Any) -> str:
-    """Return a page made from one of the templates in ``page_files``.
-
-    Every value of the context is text and is escaped.
-    """
-    style, script = (Markup(_file(f"report.{kind}").strip()) for kind in ("css", "js"))
-    policy = Markup(security_policy([script]))
-    page = _environment().get_template(template)
-    return page.render(css=style, js=script, policy=policy, **context)
-
-
-def security_policy(scripts: Iterable[str], images: str = "data:") -> str:
-    """Return the content security policy of a page that contains these inline scripts and no other.
-
-    Inline styles are allowed, because the figures set positions and colours in attributes. `images`
-    lists the allowed sources of images.
-
-    Examples
-    --------
-    >>> security_policy([""]).split("; ")[2]
-    "script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
-    """
-    digests = (hashlib.sha256(script.encode()).digest() for script in scripts)
-    hashes = " ".join(f"'sha256-{base64.b64encode(d).decode()}'" for d in digests)
-    return f"default-src 'none'; style-src 'unsafe-inline'; script-src {hashes}; img-src {images}"
-
-
-def inline_scripts(fragment: str) -> list[str]:
-    """Return the text of every inline script of an HTML fragment, for `security_policy`."""
-    return _SCRIPT.findall(fragment)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    """Return the template engine. It escapes every value and refuses undefined names."""
-    env = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_file),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    env.filters["px"] = lambda v: f"{float(v):.1f}"
-    env.filters["pieces"] = lambda text: re.split(r"(?<=[+,\]])|(?=\[)", str(text))
-    return env
-
-
-@cache
-def _file(name: str) -> str:
-    """Return the text of a file in ``page_files``."""
-    return (resources.files(__package__) / "page_files" / name).read_text(encoding="utf-8")
-
-
 _SLOTS = ("rows", "guess", "certain")  # kinds of facts on the tile of an adversary (`Measure.slot`)
-_MOST_SEEN = 4
 
 
-@dataclass(frozen=True)
-class Method:
-    """How to reproduce a run: the command, the suite and the versions of the software."""
-
-    command: str
-    suite: str
-    versions: str
-
-
-def page(analysis: RunAnalysis, method: Method) -> str:
-    """Return the report as one HTML document. The same run gives the same bytes.
-
-    Parameters
-    ----------
-    analysis : RunAnalysis
-        Findings of the run.
-    method : Method
-        How to reproduce the run.
-    """
-    pages = [_setting(f, at) for at, f in enumerate(analysis.settings)]
+def render_report(analysis: RunAnalysis) -> str:
+    """Return the report as one HTML document. The same run gives the same bytes."""
     tables = sorted({f.setting.dataset for f in analysis.settings})
-    title = f"{wording.some(tables, 3)}: privacy findings" if tables else "privacy findings"
+    environment = read_json(analysis.folder, "environment.json")
+    environment = environment if isinstance(environment, dict) else {}
+    command = environment.get("command")
+    suite = read_text(analysis.folder, "suite.toml")
     return render(
         "report.html.j2",
-        title=title,
-        pages=pages,
+        title=f"{wording.some(tables, 3)}: privacy findings" if tables else "privacy findings",
+        settings=analysis.settings,
+        texts=_TEXTS,
+        tables=page_tables,
         glossary=_glossary(analysis),
-        command=method.command,
-        suite=method.suite,
-        versions=method.versions,
+        command=" ".join(map(str, command)) if isinstance(command, list)
+        else str(command or "fedtrees bench --suite suite.toml"),
+        suite="(the run kept no suite.toml)" if suite is None else without_folders(suite),
+        versions=_describe_versions(environment),
         version=analysis.version or "of unknown version",
-    )
+    )  # fmt: skip
 
 
-def _setting(findings: SettingFindings, at: int) -> dict[str, Any]:
-    """Return the contents of the page of one setting."""
-    recipe = _recipe(findings)
-    return {
-        "tab": findings.setting.protocol.partition("[")[0],
-        "where": _where(findings),
-        "headline": _headline(findings),
-        "note": _note(findings),
-        "margin": f"{findings.margin:g}",
-        "utility": measure(findings.utility.metric).head,
-        "tiles": [_tile(findings, a) for a in findings.adversaries],
-        "recipe": recipe,
-        "refused": "" if recipe else explain_refusal(findings),
-        "frontiers": [f for a in findings.tested if (f := frontier(findings, a, at))],
-        "matrix": matrix(findings),
-        "untested": list(untested(findings)),
-        "folds": list(folds(findings)),
-    }
-
-
-def _where(findings: SettingFindings) -> str:
+def where(findings: SettingFindings) -> str:
     """Return the line that names the setting, its seeds, and the utility without a defense."""
     name = measure(findings.utility.metric).head
     s = findings.setting
@@ -177,11 +75,11 @@ def _where(findings: SettingFindings) -> str:
     return " · ".join(parts)
 
 
-def _headline(findings: SettingFindings) -> str:
+def headline(findings: SettingFindings) -> str:
     """Write one sentence: the leak, the leak that the recipe leaves, and the price."""
     lead = findings.leak
     if lead.kind != "leak" or lead.result is None or lead.adversary is None:
-        return leak(findings)
+        return verdict.leak(findings)
     cell = lead.result
     base = "Undefended" if findings.base == UNDEFENDED else f"With {wording.short(findings.base)}"
     text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
@@ -193,7 +91,7 @@ def _headline(findings: SettingFindings) -> str:
             return f"{text}."
         tried = any(d.spec != UNDEFENDED for d in findings.defenses)
         return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
-    after = _after(use, lead.adversary, cell.metric)
+    after = use.result(lead.adversary.threat, cell.metric)
     if after is None:
         return f"{text}."
     remaining = "nothing" if after.state == "gone" else wording.value(after, after.score)
@@ -205,13 +103,7 @@ def _headline(findings: SettingFindings) -> str:
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
-def _after(use: Recipe, adversary: AdversaryFindings, metric: str) -> LeakageResult | None:
-    """Return the cell of a measure under the recipe, None if it was not measured."""
-    trial = use.at(adversary.threat)
-    return trial.result(metric) if trial else None
-
-
-def _note(findings: SettingFindings) -> str:
+def note(findings: SettingFindings) -> str:
     """Write notes about useless models and about the metric of prices."""
     lost = [d.spec for d in findings.defenses if d.price.collapsed]
     parts = []
@@ -228,20 +120,7 @@ def _note(findings: SettingFindings) -> str:
     return " ".join(parts)
 
 
-def _tile(findings: SettingFindings, adversary: AdversaryFindings) -> dict[str, Any]:
-    """Return the contents of the tile of one adversary."""
-    seen = adversary.sees[:_MOST_SEEN]
-    sees = listed(list(seen)) + (", and more" if len(adversary.sees) > _MOST_SEEN else "")
-    out: dict[str, Any] = {"name": wording.capital(adversary.name), "sees": sees if seen else ""}
-    if not adversary.tested:
-        say = f"Its view was not attacked in this run. Add --threat {adversary.threat}."
-        return {**out, "facts": [], "why": ("Not tested", say)}
-    facts = [_fact(findings, adversary, c) for c in _three(adversary)]
-    why = ("No attack applies", "No attack that ran applies to the messages of this view.")
-    return {**out, "facts": facts, "why": why}
-
-
-def _three(adversary: AdversaryFindings) -> list[LeakageResult]:
+def leading_results(adversary: AdversaryFindings) -> list[LeakageResult]:
     """Return up to three cells: the leading one, and the gravest cell of each slot.
 
     Open cells come first.
@@ -259,25 +138,22 @@ def _three(adversary: AdversaryFindings) -> list[LeakageResult]:
     return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
 
 
-def _fact(
-    findings: SettingFindings, adversary: AdversaryFindings, cell: LeakageResult
+def fact(
+    findings: SettingFindings, adversary: AdversaryFindings, result: LeakageResult
 ) -> dict[str, Any]:
-    """Return one fact of a tile: a score without and with the recipe, and its baseline."""
-    after = _after(findings.use, adversary, cell.metric) if findings.use else None
-    share = measure(cell.metric).decimals is None
+    """Return the score of a tile with the recipe, and the positions on its scale from 0 to 1.
+
+    ``at`` is the score without the recipe, ``to`` the score with it, and ``blind`` the baseline.
+    They are None if the score is not a share.
+    """
+    use, share = findings.use, measure(result.metric).decimals is None
+    after = use.result(adversary.threat, result.metric) if use else None
     to = after.score if after is not None and after.scores else None
-    counted = math.isfinite(cell.rows)
-    of = f"of {cell.rows:,.0f}, {wording.line(cell)}" if counted else wording.line(cell)
     return {
-        "head": wording.capital(measure(cell.metric).head),
-        "state": cell.state,
-        "before": wording.value(cell, cell.score),
-        "after": None if after is None else wording.shown(after),
-        "after_state": after.state if after else "",
-        "of": of,
-        "at": _clip(cell.score) if share else None,
+        "after": after,
+        "at": _clip(result.score) if share else None,
         "to": _clip(to) if share and to is not None else None,
-        "blind_at": _clip(cell.line) if share else 0.0,
+        "blind": _clip(result.line) if share else 0.0,
     }
 
 
@@ -286,38 +162,31 @@ def _clip(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _recipe(findings: SettingFindings) -> dict[str, Any] | None:
-    """Return the contents of the section about the recipe, None if there is no recipe."""
-    use = findings.use
-    if use is None:
-        return None
+def recipe_parts(use: Recipe) -> list[tuple[str, str]]:
+    """Return the protocol of a recipe, if it is another one, and its defenses, with summaries."""
     protocol, defense = wording.split_recipe(use.name)
     parts = [(protocol, _about("protocol", protocol))] if protocol else []
-    parts += [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
-    e = use.price.change
+    return parts + [(str(p), _about("defense", p.name)) for p in parse_one(defense).parts]
+
+
+def recipe_command(use: Recipe) -> str:
+    """Return the options of the command line that select a recipe."""
+    text = verdict.command(use)
+    return text if wording.split_recipe(use.name)[0] else f'-d "{text}"'
+
+
+def traffic(findings: SettingFindings, use: Recipe) -> str:
+    """Write the traffic of training with the recipe, and without a defense if it is known."""
     base = findings.defended(UNDEFENDED)
-    defended = findings.defended(use.name)
-    line = typed(use)
-    traffic = bytes_text(use.bytes)
-    if base is not None and math.isfinite(base.cost.bytes):
-        traffic += f" instead of {bytes_text(base.cost.bytes)}"
-    return {
-        "title": "Switch this on" if use.holds else "What eases it, and does not stop it",
-        "parts": parts,
-        "command": line if protocol else f'-d "{line}"',
-        "change": number(e.mean, 3, signed=True),
-        "interval": wording.interval(use.price.change),
-        "plot": price_plot(use.price),
-        "settled": wording.settled(use.price),
-        "tag": use.price.settled,
-        "traffic": traffic,
-        "guarantee": _guarantee(defended) if defended else "see that protocol's own page",
-        "remains": list(_remains(findings, use)),
-    }
+    if base is None or not math.isfinite(base.cost.bytes):
+        return bytes_text(use.bytes)
+    return f"{bytes_text(use.bytes)} instead of {bytes_text(base.cost.bytes)}"
 
 
-def _guarantee(defended: DefenseResult) -> str:
+def guarantee(defended: DefenseResult | None) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
+    if defended is None:
+        return "see that protocol's own page"
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
     meaning = in_words(defended.guarantees.spent)
     text += f" ({meaning})" if meaning else ""
@@ -337,7 +206,7 @@ def _about(kind: str, name: str) -> str:
     return re.sub(r" \([^()]*\d{4}[^()]*\)", "", first)
 
 
-def _remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]:
+def remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]:
     """Yield each adversary with a sentence about what it can learn in spite of the recipe."""
     for adversary in findings.adversaries:
         name = wording.capital(adversary.name)
@@ -371,6 +240,15 @@ def _remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]
 def _heads(cells: list[LeakageResult]) -> str:
     """List the names of the measures of some cells."""
     return listed([*dict.fromkeys(measure(c.metric).head.lower() for c in cells)])
+
+
+#: Functions that the template calls.
+_TEXTS = {
+    "where": where, "headline": headline, "note": note, "leading_results": leading_results,
+    "fact": fact, "recipe_parts": recipe_parts, "recipe_command": recipe_command,
+    "traffic": traffic, "guarantee": guarantee, "remains": remains,
+    "explain_refusal": verdict.explain_refusal,
+}  # fmt: skip
 
 
 def _glossary(analysis: RunAnalysis) -> list[tuple[str, str]]:
@@ -430,28 +308,6 @@ def write_report(run_folder: str | Path, margin: float = MARGIN) -> Path:
 def write_page(analysis: RunAnalysis) -> Path:
     """Write ``report.html`` into the folder of a run. For errors see `write_report`."""
     return write_text(analysis.folder / "report.html", render_report(analysis))
-
-
-def render_report(analysis: RunAnalysis) -> str:
-    """Return the report as one HTML document."""
-    return page(analysis, _read_method(analysis.folder))
-
-
-def _read_method(folder: Path) -> Method:
-    """Read the command, the suite and the versions that reproduce a run.
-
-    Files that are missing are replaced by default texts.
-    """
-    environment = read_json(folder, "environment.json")
-    environment = environment if isinstance(environment, dict) else {}
-    command = environment.get("command")
-    if isinstance(command, list):
-        command = " ".join(map(str, command))
-    suite = read_text(folder, "suite.toml")
-    text = "(the run kept no suite.toml)" if suite is None else without_folders(suite)
-    return Method(
-        str(command or "fedtrees bench --suite suite.toml"), text, _describe_versions(environment)
-    )
 
 
 def _describe_versions(environment: dict[str, Any]) -> str:

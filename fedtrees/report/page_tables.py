@@ -1,8 +1,8 @@
-"""Compute the tables and the layout of the figures on the page of the report.
+"""Compute the tables and the figures on the page of the report.
 
-The tables are the scores by adversary and defense (`matrix`), gaps (`untested`) and details
-(`folds`). The figures are frontiers (`frontier`) and prices (`price_plot`). The template
-``report.html.j2`` arranges both. A new column of a table needs a change here and in the template.
+The template ``report.html.j2`` calls these functions: `columns` and `idle` for the scores by
+adversary and defense, `untested` for the gaps, `folds` for the detailed tables, `frontier` for the
+figures, and `price_scale` and `forest_scale` for the drawings of prices.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from fedtrees.core.results import measure
 from fedtrees.report import wording
 from fedtrees.report.adversaries import AdversaryFindings, of_protocol, words_of
 from fedtrees.report.cost import TOLERANCE, UtilityChange
-from fedtrees.report.figures import inline_svg
+from fedtrees.report.figures.inline_svg import FrontierFigure, Mark, Scale, draw, spark
 from fedtrees.report.findings import DefenseResult, SettingFindings
 from fedtrees.report.guarantees import REFUTED, in_words, span
-from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.leakage import SETTLED, LeakageResult
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite, mean_of
 from fedtrees.report.wording import bytes_text, number, seconds_text
@@ -32,53 +32,52 @@ _MOST_SPARKS = 4
 
 def frontier(
     findings: SettingFindings, adversary: AdversaryFindings, at: int
-) -> dict[str, Any] | None:
-    """Compute the layout of one adversary's frontier, with small ones for further leaks.
+) -> FrontierFigure | None:
+    """Return the frontier of one adversary, with small ones for further leaks.
 
-    The result is None if no measure can be drawn. `at` is the index of the setting on the page,
-    from which the targets of links are built.
+    None if no measure can be drawn. `at` is the index of the setting on the page, from which the
+    targets of links are built.
     """
     metrics = drawn(findings, adversary)
     if not metrics:
         return None
-    first = metrics[0]
+    first, *others = metrics
     leaking = [
         m
-        for m in metrics
-        if m != first
-        and any(adversary.result(d.spec, m).state == "open" for d in findings.defenses)
+        for m in others
+        if any(adversary.result(d.spec, m).state == "open" for d in findings.defenses)
     ]
-    rest = leaking[:_MOST_SPARKS]
     cell = adversary.result(adversary.base, first)
     unit = _unit(cell)
-    drawing = inline_svg.draw(
-        _marks(findings, adversary, first, at), unit * _line(adversary, findings, first)
+    counted = f", of {cell.rows:,.0f}" if math.isfinite(cell.rows) else ""
+    return FrontierFigure(
+        wording.capital(adversary.name),
+        measure(first).head.lower() + counted,
+        measure(findings.utility.metric).head,
+        draw(*_marks(findings, adversary, first, at)),
+        lambda v: wording.value(cell, v / unit),
+        tuple(
+            (wording.capital(measure(m).head), spark(*_marks(findings, adversary, m, at)))
+            for m in leaking[:_MOST_SPARKS]
+        ),
     )
-    counted = math.isfinite(cell.rows)
-    measure_text = measure(first).head.lower() + (f", of {cell.rows:,.0f}" if counted else "")
-    return {
-        "who": wording.capital(adversary.name),
-        "what": measure_text,
-        "utility": measure(findings.utility.metric).head,
-        "d": drawing,
-        "front": inline_svg.path(drawing.front),
-        "x_ticks": [(x, _tick(v)) for x, v in drawing.x_ticks],
-        "y_ticks": [(y, wording.value(cell, v / unit)) for y, v in drawing.y_ticks],
-        "sparks": [_spark(findings, adversary, m, at) for m in rest],
-    }
+
+
+def frontiers(findings: SettingFindings, at: int) -> list[FrontierFigure]:
+    """Return the frontiers of all attacked adversaries for which a measure can be drawn."""
+    figures = (frontier(findings, adversary, at) for adversary in findings.tested)
+    return [figure for figure in figures if figure is not None]
 
 
 def drawn(findings: SettingFindings, adversary: AdversaryFindings) -> list[str]:
-    """Return the measures that can be drawn, the leading one first."""
+    """Return the measures for which a defense has a price and a score, the leading one first."""
     lead = adversary.leading()
-    metrics = [m for m in adversary.metrics if _drawable(findings, adversary, m)]
+    metrics = [
+        m
+        for m in adversary.metrics
+        if any(d.price.by_seed and adversary.result(d.spec, m).scores for d in findings.defenses)
+    ]
     return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
-
-
-def _tick(value: float) -> str:
-    """Format a tick of a change with two decimals, or with three if two are not exact."""
-    decimals = 2 if math.isclose(value, round(value, 2)) else 3
-    return number(value, decimals, signed=True) if value else "0"
 
 
 def _unit(cell: LeakageResult) -> float:
@@ -89,45 +88,23 @@ def _unit(cell: LeakageResult) -> float:
     return cell.rows if math.isfinite(cell.rows) else 1.0
 
 
-def _drawable(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> bool:
-    """Return whether a defense has both a price and a score by this measure."""
-    return any(
-        d.price.by_seed and adversary.result(d.spec, metric).scores for d in findings.defenses
-    )
-
-
-def _spark(
-    findings: SettingFindings, adversary: AdversaryFindings, metric: str, at: int
-) -> dict[str, Any]:
-    """Compute the layout of a small frontier."""
-    unit = _unit(adversary.result(adversary.base, metric))
-    line = unit * _line(adversary, findings, metric)
-    drawing = inline_svg.spark(_marks(findings, adversary, metric, at), line)
-    return {
-        "head": wording.capital(measure(metric).head),
-        "d": drawing,
-        "front": inline_svg.path(drawing.front),
-    }
-
-
-def _line(adversary: AdversaryFindings, findings: SettingFindings, metric: str) -> float:
-    """Return the baseline of a measure."""
-    cells = (adversary.result(d.spec, metric) for d in findings.defenses)
-    return next((c.line for c in cells if c.scores), 0.0)
-
-
 def _marks(
     findings: SettingFindings, adversary: AdversaryFindings, metric: str, at: int
-) -> list[inline_svg.Mark]:
-    """Return one mark per defense that has a price and a score or a known absence of a claim."""
+) -> tuple[list[Mark], float]:
+    """Return one mark per defense that has a price and a score, and the height of the baseline.
+
+    A defense under which no attack makes a claim is drawn at the baseline.
+    """
+    unit = _unit(adversary.result(adversary.base, metric))
+    results = (adversary.result(d.spec, metric) for d in findings.defenses)
+    baseline = unit * next((r.line for r in results if r.scores), 0.0)
     out = []
     for d in findings.defenses:
         cell = adversary.result(d.spec, metric)
         at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
         if not d.price.by_seed or not (cell.scores or at_baseline):
             continue
-        unit = _unit(adversary.result(adversary.base, metric))
-        score = unit * (cell.score if cell.scores else _line(adversary, findings, metric))
+        score = unit * cell.score if cell.scores else baseline
         e = d.price.change
         say = f"{d.label} {wording.short(d.spec)}. {measure(metric).head}: {wording.shown(cell)}"
         if cell.scores:
@@ -137,7 +114,7 @@ def _marks(
         say += f". {measure(findings.utility.metric).head} {wording.change(e)}."
         spread = len(set(cell.scores)) > 1
         out.append(
-            inline_svg.Mark(
+            Mark(
                 e.mean, score, f"{d.label} {wording.short(d.spec)}" if d.spec != UNDEFENDED
                 else "no defense", d.label, say, f"#m{at}-{d.label}", cell.state,
                 e.low, e.high, unit * min(cell.scores) if spread else math.nan,
@@ -145,126 +122,81 @@ def _marks(
                 on_front=not (cell.below_baseline or (cell.no_claim and not cell.scores)),
             )
         )  # fmt: skip
-    return out
+    return out, baseline
 
 
-def price_plot(price: UtilityChange) -> dict[str, Any] | None:
-    """Compute the layout of a change in utility by seed.
+def price_scale(price: UtilityChange) -> Scale | None:
+    """Return the horizontal scale of a change in utility by seed.
 
     None if there are fewer than two seeds or no seed differs.
     """
-    values = [*price.by_seed.values()]
-    e = price.change
+    values, e = [*price.by_seed.values()], price.change
     if len(values) < 2 or not any(values):
         return None
     ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]
-    at = inline_svg.Scale(min(ends), max(ends), 20.0, 310.0)
-    ticks = [(at(v), number(v, 2, signed=True) if v else "0") for v in (-TOLERANCE, 0.0, TOLERANCE)]
-    # If the labels at zero and at the tolerance would overlap, only the one at zero is drawn.
-    near = at(TOLERANCE) - at(0.0) < 30
-    return {
-        "band": (at(-TOLERANCE), at(TOLERANCE)),
-        "zero": at(0.0),
-        "low": at(e.low),
-        "high": at(e.high),
-        "mean": at(e.mean),
-        "seeds": [at(v) for v in values],
-        "ticks": ticks[1:2] if near else ticks,
-    }
+    return Scale(min(ends), max(ends), 20.0, 310.0)
 
 
-def forest(findings: SettingFindings, price: UtilityChange) -> dict[str, Any] | None:
-    """Compute the layout of a price's interval, on the same scale for all defenses.
-
-    None if there is no interval or no seed differs.
-    """
-    e = price.change
-    if not math.isfinite(e.low) or price.settled == "same":
-        return None
+def forest_scale(findings: SettingFindings) -> Scale:
+    """Return the horizontal scale of the intervals of all defenses."""
     intervals = [d.price.change for d in findings.defenses if math.isfinite(d.price.change.low)]
     ends = [-TOLERANCE, TOLERANCE, *(v for k in intervals for v in (k.low, k.high))]
-    at = inline_svg.Scale(min(ends), max(ends), 3.0, 109.0)
-    return {"band": (at(-TOLERANCE), at(TOLERANCE)), "zero": at(0.0), "low": at(e.low),
-            "high": at(e.high), "mean": at(e.mean)}  # fmt: skip
+    return Scale(min(ends), max(ends), 3.0, 109.0)
 
 
-_VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
+#: Remarks on a defense whose claim is not kept, by the kind of the failure.
+VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 
 
-def matrix(findings: SettingFindings) -> dict[str, Any] | None:
-    """Return the scores of every adversary under every defense.
+def columns(findings: SettingFindings) -> list[tuple[AdversaryFindings, list[str]]]:
+    """Return the adversaries with the measures that the table of scores shows.
 
-    None if there is no column to show.
+    A measure is hidden if each of its results is settled.
     """
-    groups, blind, columns = [], [], list[tuple[AdversaryFindings, str, bool]]()
-    idle: list[str] = []
+    shown = [
+        (a, [m for m in a.metrics if not _is_settled(findings, a, m)]) for a in findings.tested
+    ]
+    return [(adversary, metrics) for adversary, metrics in shown if metrics]
+
+
+def idle(findings: SettingFindings) -> list[str]:
+    """Return one sentence per adversary about the measures by which nothing leaks."""
+    sentences = []
     for adversary in findings.tested:
-        shown = [m for m in adversary.metrics if _shown_column(findings, adversary, m)]
-        hidden = [m for m in adversary.metrics if m not in shown]
+        hidden = [m for m in adversary.metrics if _is_settled(findings, adversary, m)]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
-            idle.append(f"{wording.capital(adversary.name)} learns nothing by {heads}.")
-        if not shown:
-            continue
-        groups.append({"name": wording.capital(adversary.name),
-                       "heads": [wording.capital(measure(m).head) for m in shown]})  # fmt: skip
-        for k, m in enumerate(shown):
-            columns.append((adversary, m, k == 0))
-            cells = [adversary.result(d.spec, m) for d in findings.defenses]
-            text = next((wording.value(c, c.line) for c in cells if c.scores), "–")
-            blind.append((text, k == 0))
-    if not columns:
-        return None
-    rows = [_row(findings, d, columns) for d in findings.defenses]
-    counted = many(len(idle), "measure or attack", "measures and attacks")
-    idle_table = (f"{counted} by which nothing leaks, and why", idle)
-    return {"groups": groups, "rows": rows, "blind": blind, "idle": idle_table if idle else None}
+            sentences.append(f"{wording.capital(adversary.name)} learns nothing by {heads}.")
+    return sentences
 
 
-def _shown_column(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> bool:
-    """Return whether the column of a measure is shown.
-
-    It is hidden if each of its cells is settled.
-    """
-    states = {adversary.result(d.spec, metric).state for d in findings.defenses}
-    return bool(states & {"open", "unsettled", "unknown"})
+def _is_settled(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> bool:
+    """Return whether each result of a measure is settled."""
+    return {adversary.result(d.spec, metric).state for d in findings.defenses} <= SETTLED
 
 
-def _row(
-    findings: SettingFindings,
-    d: DefenseResult,
-    columns: Sequence[tuple[AdversaryFindings, str, bool]],
-) -> dict[str, Any]:
-    """Return the line of one defense: its price and its cells."""
-    e, bare = d.price.change, d.spec == UNDEFENDED
-    change = "" if bare or not e.known else number(e.mean, 3, signed=True)
-    return {
-        "label": d.label,
-        "name": "no defense" if bare else d.spec,
-        "recipe": d.spec == findings.recipe,
-        "void": _VOID.get(d.void, ""),
-        "change": "0" if d.price.settled == "same" and not bare else change,
-        "interval": wording.interval(d.price.change),
-        "forest": None if bare else forest(findings, d.price),
-        "cells": [_matrix_cell(a, a.result(d.spec, m), first) for a, m, first in columns],
-    }
+def describe(result: LeakageResult) -> str:
+    """Describe a result of the table of scores for the pointer."""
+    e = result.advantage
+    if not e.known:
+        return wording.word(result)
+    return (
+        f"{wording.word(result)}: advantage {wording.change(e)}, "
+        f"{many(len(result.seeds), 'seed')}, by {', '.join(result.attacks)}"
+    )
 
 
-def _matrix_cell(adversary: AdversaryFindings, cell: LeakageResult, first: bool) -> dict[str, Any]:
-    """Return one cell with its state and a description for the pointer."""
-    word = wording.word(cell)
-    e = cell.advantage
-    title = word
-    if e.known:
-        title += f": advantage {wording.change(e)}, {many(len(cell.seeds), 'seed')}"
-        title += f", by {', '.join(cell.attacks)}"
-    return {
-        "state": cell.state,
-        "text": wording.shown(cell),
-        "word": word,
-        "title": title,
-        "first": first,
-    }
+def baseline(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> str:
+    """Write the baseline of a measure."""
+    cells = (adversary.result(d.spec, metric) for d in findings.defenses)
+    return next((wording.value(c, c.line) for c in cells if c.scores), "–")
+
+
+def change(d: DefenseResult) -> str:
+    """Write the mean change in utility of a defense, "" for the undefended run."""
+    if d.spec == UNDEFENDED or not d.price.change.known:
+        return ""
+    return "0" if d.price.settled == "same" else number(d.price.change.mean, 3, signed=True)
 
 
 def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from fedtrees.core.results import FORMULA, measure
 from fedtrees.report import wording
 from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.markup_tables import Cell, Grid, latex, markdown
+from fedtrees.report.markup_tables import Line, TableCell, TextTable, latex, markdown
 from fedtrees.report.results import UNDEFENDED, Selection, load_rows, merge_runs, ordered
 from fedtrees.report.statistics import Estimate
 from fedtrees.report.wording import Names
@@ -202,7 +202,7 @@ class PaperTable:
         return pd.DataFrame(lines)
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> TextTable:
         """The table as text: a block of lines per dataset and protocol, then the mean ranks."""
         # Only those of partition, protocol and defense are shown in which rows differ. The last one
         # labels the lines, and the other ones are in the titles of the blocks.
@@ -213,34 +213,30 @@ class PaperTable:
         for at, row in enumerate(self.rows):
             groups.setdefault(tuple(row[k] for k in above), []).append(at)
         row_labels = [self.names(_defense_name(row[label])) for row in self.rows]
-        blocks = []
+        blocks: list[tuple[str, list[Line]]] = []
         for dataset in self.datasets:
             columns = [self._column(dataset, shown) for shown in measures]
             for group, places in groups.items():
                 measured = [any((row, dataset, m) in self._at for m in measures)
                             for row in self.rows]  # fmt: skip
                 present = [at for at in places if measured[at]]
-                lines = [[row_labels[at], *(texts[at] for texts, _ in columns)] for at in present]
-                if lines:
-                    above = [*self._lines(present, [baselines for _, baselines in columns])]
-                    blocks.append((self._title(dataset, group), [*above, *lines]))
+                if present:
+                    lines: list[Line] = [*self._lines(present, [lines for _, lines in columns])]
+                    lines += [
+                        [row_labels[at], *(texts[at] for texts, _ in columns)] for at in present
+                    ]
+                    blocks.append((self._title(dataset, group), lines))
         if self.ranks:
             ranks = [self.ranks.get(shown, {}) for shown in measures]
             for group, places in groups.items():
-                lines = [
-                    [
-                        row_labels[at],
-                        *(
-                            f"{column_ranks[row]:.1f}" if row in column_ranks else "–"
-                            for column_ranks in ranks
-                        ),
-                    ]
-                    for at, row in enumerate(self.rows)
-                    if at in places
-                ]
+                lines = []
+                for at in places:
+                    row = self.rows[at]
+                    texts = [f"{r[row]:.1f}" if row in r else "–" for r in ranks]
+                    lines.append([row_labels[at], *texts])
                 blocks.append((self._title(MEAN_RANK, group), lines))
         head = ("partition", "protocol", "defense")[label]
-        return Grid([head, *map(self._named, measures)], 1, blocks)
+        return TextTable([head, *map(self._named, measures)], 1, blocks)
 
     def _title(self, of: str, group: Sequence[str]) -> str:
         """Return the title of a block."""
@@ -268,7 +264,9 @@ class PaperTable:
             if name == "blind" or any(spans):
                 yield [name, *spans]
 
-    def _column(self, dataset: str, shown: Shown) -> tuple[list[str | Cell], dict[str, list[str]]]:
+    def _column(
+        self, dataset: str, shown: Shown
+    ) -> tuple[list[str | TableCell], dict[str, list[str]]]:
         """Return the cells of a column and its baselines, with the same number of decimals."""
         entries = [self._at.get((row, dataset, shown)) for row in self.rows]
         present = [e for e in entries if e is not None]
@@ -278,8 +276,8 @@ class PaperTable:
             return [wording.number(x.mean, digits) if x and x.known else "" for x in of]
 
         baselines = {
-            "blind": line([e and e.blind for e in entries]),
-            POPULATION: line([e and e.population for e in entries]),
+            "blind": line([e.blind if e else None for e in entries]),
+            POPULATION: line([e.population if e else None for e in entries]),
         }
         return [_text(e, digits) for e in entries], baselines
 
@@ -319,7 +317,7 @@ class PaperTable:
 
     def csv(self) -> str:
         """Return the numbers, one per line. No text in it is a formula for a spreadsheet."""
-        return self.frame().map(_no_formula).to_csv(index=False, lineterminator="\n")
+        return str(self.frame().map(_no_formula).to_csv(index=False, lineterminator="\n"))
 
 
 def _no_formula(value: object) -> object:
@@ -348,7 +346,7 @@ def decimals(values: Sequence[Estimate]) -> int:
     return min(_MOST, max(_FEWEST, math.ceil(-math.log10(half) - 1e-9)))
 
 
-def _text(entry: Entry | None, digits: int) -> str | Cell:
+def _text(entry: Entry | None, digits: int) -> str | TableCell:
     """Format an entry."""
     if entry is None:
         return "–"
@@ -356,7 +354,7 @@ def _text(entry: Entry | None, digits: int) -> str | Cell:
         return NO_ATTACK
     half = (entry.value.high - entry.value.low) / 2
     spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
-    return Cell(
+    return TableCell(
         wording.number(entry.value.mean, digits),
         spread,
         BELOW * entry.below + FAILED * entry.failed,

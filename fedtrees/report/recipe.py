@@ -112,6 +112,11 @@ class Recipe:
         """Return the trial at a place, None if there is none."""
         return next((t for t in self.trials if t.place == place), None)
 
+    def result(self, place: str, metric: str) -> LeakageResult | None:
+        """Return the result of a measure at a place, None if it was not measured."""
+        trial = self.at(place)
+        return trial.result(metric) if trial else None
+
     @property
     def untested(self) -> tuple[str, ...]:
         """The places at which the recipe was not tested completely, with reasons."""

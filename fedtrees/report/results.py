@@ -74,7 +74,10 @@ def label(rows: pd.DataFrame) -> pd.DataFrame:
         *zip(*(rows[c] for c in ("reason_code", "reason_args", "reason", "status")), strict=True)
     ]
     reasons = {
-        t: Reason.read(*t[:2], "" if t[3] == "ok" else t[2] or t[3]) for t in {*reason_fields}
+        (code, args, text, status): Reason.read(
+            code, args, "" if status == "ok" else text or status
+        )
+        for code, args, text, status in {*reason_fields}
     }
     protocol = joined("protocol", "protocol_params")
     places = zip(rows["dataset"], rows["partition"], protocol, strict=True)

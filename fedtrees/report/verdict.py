@@ -392,12 +392,11 @@ def explain_refusal(findings: SettingFindings) -> str:
 
 
 def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
-    """Return the cell of the main finding under a defense, None if it was not measured."""
-    cell, adversary = findings.leak.result, findings.leak.adversary
-    if cell is None or adversary is None:
+    """Return the result of the main finding under a defense, None if it was not measured."""
+    result, adversary = findings.leak.result, findings.leak.adversary
+    if result is None or adversary is None:
         return None
-    trial = use.at(adversary.threat)
-    return trial.result(cell.metric) if trial else None
+    return use.result(adversary.threat, result.metric)
 
 
 def _effect(findings: SettingFindings, use: Recipe) -> str:

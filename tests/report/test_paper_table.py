@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.core.errors import UsageError
-from fedtrees.report.markup_tables import _WIDEST, Cell, Grid, escape_latex, latex
+from fedtrees.report.markup_tables import _WIDEST, TableCell, TextTable, escape_latex, latex
 from fedtrees.report.paper_table import decimals, table_of, write_table
 from fedtrees.report.results import Selection
 from fedtrees.report.statistics import Estimate
@@ -202,7 +202,9 @@ def test_latex_is_a_tabular_of_escaped_cells(run):
 
 def test_a_long_label_takes_several_lines_and_a_column_of_type_holds_all():
     long = "split-only+secure-sum+dp-grid-cuts[epsilon=1]+hist-rounding[step=0.1]"
-    grid = Grid(["defense", "AUC", "RA, t"], 1, [("d", [[long, Cell("0.91", "0.02", "†"), "n/a"]])])
+    grid = TextTable(
+        ["defense", "AUC", "RA, t"], 1, [("d", [[long, TableCell("0.91", "0.02", "†"), "n/a"]])]
+    )
     lines = latex(grid).splitlines()
     assert [line for line in lines if "&" in line][1:] == [
         r"split-only+secure-sum+ & 0.91$_{\pm.02}$$^{\dagger}$ & n/a \\",

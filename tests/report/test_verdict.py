@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
-from fedtrees.report import page
+from fedtrees.report import page, page_tables
 from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
@@ -92,7 +92,7 @@ def test_a_tile_shows_what_leads_whatever_it_is(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
     (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     (adversary,) = found.tested
-    assert [c.metric for c in page._three(adversary)] == ["members_1pct"]
+    assert [c.metric for c in page.leading_results(adversary)] == ["members_1pct"]
 
 
 def test_a_price_on_few_rows_of_a_class_says_so(table):
@@ -362,7 +362,7 @@ def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
     assert "The training failed with min-bin." in text
     (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
     assert found.untested.failed_trainings == (("min-bin", "no room"),)
-    assert ("Training failed: min-bin.", "no room.", "") in page.untested(found)
+    assert ("Training failed: min-bin.", "no room.", "") in page_tables.untested(found)
 
 
 def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(table):

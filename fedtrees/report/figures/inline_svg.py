@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from fedtrees.report.figures.labels import LabelSpots, choose_spots
 from fedtrees.report.leakage import State
+from fedtrees.report.wording import number
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Segment = tuple[tuple[float, float], tuple[float, float]]
@@ -128,6 +129,42 @@ class Drawing:
     blind: float
     width: float = WIDTH
     height: float = HEIGHT
+
+    @property
+    def path(self) -> str:
+        """The front as an SVG path, "" for fewer than two points."""
+        points = "L".join(f"{x:.1f} {y:.1f}" for x, y in self.front)
+        return f"M{points}" if len(self.front) > 1 else ""
+
+
+@dataclass(frozen=True)
+class FrontierFigure:
+    """A frontier with its captions, for the template ``figures.html.j2``.
+
+    Attributes
+    ----------
+    who, what, utility : str
+        The adversary, the measure of its success, and the measure of utility.
+    d : Drawing
+        The layout.
+    format_score : callable
+        Writes a value of the vertical axis.
+    sparks : tuple of (str, Drawing)
+        Small frontiers of further measures, with their names.
+    """
+
+    who: str
+    what: str
+    utility: str
+    d: Drawing
+    format_score: Callable[[float], str]
+    sparks: tuple[tuple[str, Drawing], ...] = ()
+
+    @staticmethod
+    def format_change(value: float) -> str:
+        """Write a change in utility with two decimals, or with three if two are not exact."""
+        decimals = 2 if math.isclose(value, round(value, 2)) else 3
+        return number(value, decimals, signed=True) if value else "0"
 
 
 def scales(
@@ -311,10 +348,3 @@ def _break_name(name: str) -> Iterator[str]:
             joined = part
         line = joined
     yield line
-
-
-def path(points: Sequence[tuple[float, float]]) -> str:
-    """Return an SVG path through points, "" for fewer than two."""
-    if len(points) < 2:
-        return ""
-    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

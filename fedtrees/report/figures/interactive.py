@@ -23,9 +23,9 @@ from fedtrees.report.figures.model import (
 )
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.guarantees import KINDS
-from fedtrees.report.page import inline_scripts, security_policy
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate
+from fedtrees.report.web_page import inline_scripts, security_policy
 from fedtrees.report.wording import mean_and_interval, number, scored
 
 if TYPE_CHECKING:
@@ -78,11 +78,11 @@ def draw_panel(panel: FigurePanel) -> Figure:
     # Outer rings are drawn first, so that the pointer reaches the inner markers.
     for family in sorted(outer, key=lambda f: -outer[f]):
         _draw_family(figure, panel, [p for p in data.drawn if p.family == family])
-    dashes = {"line": {"color": MUTED, "width": 1.3, "dash": "dash"}, "layer": "below"}
+    dashed = {"color": MUTED, "width": 1.3, "dash": "dash"}
     figure.add_hrect(y0=y_low, y1=0, fillcolor=BELOW_BLIND, line_width=0, layer="below")
-    figure.add_hline(y=0, **dashes)
+    figure.add_hline(y=0, line=dashed, layer="below")
     for _, x in panel.vertical_lines:
-        figure.add_vline(x=x, line=dashes["line"] | {"dash": "dot"}, layer="below")
+        figure.add_vline(x=x, line={**dashed, "dash": "dot"}, layer="below")
     _add_note(
         figure, f"below the dashed line: no more than {_escape(panel.blind)}", xref="paper", x=1,
         y=y_low, xanchor="right", yanchor="bottom",
@@ -130,7 +130,7 @@ def _add_reference_notes(figure: Figure, panel: FigurePanel) -> int:
     Neighbouring names are on different levels. References beyond the axis are listed in one note.
     """
     low, high = panel.utilities
-    top = {"yref": "paper", "y": 1, "yanchor": "bottom"}
+    top: dict[str, Any] = {"yref": "paper", "y": 1, "yanchor": "bottom"}
     last, level, levels = -math.inf, 0, 0
     for name, x in panel.vertical_lines:
         level = level + 1 if x - last < 0.25 * (high - low) else 0

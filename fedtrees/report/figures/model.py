@@ -180,7 +180,7 @@ class FigurePanel:
 
         Ring 0 is a marker.
         """
-        rings = {}
+        rings: dict[str, int] = {}
         for group in self.groups:
             families = [*dict.fromkeys(p.family for p in group)]
             rings |= {p.defense: families.index(p.family) for p in group}

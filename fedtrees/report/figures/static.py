@@ -416,18 +416,23 @@ def _place_legend(figure: Figure, handles: list[Any]) -> float:
 
     The result is its height in inches.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     room = figure.bbox.width
     for columns in (4, 3, 2, 1):
         legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns,
                                frameon=False, handletextpad=0.4, columnspacing=1.0,
                                handlelength=1.4)  # fmt: skip
-        box = legend.get_window_extent(FigureCanvasAgg(figure).get_renderer())
+        box = legend.get_window_extent(_renderer(figure))
         if box.width <= room or columns == 1:
             break
         legend.remove()
     return float(box.height / figure.dpi)
+
+
+def _renderer(figure: Figure) -> Any:
+    """Return the renderer that measures the texts of a figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    return FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
 
 
 def _write_labels(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> None:
@@ -435,11 +440,9 @@ def _write_labels(ax: Axes, labels: Sequence[Label], drawn: Drawn) -> None:
 
     A label that would cover another one, or leave the axes, is omitted.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     figure = ax.get_figure(root=True)
     assert figure is not None
-    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    renderer = _renderer(figure)
     point = figure.dpi / 72
     frame = np.array(ax.get_window_extent(renderer).extents) / point + (-_PAD, -_PAD, _PAD, _PAD)
 
