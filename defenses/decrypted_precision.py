@@ -13,12 +13,12 @@ import numpy as np
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.deterministic_channels import Rounding
-from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
+from fedtrees.core.parameters import whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.messages.fixed_point import integers, packed, rounded, unpacked
+from fedtrees.linear import drop_places, pack_integers, to_python_integers, unpack_integers
 from fedtrees.messages.regression import AverageWeights, Gradient
 
 
@@ -38,15 +38,12 @@ class DecryptedPrecision(Defense):
         sent unchanged.
     """
 
-    bits: int = 16
+    bits: int = whole(0, default=16)
 
     guarantee = Structural()
     roles = frozenset({"arbiter", "server"})
     handled_types = (Gradient, AverageWeights)
     info = DefenseInfo(bench_grid={"bits": (8, 16, 24, 32)})
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 0)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding to multiples of ``2^-bits``."""
@@ -63,7 +60,7 @@ class DecryptedPrecision(Defense):
         if isinstance(message, Gradient):
             # Gradients can exceed 64 bits. They are packed as bytes of arbitrary-precision
             # integers.
-            rounded_values = rounded(unpacked(message.values), places)
-            return replace(message, values=packed(rounded_values), bits=self.bits)
-        rounded_values = rounded(integers(message.weights), places)
+            rounded_values = drop_places(unpack_integers(message.values), places)
+            return replace(message, values=pack_integers(rounded_values), bits=self.bits)
+        rounded_values = drop_places(to_python_integers(message.weights), places)
         return replace(message, weights=rounded_values.astype(np.int64), bits=self.bits)
