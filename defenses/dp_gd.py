@@ -12,9 +12,10 @@ from typing import Any
 
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place, Requirements
-from fedtrees.core.errors import UsageError, check_positive, check_share, check_whole
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import positive, share, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -68,21 +69,15 @@ class DPGradientDescent(Defense):
         Upper bound on the number of parties that have columns.
     """
 
-    epsilon: float
-    delta: float = 1e-5
-    clip: float = 2.0
-    parties: int = 3
+    epsilon: float = positive()
+    delta: float = share(1e-5)
+    clip: float = positive(2.0)
+    parties: int = whole(1, default=3)
 
     roles = frozenset({"arbiter"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
     handled_types = (Gradient,)
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 8.0)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_positive("clip", self.clip)
-        check_share("delta", self.delta)
-        check_whole("parties", self.parties, 1)
 
     @property
     def requirements(self) -> Requirements:

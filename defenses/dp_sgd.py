@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
-from fedtrees.core.errors import check_known, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal, Trait, permit_types_with
+from fedtrees.core.parameters import one_of, positive, share, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -69,11 +69,11 @@ class DPSGD(Defense):
         accountants. The noise is calibrated in the same way with both engines.
     """
 
-    epsilon: float
-    delta: float = 1e-5
-    clip: float = 1.0
-    declared_rows: int = 0
-    engine: str = ENGINES[0]
+    epsilon: float = positive()
+    delta: float = share(1e-5)
+    clip: float = positive(1.0)
+    declared_rows: int = whole(0, default=0)
+    engine: str = one_of(ENGINES, default=ENGINES[0])
 
     roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
@@ -86,13 +86,6 @@ class DPSGD(Defense):
     })  # fmt: skip
     example_stages = frozenset({"example-gradients"})
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 16.0)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_positive("clip", self.clip)
-        check_share("delta", self.delta)
-        check_whole("declared_rows", self.declared_rows, 0)
-        check_known("engine", self.engine, ENGINES)
 
     @property
     def requirements(self) -> Requirements:

@@ -26,9 +26,10 @@ from fedtrees.core.defense import (
     Place,
     Requirements,
 )
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Guarantee, MutualInformation, Structural
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import flag, positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
@@ -62,8 +63,8 @@ class IDLMID(Defense):
         Interpret `xi` as a fraction of ``log(1 / p)``.
     """
 
-    xi: float
-    relative: bool = False
+    xi: float = positive()
+    relative: bool = flag(False)
 
     roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -78,8 +79,7 @@ class IDLMID(Defense):
     info = DefenseInfo(bench_grid={"xi": (0.3, 0.5, 0.8)})
 
     def __post_init__(self) -> None:
-        check_positive("xi", self.xi)
-        check_flag("relative", self.relative)
+        super().__post_init__()
         largest, unit = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
         if self.xi > largest:
             raise UsageError(
@@ -186,7 +186,7 @@ class ReducedLeakage(Defense):
         least 1.
     """
 
-    trees: int = 1
+    trees: int = whole(1, default=1)
 
     info = DefenseInfo(
         deployments={
@@ -202,9 +202,6 @@ class ReducedLeakage(Defense):
         RowsToRoute: "rows that nobody trained on",
     }
     applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
-
-    def __post_init__(self) -> None:
-        check_whole("trees", self.trees, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more rounds than the protocol has trees. Raises `UsageError`."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
@@ -82,9 +81,6 @@ class RealSums(SealedSums):
     def strength(self) -> tuple[int, str]:
         """Return the security level in bits, and the names of the assumptions."""
         raise NotImplementedError
-
-    def __post_init__(self) -> None:
-        check_known("mode", self.mode, MODES)
 
     def claim(self) -> Guarantee:
         """Return the claim, and all information that it may not cover."""

@@ -53,7 +53,7 @@ from fedtrees.trees.boosted.histogram import (
 from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
-#: A clipped gradient has at least 2^16 fixed-point units, and sums are below 2^62.
+#: The bound of gradients has at least 2^16 fixed-point units, and sums are below 2^62.
 _FINE, _INT64 = 16, 62
 _EXPONENTS = 1100  # larger than every binary exponent of a float64
 
@@ -113,8 +113,8 @@ class HistogramClient(GrowingClient):
     @handles(
         BaseScore,
         margin="the agreed base score where there is one; one start for each output",
-        g_bits="30 where the start is agreed; else fine enough that rounding raises no clipped "
-        "gradient, and coarse enough for sums of 64 bits",
+        g_bits="30 where the start is agreed; else fine enough for 2^16 units below the bound of "
+        "clipped gradients, and coarse enough for sums of 64 bits",
         h_bits="as `g_bits`",
     )
     def start(self, message: BaseScore) -> None:
@@ -139,9 +139,9 @@ class HistogramClient(GrowingClient):
     def places(self) -> tuple[int, int]:
         """The smallest and largest permitted number of binary places of gradients.
 
-        Rounding to coarse units may raise a clipped gradient above its bound. With 2^16 units below
-        the bound, the excess is less than a hundred-thousandth of the bound. With too fine units,
-        sums over the rows do not fit an int64.
+        Gradients are clipped to a whole number of units, so that coarse units lower the bound. With
+        2^16 units below the bound, the difference is less than a hundred-thousandth of the bound.
+        With too fine units, sums over the rows do not fit an int64.
         """
         # Without clipping no noise depends on the units. Honest units follow from sample weights.
         if self.clip is None:
@@ -215,12 +215,19 @@ class HistogramClient(GrowingClient):
         """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
-        # A sample weight must not raise a row above the bounds of the unweighted loss.
-        if self.clip is not None:
-            g, h = clipped_bounds(self.objective, self.clip)
-            gh[..., 0] = np.clip(gh[..., 0], -g, g)
-            gh[..., 1] = np.minimum(gh[..., 1], h)
-        units = self.row_hook(ExampleStage("gradients", self.bits), to_fixed(gh, self.bits))
+        bounds = None if self.clip is None else clipped_bounds(self.objective, self.clip)
+        if bounds is not None:
+            # A sample weight must not raise a row above the bounds of the unweighted loss. The
+            # clipped numbers also fit an int64.
+            gh[..., 0] = np.clip(gh[..., 0], -bounds[0], bounds[0])
+            gh[..., 1] = np.minimum(gh[..., 1], bounds[1])
+        units = to_fixed(gh, self.bits)
+        if bounds is not None:
+            # The claim of epsilon assumes the bound. A bound that is no multiple of the unit would
+            # be exceeded by rounding to the nearest unit, and by its float32 representation.
+            largest = np.floor(np.ldexp(bounds, self.bits)).astype(np.int64)
+            np.clip(units, -largest, largest, out=units)
+        units = self.row_hook(ExampleStage("gradients", self.bits), units)
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
