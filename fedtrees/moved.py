@@ -20,6 +20,7 @@ from types import ModuleType
 MOVED = {
     "core.behaviour": "core.party",
     "core.coarsening": "core.deterministic_channels",
+    "core.codec": "core.wire",
     "core.columns": "core.results",
     "core.cut_plan": "core.defense",
     "core.deployment": "core.defense",
@@ -31,6 +32,7 @@ MOVED = {
     "core.rows": "core.results",
     "core.sealed": "core.messages",
     "core.sensitivity": "core.noise_order",
+    "core.values": "core.wire",
     "defenses.answers": "defenses.endpoint",
     "defenses.dp_quantile_cuts": "defenses.cut_points",
     "defenses.hist_rounding": "defenses.rounding",
@@ -62,6 +64,7 @@ MOVED = {
     "messages.boosting": "messages.horizontal",
     "messages.class_counts": "messages.forests",
     "messages.cuts": "messages.horizontal",
+    "messages.fixed_point": "linear",
     "messages.packing": "messages.models",
     "messages.private_forests": "messages.forests",
     "messages.shared_trees": "messages.horizontal",
