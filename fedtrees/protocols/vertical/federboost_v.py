@@ -264,4 +264,4 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
 
 
 def _given_ends(epsilon: float) -> PureDP:
-    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected="ends-of-bins")
+    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected=("ends-of-bins",))
