@@ -24,8 +24,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.neural.opacus_engine import OPACUS, noisy_sum
 from fedtrees.privacy.accounting import compose_releases
-from fedtrees.privacy.gaussian_dp import multiplier
-from fedtrees.privacy.opacus_accountants import epsilons_of_events
+from fedtrees.privacy.gaussian_dp import epsilons_of_events, multiplier
 
 #: Libraries that clients compute with. The first one is the default.
 ENGINES = ("torch", OPACUS)

@@ -18,8 +18,7 @@ from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message
-from fedtrees.privacy.mechanisms import noise_log_pmf
-from fedtrees.privacy.polya import log_probabilities
+from fedtrees.privacy.mechanisms import log_probabilities, noise_log_pmf
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

@@ -31,8 +31,7 @@ from fedtrees.neural.opacus_engine import noisy_sum, per_sample_gradients, poiss
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial
 from fedtrees.neural.tree_outputs import RatesNetwork
-from fedtrees.privacy.gaussian_dp import multiplier, sampled_epsilon
-from fedtrees.privacy.opacus_accountants import opacus_epsilons
+from fedtrees.privacy.gaussian_dp import multiplier, opacus_epsilons, sampled_epsilon
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr, opacus_gradients

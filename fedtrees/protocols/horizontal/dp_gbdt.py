@@ -61,7 +61,7 @@ from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed_trees import GrowingClient
+from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import Bits, from_fixed, node_sums, saturated, to_fixed
