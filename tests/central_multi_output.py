@@ -27,7 +27,7 @@ def grow_multi_output(X, y, cuts, params, objective):
         while len(grower.nodes):
             ranges = rows.ranges(grower.to_build)
             histograms = np.stack([build_histogram(bins, g, rows.rows, ranges) for g in gh], axis=2)
-            rows.split(bins, grower.decide(histograms))
+            rows.split(bins, grower.choose_splits(histograms))
         trees.append(grower.finish())
         add_to_margins(trees[-1], rows, margin)
     return MultiOutputForest(tuple(trees), start, objective)

@@ -423,7 +423,7 @@ def _replay_tree(
             hidden = level.hidden.get(name)
             source.complete(open_nodes, built, level.sums[name], level.off, hidden)
         nodes.append(open_nodes)
-        decisions = grower.decide(level.shared, level.allowed)
+        decisions = grower.choose_splits(level.shared, level.allowed)
         for source in sources.values():
             source.split(decisions)
     any_source = next(iter(sources.values()))

@@ -125,7 +125,7 @@ def _levels(
         while len(grower.nodes):
             hist, off = _combine_parts(parts[tree, level], (len(nodes), cuts.total_bins, 2))
             yield RoundedHistogram(tree, nodes, hist, totals, off=off)
-            grower.decide(hist)
+            grower.choose_splits(hist)
             level, nodes, totals = level + 1, grower.to_build, totals[:0]
         if parts[tree, level]:
             raise _other(tree)

@@ -139,7 +139,7 @@ def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
         levels = [m for m in messages if m.tree == number]
         grower = TreeGrower(cuts, done.protocol, levels[0].totals[0])
         for level in levels:
-            grower.decide(level.sums, level.allowed)
+            grower.choose_splits(level.sums, level.allowed)
         np.testing.assert_array_equal(grower.finish().value, tree.value)
 
 

@@ -56,7 +56,7 @@ def grow_class_tree(parts, weights, cuts, n_classes, params, features, key):
             class_histogram(bins, y, w, p.rows, p.ranges(grower.nodes), *asked, n_classes)
             for bins, y, w, p in owners
         )
-        decisions = grower.decide(counts)
+        decisions = grower.choose_splits(counts)
         for bins, _, _, p in owners:
             p.split(bins, decisions)
     return grower.finish()

@@ -117,7 +117,7 @@ def test_growing_without_subtraction_asks_for_every_node_and_gives_the_same_tree
         while len(grower.nodes):
             asked[-1] += len(grower.to_build)
             hist = build_histogram(bins, gh, partition.rows, partition.ranges(grower.to_build))
-            partition.split(bins, grower.decide(hist))
+            partition.split(bins, grower.choose_splits(hist))
         trees.append(grower.finish())
     np.testing.assert_array_equal(trees[0].threshold, trees[1].threshold)
     np.testing.assert_array_equal(trees[0].value, trees[1].value)
@@ -128,7 +128,7 @@ def test_histograms_of_the_wrong_shape_are_refused():
     cuts = quantile_cuts(np.arange(5.0)[:, None])
     grower = TreeGrower(cuts, TreeParams(), np.array([0, 2**30]))
     with pytest.raises(DataError, match="expected"):
-        grower.decide(np.zeros((1, 4, 2), np.int64))
+        grower.choose_splits(np.zeros((1, 4, 2), np.int64))
 
 
 def test_builder_numbers_children_in_order_of_expansion():

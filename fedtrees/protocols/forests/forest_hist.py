@@ -155,7 +155,7 @@ class ForestServer(Coordinator):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
             why = "class counts per bin of the drawn features, to find splits"
             counts = net.request_sum("client", request, why=why)
-            chosen = grower.decide(counts.counts)
+            chosen = grower.choose_splits(counts.counts)
             if len(chosen):
                 net.send("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
         return self.share_leaves(net, tree, grower.finish())

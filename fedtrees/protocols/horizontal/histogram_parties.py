@@ -622,7 +622,7 @@ class DecidingServer(HistogramServer):
         net, grower, total, mask
             As in `HistogramServer.share_level`.
         """
-        chosen = grower.decide(total.sums, mask)
+        chosen = grower.choose_splits(total.sums, mask)
         if len(chosen):
             message = NodeSplits(tree=total.tree, **vars(chosen))
             if self.tells_statistics:

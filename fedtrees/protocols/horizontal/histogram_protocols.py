@@ -109,7 +109,7 @@ class AllReduceClient(HistogramClient):
                 bits=message.bits, complete=self.complete,
                 unbounded=math.isinf(self.objective.bounds[0]),
             )  # fmt: skip
-        self.follow_splits(self.grower.decide(message.sums, message.allowed))
+        self.follow_splits(self.grower.choose_splits(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()
             leaves = tree.leaves.astype(np.int32)
@@ -141,7 +141,7 @@ class AllReduceServer(HistogramServer):
         why = "summed histograms: every client finds the splits itself"
         sent = net.send("client", message, why=why)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
-        grower.decide(sent.sums, sent.allowed)
+        grower.choose_splits(sent.sums, sent.allowed)
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Return the tree. Nothing is sent, because the clients compute the leaf values.

@@ -141,7 +141,7 @@ class Worker(HorizontalPeer):
             # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
             self.net.record_opened(merged, why="the sums of all, as they come together")
-            self.rows.split(self.bins, grower.decide(hist))
+            self.rows.split(self.bins, grower.choose_splits(hist))
             if not len(grower.nodes):
                 return grower.finish()
             level, nodes, totals = level + 1, grower.to_build, root_sums[:0].reshape(0, 2)

@@ -152,7 +152,7 @@ class BoostingActive(Active):
             hist = np.ascontiguousarray(sums[..., :width])
             if self.together:
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
-            self.split(net, tree, grower.decide(hist, allowed))
+            self.split(net, tree, grower.choose_splits(hist, allowed))
         grown = grower.finish()
         if self.sums_differ and isinstance(grower, TreeGrower):
             # The active party knows the exact sums of the leaves from its gradients.

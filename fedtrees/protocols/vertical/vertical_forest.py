@@ -65,7 +65,7 @@ class ForestActive(Active):
                 allowed = self.look(net, tree, grower.nodes)
             counts = self.select_requested(grower, tree.classes)
             mask = None if allowed is None else self.select_requested(grower, allowed)
-            chosen = grower.decide(counts, mask)
+            chosen = grower.choose_splits(counts, mask)
             if len(chosen):
                 self.split(net, tree, chosen)
         return grower.finish(), tree.rows

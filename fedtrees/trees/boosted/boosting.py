@@ -286,7 +286,9 @@ def grow_tree(
         histograms = at_once(partial(_histograms, grower.to_build), bins, gh, rows)
         hist = reduce(lambda total, one: np.add(total, one, out=total), histograms)
         mask = allowed(grower.nodes, rows) if allowed else None
-        decisions = grower.decide(hist, sampler.mask(grower.depths, mask) if sampler else mask)
+        decisions = grower.choose_splits(
+            hist, sampler.mask(grower.depths, mask) if sampler else mask
+        )
         at_once(lambda b, r, node_decisions=decisions: r.split(b, node_decisions), bins, rows)
     return grower.finish(), rows
 

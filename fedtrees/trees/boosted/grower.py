@@ -202,8 +202,8 @@ class TreeGrower:
     """State of one tree that is grown: it receives histograms and returns split decisions.
 
     It never uses a row. While `nodes` is not empty, the caller collects the histograms of
-    `to_build`, summed over all parties with rows, calls `decide`, and sends the decisions to these
-    parties.
+    `to_build`, summed over all parties with rows, calls `choose_splits`, and sends the decisions to
+    these parties.
 
     With depth-wise growth, all open nodes are split at once. With ``grow_policy="lossguide"``, open
     nodes with a known split are queued, and the one with the largest gain is split next, until
@@ -314,7 +314,9 @@ class TreeGrower:
         assert self._parents is not None
         return with_siblings(built, self.to_build == self.nodes[::2], self._parents)
 
-    def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
+    def choose_splits(
+        self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None
+    ) -> Decisions:
         """Choose the best splits of the open nodes, and open their children.
 
         Parameters

@@ -176,7 +176,9 @@ class MultiOutputGrower:
         weights = node_weights(sums, self._params, self._bits) * rate
         self._values.update(zip(nodes.tolist(), weights, strict=True))
 
-    def decide(self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None) -> Decisions:
+    def choose_splits(
+        self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None
+    ) -> Decisions:
         """Split the open nodes, and open their children.
 
         Parameters

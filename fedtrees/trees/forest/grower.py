@@ -83,8 +83,8 @@ class ForestGrower:
     """State of one tree that is grown: it requests class counts and returns split decisions.
 
     It never uses a row. While `nodes` is not empty, the caller collects the counts of `features` at
-    `nodes`, summed over all parties with rows, calls `decide`, and sends the decisions to these
-    parties. If all drawn features of a node are constant, the node is requested once more with all
+    `nodes`, summed over all parties with rows, calls `choose_splits`, and sends the decisions to
+    these parties. If all drawn features of a node are constant, the node is requested once more with all
     of its remaining features.
 
     Parameters
@@ -143,7 +143,7 @@ class ForestGrower:
         self.features = features.reshape(-1).astype(np.int32)
         self.offsets = np.arange(len(features) + 1, dtype=np.int64) * features.shape[1]
 
-    def decide(
+    def choose_splits(
         self, counts: NDArray[np.int64], allowed: NDArray[np.bool_] | None = None
     ) -> Decisions:
         """Split the requested nodes. When a level is complete, continue with its children.
