@@ -202,7 +202,7 @@ class _Reader:
         assert seen.observed.histograms is not None
         assert seen.observed.cuts is not None
         of, ends = seen.observed.histograms[t], seen.observed.cuts.offsets
-        slack = np.zeros(len(of.nodes)) if of.slack is None else of.slack
+        slack = of.errors
         exact = seen.distortion.noise is None
         if seen.observed.own_in_bins and self._own is not None and len(self._own):
             return

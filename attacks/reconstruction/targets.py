@@ -121,11 +121,9 @@ def moments_of(evidence: BoostingObservations, rows: Table, known_moments: Momen
     base = float(np.ravel(evidence.base_margin)[0])
     if first and len(likely):  # mean prediction of the foreign trees for rows of the prior
         base = float(at_tree(evidence, likely.X, first)[1].mean())
-    mean, deviation, exact = (
-        known_moments.mean,
-        known_moments.deviation,
-        evidence.distortion.noise is None,
-    )
+    mean = known_moments.mean
+    deviation = known_moments.deviation
+    exact = evidence.distortion.noise is None
     if deviation is None and len(likely) > 1:
         deviation = float(likely.y.astype(np.float64).std())
     sums = leaf_sums(evidence, first) if evidence.trees else None

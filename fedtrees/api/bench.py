@@ -11,7 +11,7 @@ import pandas as pd
 from fedtrees.api.run import Run
 from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
 from fedtrees.data.spreadsheets import with_index_columns
-from fedtrees.experiments.options import BenchOptions, tell
+from fedtrees.experiments.options import BenchOptions, print_notes
 from fedtrees.report.leakage import MARGIN
 
 #: One name or several.
@@ -164,7 +164,7 @@ def bench(
             refused.callback(_remove, new)
         settings = BenchOptions(**options)
         session = settings.session()
-        tell(session.notes)
+        print_notes(session.notes)
         session.open(settings.resume)
         refused.pop_all()
     session.run()

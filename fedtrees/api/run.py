@@ -139,7 +139,7 @@ class Run:
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Split options into the selection of rows to show and the remaining options."""
-    from fedtrees.experiments.options import several
+    from fedtrees.experiments.options import parse_texts as several
     from fedtrees.report.results import Selection
 
     keys = ("data", "threat", "protocol")

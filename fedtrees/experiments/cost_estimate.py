@@ -92,7 +92,7 @@ class Estimate:
     unmeasured: tuple[str, ...] = ()
 
 
-def estimate(plan: Plan, tasks: list[Task], workers: int, data_dir: str | None) -> Estimate:
+def estimate_cost(plan: Plan, tasks: list[Task], workers: int, data_dir: str | None) -> Estimate:
     """Estimate the cost of the tasks of a plan, with an error of about a factor of two.
 
     Parameters
@@ -180,7 +180,7 @@ def _unmeasured_names(task: Task) -> Iterator[str]:
         yield from {part.name for part in task.defense.parts} & SLOW_DEFENSES
 
 
-def in_words(estimate: Estimate, workers: int) -> str:
+def describe_estimate(estimate: Estimate, workers: int) -> str:
     """Write the estimate in one line."""
     many = "1 process" if workers == 1 else f"{workers} processes"
     text = (
