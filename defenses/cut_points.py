@@ -192,7 +192,7 @@ class PrivateGridCuts(SummedCounts):
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points against `colluders` colluding clients."""
         epsilon, colluders = float(self.epsilon), self.colluders
-        return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
+        return PureDP(epsilon, unit="cuts", trusted=(_SHARED,), colluders=colluders)
 
     def cut_plan(self) -> CutPlan:
         """Return the plan of the grid, and the budget of the counts."""

@@ -281,7 +281,7 @@ def test_every_step_of_a_client_is_computed_by_opacus(name, monkeypatch):
 def test_a_declared_number_of_rows_sets_the_rate_of_opacus():
     trained = run("opacus", "fedavg-mlp", more=",declared_rows=40", statistics="public")
     assert {e.rate for e in trained.transcript.events} == {0.1}
-    assert trained.spent[1].unprotected == ""
+    assert trained.spent[1].unprotected == ()
     n = 20_000
     rows = trained.protocol.batches(n, Streams(0), 0, trained.defense)[0]
     assert abs(len(rows) / n - 0.1) < 0.02

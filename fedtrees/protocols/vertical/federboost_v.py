@@ -263,4 +263,4 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
 
 
 def _given_ends(epsilon: float) -> PureDP:
-    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected="ends-of-bins")
+    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected=("ends-of-bins",))
