@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
 
 from fedtrees.attacks.observations.forests import column_owners, rank_ends, value_ends
+from fedtrees.blind_baselines.rows import most_similar_column
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import ColumnRanks, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.rows import likest
 from fedtrees.messages.vertical import BinCounts, ChosenSplits, OpenedBinSums, replayed
 
 # Iterations of the EM algorithm.
@@ -245,7 +245,8 @@ class SplitOrdering(Attack):
         for column, bound in sorted(bounds.items()):
             rank = (bound.low + bound.high) / 2
             if self.own_columns and local_columns:
-                similar_column = local_data[:, [likest(view.schema, local_columns, column)]]
+                similar = most_similar_column(view.schema, local_columns, column)
+                similar_column = local_data[:, [similar]]
                 rank, used_name = better_ranks(local_data, similar_column, bound.low, bound.high)
                 name_votes += 1 if used_name else -1
             elif self.own_columns:
@@ -261,7 +262,8 @@ class SplitOrdering(Attack):
                     # The similar column was better for most columns with splits, so it is used for
                     # the remaining ones.
                     if name_votes > 0:
-                        order = local_data[:, likest(view.schema, local_columns, column)] + 0.5
+                        similar = most_similar_column(view.schema, local_columns, column)
+                        order = local_data[:, similar] + 0.5
                     claims.append(
                         ColumnRanks(owner, column, ids, order, 0 * highest_rank, highest_rank)
                     )

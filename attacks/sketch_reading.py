@@ -40,6 +40,9 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
     vote_on_rows,
 )
 from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.guesses import Draws
+from fedtrees.blind_baselines.rows import Tolerance, row_budget
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Claim, ColumnValues, Guess, Records
 from fedtrees.core.errors import check_whole
@@ -47,10 +50,6 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.rows import wanted
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.messages.additive import ClientShapes, MergedShapes
 from fedtrees.messages.horizontal import FeatureRanges, FeatureSketch
 
@@ -128,11 +127,11 @@ class SketchReading(Attack):
         rows_of_owner = owners_rows(columns, victims_rows(view) if is_pooled else 0)
         total = sum(rows_of_owner.values())
         reduced_sizes = largest_remainder(
-            np.array(list(rows_of_owner.values()), dtype=np.float64), wanted(total)
+            np.array(list(rows_of_owner.values()), dtype=np.float64), row_budget(total)
         )
         sizes = (
             rows_of_owner
-            if wanted(total) == total
+            if row_budget(total) == total
             else dict(zip(rows_of_owner, reduced_sizes.tolist(), strict=True))
         )
         owner = np.repeat(np.arange(len(sizes)), list(sizes.values()))

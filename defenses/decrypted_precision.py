@@ -18,7 +18,7 @@ from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
-from fedtrees.messages.fixed_point import integers, packed, rounded, unpacked
+from fedtrees.linear import drop_places, pack_integers, to_python_integers, unpack_integers
 from fedtrees.messages.regression import AverageWeights, Gradient
 
 
@@ -63,7 +63,7 @@ class DecryptedPrecision(Defense):
         if isinstance(message, Gradient):
             # Gradients can exceed 64 bits. They are packed as bytes of arbitrary-precision
             # integers.
-            rounded_values = rounded(unpacked(message.values), places)
-            return replace(message, values=packed(rounded_values), bits=self.bits)
-        rounded_values = rounded(integers(message.weights), places)
+            rounded_values = drop_places(unpack_integers(message.values), places)
+            return replace(message, values=pack_integers(rounded_values), bits=self.bits)
+        rounded_values = drop_places(to_python_integers(message.weights), places)
         return replace(message, weights=rounded_values.astype(np.int64), bits=self.bits)

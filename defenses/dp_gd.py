@@ -18,14 +18,16 @@ from fedtrees.core.messages import Message, Reveal
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
-from fedtrees.messages.fixed_point import integers, packed, rounded, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SCORE_BOUND,
-    ColumnScales,
-    Gradient,
+    drop_places,
     largest_residual,
-    link_of,
+    link_polynomial,
+    pack_integers,
+    to_python_integers,
+    unpack_integers,
 )
+from fedtrees.messages.regression import ColumnScales, Gradient
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
@@ -125,7 +127,7 @@ class DPGradientDescent(Defense):
         # sqrt(k) times the mu of one (Dong, Roth and Su 2022), so that one release may have mu /
         # sqrt(k).
         mu = mu_of(self.epsilon, self.delta) / math.sqrt(parameters["rounds"] * self.parties)
-        moved = self.clip * largest_residual(link_of(parameters, bool(schema.classes)))
+        moved = self.clip * largest_residual(link_polynomial(parameters, bool(schema.classes)))
         places = max(0, _FINE - math.frexp(moved / mu)[1])
         # The longest gradient has an entry for every column of the schema, for every fake column,
         # and for the intercept.
@@ -156,12 +158,14 @@ class DPGradientDescent(Defense):
             )
         scale, steps, places = self.scale(ctx.schema, ctx.parameters)
         # The sensitivity is computed for rounded values, so that rounding comes before the noise.
-        on_grid = rounded(unpacked(message.values), message.bits - places)
-        noisy = integers(Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise")))
+        on_grid = drop_places(unpack_integers(message.values), message.bits - places)
+        noisy = to_python_integers(
+            Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise"))
+        )
         ctx.record_release(
             "discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter"
         )
-        return replace(message, values=packed(noisy), bits=places)
+        return replace(message, values=pack_integers(noisy), bits=places)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the privacy loss of all decrypted gradients.

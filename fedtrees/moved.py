@@ -46,6 +46,19 @@ MOVED = {
     "defenses.settled_cuts": "defenses.cut_points",
     "defenses.sketch_rounding": "defenses.rounding",
     "defenses.split_only": "defenses.suppression",
+    "guessing": "blind_baselines",
+    "guessing.blind": "blind_baselines.guesses",
+    "guessing.clusters": "blind_baselines.clusters",
+    "guessing.conditional": "blind_baselines.conditional",
+    "guessing.consensus": "blind_baselines.consensus",
+    "guessing.entries": "blind_baselines.conditional",
+    "guessing.frequent": "blind_baselines.imputation",
+    "guessing.imputation": "blind_baselines.imputation",
+    "guessing.matching": "blind_baselines.matching",
+    "guessing.pools": "blind_baselines.recipes",
+    "guessing.recipes": "blind_baselines.recipes",
+    "guessing.rows": "blind_baselines.rows",
+    "guessing.tolerance": "blind_baselines.rows",
     "messages.boosting": "messages.horizontal",
     "messages.class_counts": "messages.forests",
     "messages.cuts": "messages.horizontal",
@@ -62,6 +75,7 @@ MOVED = {
     "metrics.moved_cuts": "metrics.splits",
     "metrics.orders": "metrics.splits",
     "metrics.routed_labels": "metrics.labels",
+    "metrics.rows": "metrics.records",
     "privacy.discrete_gaussian": "privacy.mechanisms",
     "privacy.measured": "auditing.bounds",
     "privacy.sampled_gaussian": "privacy.gaussian_dp",
@@ -100,7 +114,11 @@ class MovedModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """Return a specification for an old name, and None for all other names."""
         package, _, name = fullname.partition(".")
-        return spec_from_loader(fullname, self) if package == _PACKAGE and name in MOVED else None
+        if package != _PACKAGE or name not in MOVED:
+            return None
+        # An old package must look like one, so that its modules can be imported.
+        is_package = any(old.startswith(f"{name}.") for old in MOVED)
+        return spec_from_loader(fullname, self, is_package=is_package)
 
     def exec_module(self, module: ModuleType) -> None:
         """Let the old module look up all attributes in the new one."""

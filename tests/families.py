@@ -43,7 +43,7 @@ FAMILIES = {
         "protocols.tree_networks", "attacks.tree_network_inversion",
     ),
     "regressions": (
-        "protocols.regression", "messages.regression", "attacks.regression",
+        "protocols.regression", "messages.regression", "linear", "attacks.regression",
         "defenses.decrypted_precision", "defenses.dp_gd", "auditing.regression",
     ),
     "queries": ("defenses.endpoint",),

@@ -23,6 +23,7 @@ from fedtrees.attacks.observations.columns import Column, columns_of
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.observations.rows_from_columns import pool_columns
+from fedtrees.blind_baselines.rows import SIGMA_SHARE
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Entries, Guess
 from fedtrees.core.reasons import Reason
@@ -30,7 +31,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.imputer import Imputer, guessed
@@ -202,7 +202,7 @@ class _Reader:
         assert seen.observed.histograms is not None
         assert seen.observed.cuts is not None
         of, ends = seen.observed.histograms[t], seen.observed.cuts.offsets
-        slack = np.zeros(len(of.nodes)) if of.slack is None else of.slack
+        slack = of.errors
         exact = seen.distortion.noise is None
         if seen.observed.own_in_bins and self._own is not None and len(self._own):
             return

@@ -109,10 +109,8 @@ class HalvedRows(Attack):
         rows = np.array([row for row, n in multiplicity.items() for _ in range(n)], dtype=np.int64)
         rows = rows.reshape(-1, len(cuts.offsets))
         table = Table(_values(rows[:, :-1], cuts, view), rows[:, -1])
-        rows_read, notes = (
-            Records(table, np.ones(len(table))),
-            {"different_rows": len(multiplicity)},
-        )
+        rows_read = Records(table, np.ones(len(table)))
+        notes = {"different_rows": len(multiplicity)}
         return Guess.of((rows_read,), notes, otherwise=Reason("no-certain-rows"))
 
 

@@ -45,10 +45,8 @@ class MovedCuts(Attack):
                 return Guess.none(Reason("cuts-not-from-sketches"))
             starts, ends = sent[-1].offsets[:-1], sent[-1].offsets[1:]
             crafted_columns = np.flatnonzero(ends > starts)
-            low, high = (
-                sent[-1].points[starts[crafted_columns]],
-                sent[-1].points[ends[crafted_columns] - 1],
-            )
+            low = sent[-1].points[starts[crafted_columns]]
+            high = sent[-1].points[ends[crafted_columns] - 1]
             return Guess(
                 (CutWindows(crafted_columns, low, high, np.full(len(crafted_columns), -1)),)
             )

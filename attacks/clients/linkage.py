@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.clients.client_trees import Block
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import check_known
 
 Clues = Literal["hessian", "sums", "all"]
 
@@ -53,8 +53,7 @@ def link(rounds: Sequence[Sequence[Block]], clues: Clues = "all") -> list[list[i
     UsageError
         If ``clues`` has another value.
     """
-    if clues not in get_args(Clues):
-        raise UsageError(f"unknown clues {clues!r}{did_you_mean(str(clues), get_args(Clues))}")
+    check_known("clues", clues, get_args(Clues))
     if not rounds:
         return []
     sums = _all_roots(rounds, clues)

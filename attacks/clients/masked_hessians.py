@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.observations.boosting import leaves_below
+from fedtrees.attacks.observations.boosting import leaves_below, relatives, sums_below
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -181,10 +181,7 @@ class Piece:
 
 def pieces(tree: Tree) -> list[Piece]:
     """Divide a tree into subtrees of at most `MAX_LEAVES` leaves."""
-    below = np.where(tree.feature < 0, 1, 0)
-    parent = _parents(tree)
-    for node in np.flatnonzero(tree.feature >= 0)[::-1]:
-        below[node] = below[tree.left[node]] + below[tree.right[node]]
+    below, parent = sums_below(tree, np.ones(len(tree.leaves))), relatives(tree)[:, 0]
     # the largest subtrees that are small enough
     top = (below <= MAX_LEAVES) & ((below[parent] > MAX_LEAVES) | (np.arange(len(tree)) == 0))
     root = np.where(top, np.arange(len(tree)), -1)
@@ -192,13 +189,6 @@ def pieces(tree: Tree) -> list[Piece]:
         if not top[node]:
             root[node] = root[parent[node]]
     return [Piece.of(tree, np.flatnonzero(root == r)) for r in np.flatnonzero(top)]
-
-
-def _parents(tree: Tree) -> Nodes:
-    inner = np.flatnonzero(tree.feature >= 0)
-    parent = np.zeros(len(tree), dtype=np.intp)
-    parent[tree.left[inner]] = parent[tree.right[inner]] = inner
-    return parent
 
 
 def hessians_from_gains(
@@ -232,7 +222,7 @@ def hessians_from_gains(
         return None
     # leaves have weights instead of values below, so that a cut node is like a leaf
     node_weights = np.where(tree.feature < 0, tree.value / np.float64(eta), weight)
-    weighed, parent = replace(tree, value=node_weights), _parents(tree)
+    weighed, parent = replace(tree, value=node_weights), relatives(tree)[:, 0]
     h, error = np.zeros(len(tree)), np.zeros(len(tree))
     for piece in pieces(weighed):
         is_single = len(piece) == 1  # only the parent's equations determine it

@@ -19,19 +19,6 @@ from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 
-__all__ = [
-    "FORMS",
-    "N0",
-    "N1",
-    "CountBounds",
-    "G",
-    "N",
-    "Row",
-    "SumBounds",
-    "possible",
-    "read_counts",
-]
-
 Longs = NDArray[np.int64]
 
 N0, N1, N, G = 0, 1, 2, 3  # the forms of a cell

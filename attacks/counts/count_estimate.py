@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.count_bounds import CountBounds, N, Row, SumBounds
+from fedtrees.attacks.observations.boosting import relatives
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.boosted.forest import Tree
 
@@ -276,12 +277,9 @@ def likely_counts(bounds: CountBounds, tree: Tree, sums: SumBounds, row: Row) ->
 
 def _family(tree: Tree, sums: SumBounds) -> Longs:
     """Return parent, sibling and histogram number of each node, -1 if there is none."""
-    family = np.full((len(tree), 3), -1, dtype=np.int64)
-    for node in np.flatnonzero(tree.feature >= 0):
-        left, right = int(tree.left[node]), int(tree.right[node])
-        family[left, :2], family[right, :2] = (node, right), (node, left)
-    family[sums.nodes, 2] = np.arange(len(sums.nodes))
-    return family
+    number = np.full((len(tree), 1), -1, dtype=np.int64)
+    number[sums.nodes, 0] = np.arange(len(sums.nodes))
+    return np.hstack([relatives(tree), number])
 
 
 def _reconcile(tree: Tree, mean: Floats, var: Floats) -> tuple[Floats, Floats]:

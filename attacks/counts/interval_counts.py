@@ -6,7 +6,7 @@ The claims of an attack about the leaves of these trees are then restricted to t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -226,10 +226,8 @@ def values_seen(view: View) -> tuple[ValuesSeen, int, tuple[int, int] | None] | 
     bits = _bits(view)
     row, part = row_of(view, evidence, 0, bits), OwnPart.of(view, 0)
     bounds = SentBounds.of(view, bits, row)
-    law, requested = (
-        bounds.law,
-        [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0],
-    )
+    law = bounds.law
+    requested = [m.nodes for _, m in view.messages(HistogramRequest) if m.tree == 0]
     if law is None or not law.deterministic or bounds.step.min() < 2 or law_of_values(view):
         return None
     if not requested:
@@ -342,22 +340,28 @@ def with_counts_read_back(
     trees = counts_read_back(view) if trees is None else trees
     if not trees:
         return _with_counts_of_values(guess, view)
+    return _with_counts(guess, [tree.tree for tree in trees], lambda c: _moved(c, trees[c.tree]))
+
+
+def _with_counts(
+    guess: Guess, trees: Sequence[Tree], counts: Callable[[LeafCounts], Longs]
+) -> Guess:
+    """Replace the counts of the claims about all leaves of some trees."""
     claims = tuple(
-        _moved(claim, trees[claim.tree])
-        if isinstance(claim, LeafCounts) and claim.tree < len(trees)
+        replace(claim, counts=counts(claim))
+        if isinstance(claim, LeafCounts)
+        and claim.tree < len(trees)
+        and np.array_equal(claim.leaf, trees[claim.tree].leaves)
         else claim
         for claim in guess.claims
     )
     return replace(guess, claims=claims)
 
 
-def _moved(claim: LeafCounts, read: FirstTreeCounts) -> LeafCounts:
-    leaves = read.tree.leaves
-    if not np.array_equal(claim.leaf, leaves):
-        return claim
+def _moved(claim: LeafCounts, read: FirstTreeCounts) -> Longs:
     if all(len(s.sums.nodes) for s in read.sources):
-        return LeafCounts(claim.tree, leaves, read.likely)
-    return LeafCounts(claim.tree, leaves, np.clip(claim.counts, *read.leaves))
+        return read.likely
+    return np.clip(claim.counts, *read.leaves)
 
 
 def _with_counts_of_values(guess: Guess, view: View) -> Guess:
@@ -366,11 +370,4 @@ def _with_counts_of_values(guess: Guess, view: View) -> Guess:
     counts = None if seen is None else counts_of_values(*seen, np.random.default_rng(0))
     if seen is None or counts is None:
         return guess
-    leaves = seen[0].tree.leaves
-    claims = tuple(
-        LeafCounts(0, leaves, counts)
-        if isinstance(claim, LeafCounts) and claim.tree == 0 and np.array_equal(claim.leaf, leaves)
-        else claim
-        for claim in guess.claims
-    )
-    return replace(guess, claims=claims)
+    return _with_counts(guess, [seen[0].tree], lambda _: counts)

@@ -278,7 +278,9 @@ class OwnPart:
         return sums, totals
 
 
-def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[np.intp]]]:
+def members(
+    tree: Tree, cuts: Cuts, bins: NDArray[np.signedinteger]
+) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Yield every node with the rows that training sent there.
 
     Training uses bins, so that a row above the last cut stays with the last bin.
@@ -289,8 +291,8 @@ def members(tree: Tree, cuts: Cuts, bins: Longs) -> Iterator[tuple[int, NDArray[
         The tree.
     cuts : Cuts
         Bins of the features.
-    bins : int64 array, shape (n, d)
-        Bin of every value.
+    bins : int array, shape (n, d)
+        Bin of every value. A missing value has bin -1 or the number of bins.
     """
     rows_of: dict[int, NDArray[np.intp]] = {0: np.arange(len(bins))}
     for node in range(len(tree)):
@@ -367,17 +369,13 @@ def bounded_sums(
         sums, totals, at, local_total = m.sums, m.totals, 0, 0
         local_message = None if local_part is None else local_part[0].sent.get(m.nodes.tobytes())
         if local_part is not None and local_message is not None:
-            sums, totals, n_others = (
-                sums - local_message.sums,
-                totals - local_message.totals,
-                clients - local_part[0].clients,
-            )
+            sums = sums - local_message.sums
+            totals = totals - local_message.totals
+            n_others = clients - local_part[0].clients
         elif local_part is not None:
-            at, local_total, n_known = (
-                local_part[1][0][m.nodes],
-                local_part[1][1][:1],
-                local_part[0].clients,
-            )
+            at = local_part[1][0][m.nodes]
+            local_total = local_part[1][1][:1]
+            n_known = local_part[0].clients
         lo, hi = bounds.bins(sums, n_others)
         if local_message is not None and bounds.late:  # bins were hidden in the total
             lo, hi = bounds.bins(m.sums, clients)
@@ -386,11 +384,9 @@ def bounded_sums(
         parts.append((m.nodes, lo - at, hi - at, sums - at))
         if len(totals):
             low, high = bounds.nodes(totals, n_others)
-            node_lo[:1], node_hi[:1], root = (
-                low - local_total,
-                high - local_total,
-                totals - local_total,
-            )
+            node_lo[:1] = low - local_total
+            node_hi[:1] = high - local_total
+            root = totals - local_total
     nodes, lo, hi, sent = (np.concatenate(part) for part in zip(*parts, strict=True))
     errors = bounds.errors(n_others - n_known, n_known, LISTED)
     return SumBounds(nodes, lo, hi, node_lo, node_hi, sent, root, *errors, bounds.step)

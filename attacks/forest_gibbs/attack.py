@@ -20,6 +20,8 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
     share_determined,
     vote_on_rows,
 )
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.rows import estimated_width
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import check_positive
@@ -27,8 +29,6 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.tolerance import estimated_width
 
 #: First weight of the log-likelihood during annealing, number of annealing steps, number of samples
 #: after it, and number of chains.

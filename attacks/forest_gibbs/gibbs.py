@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedtrees.attacks.forest_gibbs.forests import FlatForest, Ints, TargetForest
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import below
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Longs = NDArray[np.int64]
@@ -200,7 +200,7 @@ def choose(gain, weight, levels, bits):  # type: ignore[no-untyped-def]
     for g in range(levels):
         weight[g] = np.int64(math.exp((gain[g] - best) * UNIT) * 2.0**30)
         total += weight[g]
-    rest = np.int64(next_bits(bits) * 2.0**-53 * total)
+    rest = below(bits, total)
     for g in range(levels):
         rest -= weight[g]
         if rest < 0:
@@ -219,8 +219,8 @@ def _advance(  # type: ignore[no-untyped-def]
     stack = np.empty((max_levels + 2, 3), dtype=np.int64)
     to = np.empty(trees, dtype=np.int32)
     for _ in range(draws):
-        i = np.int64(next_bits(bits) * 2.0**-53 * free)
-        f = np.int64(next_bits(bits) * 2.0**-53 * d)
+        i = below(bits, free)
+        f = below(bits, d)
         m, k = levels[f], y[i]
         if m < 2:
             continue

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise, label_cost, label_cost_of_two
 from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import below, uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError
 
@@ -244,35 +244,25 @@ def advance(
     return n_accepted
 
 
-@inner_kernel
-def _uniform(bits):  # type: ignore[no-untyped-def]
-    return np.float64(next_bits(bits)) * 2.0**-53
-
-
-@inner_kernel
-def _below(bits, n):  # type: ignore[no-untyped-def]
-    return np.int64(_uniform(bits) * n)
-
-
 @kernel
 def _advance(world, state, scratch, n, beta, moves, bits, prior):  # type: ignore[no-untyped-def]
     accepted = 0
     m = state.value.shape[0]
     for _ in range(moves):
-        kind = _uniform(bits)
+        kind = uniform(bits)
         if kind < LATENT or world.free.shape[0] == 0:
             if not prior:
                 continue
-            _draw_latent(world, state, scratch, _below(bits, m), bits)
+            _draw_latent(world, state, scratch, below(bits, m), bits)
             continue
-        rows, a, b = 1, _below(bits, n), 0
+        rows, a, b = 1, below(bits, n), 0
         if kind >= TWO:
-            rows, b = 2, _below(bits, n)
+            rows, b = 2, below(bits, n)
         changed = 0 if rows == 2 and a == b else _propose(world, state, scratch, a, b, kind, bits)
         if changed == 0:
             continue
         factor = _prior_ratio(state, scratch, a, b, rows, changed) if prior else 1.0
-        u = _uniform(bits)
+        u = uniform(bits)
         largest_rise = _BEYOND
         if u > 0.0 and beta > 0.0:
             largest_rise = min(largest_rise, (math.log(factor / u) + _MARGIN) / (beta * _NATS))
@@ -295,8 +285,8 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
     """Write new values into the rows, store the old ones, and return the number of changes."""
     free, value = world.free, state.value
     changed = 0
-    g = free[_below(bits, free.shape[0])]
-    h = g if kind < ONE or kind >= TWO else free[_below(bits, free.shape[0])]
+    g = free[below(bits, free.shape[0])]
+    h = g if kind < ONE or kind >= TWO else free[below(bits, free.shape[0])]
     label = world.sizes.shape[0] - 1
     scratch.before[0, label], scratch.before[1, label] = value[a, label], value[b, label]
     for k in range(1 if h == g else 2):
@@ -309,7 +299,7 @@ def _propose(world, state, scratch, a, b, kind, bits):  # type: ignore[no-untype
             scratch.before[0, f] = old
             value[a, f], value[b, f] = value[b, f], old
         else:
-            to = _below(bits, world.sizes[f] - 1)
+            to = below(bits, world.sizes[f] - 1)
             scratch.before[0, f] = old
             value[a, f] = to + (1 if to >= old else 0)
         scratch.changed[changed] = f
@@ -439,7 +429,7 @@ def _draw_latent(world, state, scratch, i, bits):  # type: ignore[no-untyped-def
             weight[c] *= state.count[f, v, c]
     for c in range(1, classes):
         weight[c] += weight[c - 1]
-    u = _uniform(bits) * weight[classes - 1]
+    u = uniform(bits) * weight[classes - 1]
     c = 0
     while c < classes - 1 and weight[c] <= u:
         c += 1

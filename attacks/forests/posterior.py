@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from fedtrees.attacks.forests.chain import CLASSES, State, World, advance
 from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.blind_baselines.matching import assign
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_positive
-from fedtrees.guessing.matching import assign
 
 #: Largest number of rounds of matching and voting, largest number of rows that are matched
 #: together, and rows per block if there are more.

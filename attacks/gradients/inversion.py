@@ -27,11 +27,11 @@ from fedtrees.attacks.gradients.search import (
     search,
 )
 from fedtrees.attacks.gradients.second_layer_solve import rows_by_units
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.matching import match_cells
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.matching import match_cells
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import logits, softmax
 

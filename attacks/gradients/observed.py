@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.rows import SIGMA_SHARE
 from fedtrees.core.schema import Table
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers, join_layers, softmax
 

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.gradients.observed import BatchGradient, accepted_errors
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.matching import match_cells
 from fedtrees.core.schema import Table
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.matching import match_cells
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import softmax
 

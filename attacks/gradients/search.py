@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from fedtrees.attacks.gradients.observed import BatchGradient, Layer, accepted_errors
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
-from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.neural.encoding import Encoding
 
 

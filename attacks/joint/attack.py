@@ -22,7 +22,7 @@ from fedtrees.attacks.reconstruction.exact_posterior import Training
 from fedtrees.attacks.reconstruction.targets import told_moments
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, LeafCounts, Records
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import check_known
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -63,8 +63,7 @@ class Joint(Options, Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.most not in SUMS:
-            raise UsageError(f"unknown most {self.most!r}{did_you_mean(self.most, SUMS)}")
+        check_known("most", self.most, SUMS)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the attack does not apply, None if it does.

@@ -51,10 +51,10 @@ from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrik
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
 from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_told, points, told_rows
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import Guess, LeafCounts, Records
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_positive, check_whole
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
 
 Ints = NDArray[np.int32]
 
@@ -123,24 +123,18 @@ class Options:
     sketches: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("chains", "samples", "classes"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} {getattr(self, name)} must be at least 1")
-        if self.moves < 0:
-            raise UsageError(f"moves {self.moves} must be at least 0")
+        least = {"chains": 1, "samples": 1, "classes": 1, "moves": 0, "max_trees": 0, "steps": 0}
+        for name, smallest in least.items():
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), smallest)
         if not self.sigma_start >= self.sigma_end > 0:
             raise UsageError(
                 f"sigma_start {self.sigma_start} must be at least sigma_end {self.sigma_end}, "
                 "and both positive"
             )
-        if not self.base_weight > 0:
-            raise UsageError(f"base_weight {self.base_weight} must be positive")
-        if self.max_trees is not None and self.max_trees < 0:
-            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
-        if self.steps is not None and self.steps < 0:
-            raise UsageError(f"steps {self.steps} must be at least 0")
-        if self.time_limit is not None and not self.time_limit > 0:
-            raise UsageError(f"time_limit {self.time_limit} must be positive (CPU seconds)")
+        check_positive("base_weight", self.base_weight)
+        if self.time_limit is not None:
+            check_positive("time_limit", self.time_limit)
 
     def within_steps(self, rows: int) -> Options:
         """Return options whose chains and moves respect `steps` for the given number of rows.

@@ -23,13 +23,13 @@ from fedtrees.attacks.labels.evidence import (
 from fedtrees.attacks.labels.graph_methods import components, k_means, spectral, spread
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
 from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
+from fedtrees.blind_baselines.clusters import between_0_and_1
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import UsageError, check_known, check_whole
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.clusters import between_0_and_1
 
 Clusters = NDArray[np.int64]
 Single = Literal["drop", "keep"]

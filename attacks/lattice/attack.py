@@ -17,7 +17,7 @@ from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import grown_alone
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, LeafCounts
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import check_known, check_share, check_whole
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -68,16 +68,12 @@ class Lattice(Attack):
     base_score: str = "known"
 
     def __post_init__(self) -> None:
-        if not 4 <= self.list_bits <= 24:
-            raise UsageError(f"list_bits {self.list_bits} must be from 4 to 24")
-        if not 0 < self.doubt < 1:
-            raise UsageError(f"doubt {self.doubt} must be between 0 and 1")
-        if self.max_trees is not None and self.max_trees < 0:
-            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
-        if self.steps is not None and self.steps < 0:
-            raise UsageError(f"steps {self.steps} must be at least 0")
-        if self.base_score not in ("known", "unknown"):
-            raise UsageError(f"base_score {self.base_score!r}: give 'known' or 'unknown'")
+        check_whole("list_bits", self.list_bits, 4, 24)
+        check_share("doubt", self.doubt)
+        for name in ("max_trees", "steps"):
+            if getattr(self, name) is not None:
+                check_whole(name, getattr(self, name), 0)
+        check_known("base_score", self.base_score, ("known", "unknown"))
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return a reason if the view has no boosted trees with one gradient per row, else None.

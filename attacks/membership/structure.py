@@ -126,7 +126,7 @@ def hessian_shortfall(candidates: Table, evidence: BoostingObservations, cuts: C
         p = expit(margin)
         h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
         passed = passes(X, tree)
-        slack = np.zeros(len(seen.nodes)) if seen.slack is None else seen.slack
+        slack = seen.errors
         for node, sums, off in zip(seen.nodes.tolist(), seen.sums, slack.tolist(), strict=True):
             inside = passed[rows, node]
             at = rows[inside]

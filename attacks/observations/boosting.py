@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Channel
-from fedtrees.core.errors import DataError, UsageError, did_you_mean
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.schema import Table
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
@@ -87,6 +87,11 @@ class NodeHistograms:
                 f"got {self.sums.shape} and {self.totals.shape}"
             )
 
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Largest error of the sums of each node, 0 if they are exact."""
+        return np.zeros(len(self.nodes)) if self.slack is None else self.slack
+
 
 @dataclass(frozen=True, eq=False)
 class SumVariance:
@@ -136,10 +141,7 @@ class ObservedSums:
     own_sums: tuple[NDArray[np.float64], ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.level not in get_args(Level):
-            raise UsageError(
-                f"unknown level {self.level!r}{did_you_mean(self.level, get_args(Level))}"
-            )
+        check_known("level", self.level, get_args(Level))
         if self.level == "histograms" and (self.histograms is None or self.cuts is None):
             raise UsageError("level 'histograms' needs histograms and cuts; got None")
 
@@ -503,9 +505,30 @@ def at_tree(
 
 def leaves_below(tree: Tree) -> NDArray[np.float64]:
     """Return which leaves are below each node, float64, shape (n_nodes, J)."""
-    leaves = tree.leaves
-    member = np.zeros((len(tree), len(leaves)))
-    member[leaves, np.arange(len(leaves))] = 1
+    return sums_below(tree, np.eye(len(tree.leaves)))
+
+
+def relatives(tree: Tree) -> NDArray[np.intp]:
+    """Return parent and sibling of each node, shape (n_nodes, 2), -1 for the root."""
+    out = np.full((len(tree), 2), -1, dtype=np.intp)
+    inner = np.flatnonzero(tree.feature >= 0)
+    left, right = tree.left[inner], tree.right[inner]
+    out[left], out[right] = np.stack([inner, right], axis=1), np.stack([inner, left], axis=1)
+    return out
+
+
+def sums_below(tree: Tree, of_leaves: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Return the sum over the leaves below each node, float64, shape (n_nodes, ...).
+
+    Parameters
+    ----------
+    tree : Tree
+        The tree.
+    of_leaves : float array, shape (J, ...)
+        Numbers of its leaves.
+    """
+    out = np.zeros((len(tree), *of_leaves.shape[1:]))
+    out[tree.leaves] = of_leaves
     for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-        member[node] = member[tree.left[node]] + member[tree.right[node]]
-    return member
+        out[node] = out[tree.left[node]] + out[tree.right[node]]
+    return out

@@ -117,8 +117,14 @@ def of_own(
     ]
     value = np.concatenate([sorted_values, values[empty]]).astype(np.float32)
     rows = np.concatenate([*each, counts[empty]]).astype(np.int64)
-    unique_values, group = np.unique(value[rows > 0], return_inverse=True)
-    return Column(unique_values, np.bincount(group, rows[rows > 0]).astype(np.int64), False)
+    return _added_up(value, rows)
+
+
+def _added_up(values: Floats, counts: Longs, middles: bool = False) -> Column:
+    """Return the inexact column of some values, with the counts of equal values added."""
+    unique_values, group = np.unique(values[counts > 0], return_inverse=True)
+    rows = np.bincount(group, counts[counts > 0], len(unique_values)).astype(np.int64)
+    return Column(unique_values, rows, False, middles=middles)
 
 
 def replace_points(columns: Sequence[Column], local_rows: Table) -> tuple[Column, ...]:
@@ -325,9 +331,7 @@ def _in_bins(edges: Doubles, counts: Longs, feature: Feature) -> Column:
             for b, n in zip(bin, np.bincount(group), strict=True)
         ]
         counts = np.concatenate(each)
-    unique_values, group = np.unique(values[counts > 0], return_inverse=True)
-    rows = np.bincount(group, counts[counts > 0], len(unique_values)).astype(np.int64)
-    return Column(unique_values, rows, False, middles=True)
+    return _added_up(values, counts, middles=True)
 
 
 def _merged_columns(view: View, noisy: bool) -> dict[str, tuple[Column, ...]]:
@@ -352,11 +356,7 @@ def _of_bins(bins: ClientBins, feature: Feature) -> Column:
     counts = np.rint(bins.rows).astype(np.int64)
     if not len(bins.values):
         return _in_bins(bins.edges, counts, feature)
-    unique_values, group = np.unique(
-        bins.values[counts > 0].astype(np.float32), return_inverse=True
-    )
-    rows = np.bincount(group, counts[counts > 0], len(unique_values)).astype(np.int64)
-    return Column(unique_values, rows, False)
+    return _added_up(bins.values.astype(np.float32), counts)
 
 
 def _categories(view: View, changes: Sequence[Change], f: int, column: Column) -> Column:

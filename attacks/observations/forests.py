@@ -126,10 +126,8 @@ def _splits(
             m, rows = announced[winner[k]], nodes[node]
             if m.owner not in announced_sides or not foreign[rows].all():
                 continue  # parties without the column mark every row of the node as missing
-            left, without = (
-                announced_sides[m.owner].left[rows],
-                announced_sides[m.owner].missing[rows],
-            )
+            left = announced_sides[m.owner].left[rows]
+            without = announced_sides[m.owner].missing[rows]
             column = int(party_columns[m.owner][m.feature[k] - m.first])
             yield (column, m.threshold[k], rows[left & ~without], rows[~left & ~without],
                    rows[without])  # fmt: skip

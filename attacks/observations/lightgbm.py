@@ -8,9 +8,10 @@ from the announced splits, and `shares` adds the segments of a reduction up to s
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise, permutations
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,16 +23,25 @@ from fedtrees.messages.lightgbm import BinMappers, ClassRows, FoundSplits, OwnSt
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.lightgbm.bins import ZERO, Mapper, dealt, values_between, values_from
-from fedtrees.trees.lightgbm.growing import Growing, LeafTotals
+from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Split
 
 
-class _Column:
-    """Bins of a column without its rows."""
+@dataclass(frozen=True, eq=False)
+class BinnedColumn:
+    """Bins of a column, and their position in histograms (None: the column is not used)."""
 
-    bins = np.zeros(0, dtype=np.int64)
+    mapper: Mapper
+    first: int | None
 
-    def __init__(self, mapper: Mapper) -> None:
-        self.mapper = mapper
+
+class TreeObserver(Protocol):
+    """Follows a tree that is grown again from the announced splits."""
+
+    def see_children(self, step: int, nodes: Sequence[int]) -> bool:
+        """Return whether the messages about the two newest nodes are complete."""
+
+    def see_split(self, node: int, split: Split, left: int, right: int) -> None:
+        """Distribute the rows of a node to its children."""
 
 
 def machines_model(view: View) -> Forest | None:
@@ -42,56 +52,19 @@ def machines_model(view: View) -> Forest | None:
     """
     if "num_leaves" not in view.parameters:
         return None
-    roots, splits = defaultdict(list), defaultdict(list)
-    for _, m in view.messages(RootSums):
-        roots[m.tree].append(m)
-    for _, m in view.messages(FoundSplits):
-        splits[m.tree, m.step].append(m)
-    starts = [m.score for _, m in view.messages(OwnStart)]
+    kinds = (BinMappers, OwnStart, RootSums, FoundSplits)
+    readable = ((item.sender, m) for kind in kinds for item, m in view.messages(kind))
+    messages = LightGBMTranscript.of(readable)
     machines = [*view.roles.values()].count("client")
-    if not starts or not all(
-        len(messages) == machines for messages in (*roots.values(), *splits.values())
-    ):
+    by_step = (*messages.tree_roots.values(), *messages.splits.values())
+    if not messages.starts or not all(len(of_step) == machines for of_step in by_step):
         return None
-    columns = _columns(view)
-    grown = (_tree(view, roots[t], splits, columns) for t in sorted(roots))
-    trees = tuple(tree for tree in grown if len(tree) > 1)
+    columns = messages.binned_columns(len(view.schema.features))
+    grown = (messages.grow_tree(view, t, columns) for t in sorted(messages.tree_roots))
+    trees = tuple(tree for _, tree in filter(None, grown) if len(tree) > 1)
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
-    return Forest(trees, np.array([np.mean(starts)], np.float32), objective)
-
-
-def _columns(view: View) -> dict[int, _Column]:
-    mappers = [m for _, m in view.messages(BinMappers)]
-    return {
-        m.first + k: _Column(
-            Mapper(m.bins(k), m.low[k], m.high[k], True, int(m.frequent[k]), m.sparse[k])
-        )
-        for m in mappers for k in np.flatnonzero(m.used).tolist()
-    }  # fmt: skip
-
-
-def _tree(
-    view: View,
-    roots: list[RootSums],
-    splits: dict[tuple[int, int], list[FoundSplits]],
-    columns: dict[int, _Column],
-) -> Tree:
-    """Grow a tree as `fedtrees.protocols.horizontal.lightgbm_data.Machine` does."""
-    p, tree = view.parameters, roots[0].tree
-    gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
-    root_totals = LeafTotals(gradient, hessian, sum(r.rows for r in roots))
-    growing, step, pair = Growing(np.zeros(0, dtype=np.intp), root_totals), 0, (0, -1)
-    for _ in range(p["num_leaves"] - 1):
-        # machines only search splits for leaves that may be split, which defines the step number
-        if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
-            messages = sorted(splits.get((tree, step), []), key=lambda m: m.rank)
-            growing.settle(growing.ordered(pair), [m.splits for m in messages])
-            step += 1
-        new_leaves = growing.advance(columns)
-        if new_leaves is None:
-            break
-        pair = new_leaves
-    return growing.tree(columns, growing.values(p["reg_lambda"], p["learning_rate"]))
+    mean = np.mean([m.score for m in messages.starts.values()])
+    return Forest(trees, np.array([mean], np.float32), objective)
 
 
 #: Largest distance of counts of rows and positives from integers, in rows.
@@ -159,7 +132,7 @@ _NEAR = 1e-5
 
 @dataclass
 class LightGBMTranscript:
-    """Messages before the second step of the first tree, by machine.
+    """Messages about bins, roots, splits and histograms.
 
     Attributes
     ----------
@@ -169,17 +142,24 @@ class LightGBMTranscript:
         Number of rows of each class.
     starts : dict of str to OwnStart
         Initial score of each machine.
-    roots : dict of str to RootSums
-        Sums over the root of the first tree.
-    segments : list of HistogramSegment
-        Parts of the first histogram.
+    tree_roots : dict of int to dict of str to RootSums
+        Sums over the root, by tree and machine.
+    splits : dict of (int, int) to list of FoundSplits
+        Announced splits, by tree and step.
+    tree_segments : dict of (int, int) to list of HistogramSegment
+        Parts of histograms, by tree and step.
     """
 
     mappers: dict[str, BinMappers] = field(default_factory=dict)
     classes: dict[str, ClassRows] = field(default_factory=dict)
     starts: dict[str, OwnStart] = field(default_factory=dict)
-    roots: dict[str, RootSums] = field(default_factory=dict)
-    segments: list[HistogramSegment] = field(default_factory=list)
+    tree_roots: dict[int, dict[str, RootSums]] = field(default_factory=lambda: defaultdict(dict))
+    splits: dict[tuple[int, int], list[FoundSplits]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    tree_segments: dict[tuple[int, int], list[HistogramSegment]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
 
     @staticmethod
     def of(messages_by_sender: Iterable[tuple[str, Message]]) -> LightGBMTranscript:
@@ -192,11 +172,23 @@ class LightGBMTranscript:
                 messages.classes[sender] = m
             elif isinstance(m, OwnStart):
                 messages.starts[sender] = m
-            elif isinstance(m, RootSums) and m.tree == 0:
-                messages.roots[sender] = m
-            elif isinstance(m, HistogramSegment) and m.tree == m.level == 0:
-                messages.segments.append(m)
+            elif isinstance(m, RootSums):
+                messages.tree_roots[m.tree][sender] = m
+            elif isinstance(m, FoundSplits):
+                messages.splits[m.tree, m.step].append(m)
+            elif isinstance(m, HistogramSegment):
+                messages.tree_segments[m.tree, m.level].append(m)
         return messages
+
+    @property
+    def roots(self) -> dict[str, RootSums]:
+        """Sums over the root of the first tree, by machine."""
+        return self.tree_roots.get(0, {})
+
+    @property
+    def segments(self) -> list[HistogramSegment]:
+        """Parts of the first histogram."""
+        return self.tree_segments.get((0, 0), [])
 
     @property
     def start(self) -> float | None:
@@ -245,6 +237,71 @@ class LightGBMTranscript:
         sent = {c: self.mappers[owner].sent(k) for c, (owner, k) in self.columns.items()}
         order = [c for machine_columns in dealt(sent, len(self.mappers)) for c in machine_columns]
         return dict(zip(order, accumulate((2 * sent[c] for c in order), initial=0), strict=False))
+
+    def binned_columns(self, d: int) -> list[BinnedColumn]:
+        """Return the bins of all d columns."""
+        unused = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
+        columns, places = [BinnedColumn(unused, None)] * d, self.places
+        for c, (owner, k) in self.columns.items():
+            m = self.mappers[owner]
+            low, high, sparse = float(m.low[k]), float(m.high[k]), float(m.sparse[k])
+            mapper = Mapper(m.bins(k), low, high, True, int(m.frequent[k]), sparse)
+            columns[c] = BinnedColumn(mapper, places[c])
+        return columns
+
+    def grow_tree(
+        self,
+        view: View,
+        tree: int,
+        columns: Sequence[BinnedColumn],
+        observer: TreeObserver | None = None,
+    ) -> tuple[Growing, Tree] | None:
+        """Grow a tree from the announced splits, as the machines do.
+
+        Parameters
+        ----------
+        view : View
+            Parameters of the training.
+        tree : int
+            Number of the tree.
+        columns : sequence of BinnedColumn
+            Bins of all columns.
+        observer : TreeObserver, optional
+            Follows the growth.
+
+        Returns
+        -------
+        tuple (Growing, Tree) or None
+            None if the observer misses messages.
+        """
+        p, roots = view.parameters, self.tree_roots[tree].values()
+        gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
+        totals = LeafTotals(gradient, hessian, sum(r.rows for r in roots))
+        growing, step, pair = Growing(np.zeros(0, dtype=np.intp), totals), 0, (0, -1)
+        for _ in range(p["num_leaves"] - 1):
+            # machines only search splits for leaves that may be split, which defines the step
+            if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
+                messages, pair = self.splits.get((tree, step), []), growing.ordered(pair)
+                nodes = [growing.leaves[k].node for k in pair if k >= 0]
+                if observer is not None and (
+                    len(messages) < len(roots) or not observer.see_children(step, nodes)
+                ):
+                    return None
+                growing.settle(pair, [m.splits for m in sorted(messages, key=lambda m: m.rank)])
+                step += 1
+            chosen = growing.best()
+            if chosen is None:
+                break
+            leaf = growing.leaves[chosen]
+            assert leaf.best is not None
+            mapper = columns[leaf.best.feature].mapper
+            pair = growing.split(chosen, np.zeros(0, np.int64), mapper)
+            if observer is not None:
+                children = (growing.leaves[k].node for k in pair)
+                observer.see_split(leaf.node, leaf.best, *children)
+        used: Mapping[int, Any] = dict(enumerate(columns))
+        values = growing.values(p["reg_lambda"], p["learning_rate"])
+        return growing, growing.tree(used, values)
 
 
 @dataclass(frozen=True)

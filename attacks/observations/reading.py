@@ -27,6 +27,7 @@ from fedtrees.attacks.observations.boosting import (
     RowCounts,
     SumVariance,
     Targets,
+    sums_below,
 )
 from fedtrees.attacks.observations.columns import are_drawn
 from fedtrees.attacks.observations.lightgbm import machines_model
@@ -151,10 +152,7 @@ def _in_order(by_tree: dict[int, Floats]) -> tuple[Floats, ...]:
 
 
 def _with_sums(tree: Tree, sums: Floats) -> Tree:
-    both = np.zeros((len(tree), 2))
-    both[tree.leaves] = sums
-    for i in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-        both[i] = both[tree.left[i]] + both[tree.right[i]]
+    both = sums_below(tree, sums)
     return replace(tree, g=both[:, 0], h=both[:, 1])
 
 
@@ -179,9 +177,7 @@ def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[SumVar
     g, h = (0.0 if law is None else left * float(law.error(np.zeros(1))[1][0]) for law in laws)
     out = []
     for tree in trees:
-        leaves = np.ones(len(tree))
-        for i in np.flatnonzero(tree.feature >= 0)[::-1]:
-            leaves[i] = leaves[tree.left[i]] + leaves[tree.right[i]]
+        leaves = sums_below(tree, np.ones(len(tree.leaves)))
         out.append(SumVariance(g=g * leaves, h=h * leaves, cell_g=g, cell_h=h))
     return tuple(out)
 
@@ -407,10 +403,7 @@ def _expected_rows(view: View, trees: tuple[Tree, ...]) -> list[NDArray[np.float
     for tree, leaf in zip(trees, Routes.of(trees).apply(X).T, strict=True):
         rows = np.bincount(leaf, minlength=len(tree)) + np.where(tree.feature < 0, 0.5, 0.0)
         rows *= view.n_rows / rows.sum()
-        for i in range(len(tree) - 1, -1, -1):  # children come after their parent
-            if tree.feature[i] >= 0:
-                rows[i] = rows[tree.left[i]] + rows[tree.right[i]]
-        out.append(rows)
+        out.append(sums_below(tree, rows[tree.leaves]))
     return out
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.observations.boosting import relatives
 from fedtrees.core.channel import Change, Channel
 from fedtrees.core.view import View
 from fedtrees.messages.captured import RoundedHistogram
@@ -94,17 +95,12 @@ def _leaf_sums(tree: Tree, levels: Sequence[Histogram], cuts: Cuts) -> Floats | 
     of: dict[int, Sums] = {}
     total: dict[int, Sums] = {0: levels[0].totals[0]}
     # a child that was not sent is the difference of its parent and its sibling
-    sibling, parent = {}, {}
-    for node in np.flatnonzero(tree.feature >= 0).tolist():
-        left, right = int(tree.left[node]), int(tree.right[node])
-        sibling |= {left: right, right: left}
-        parent |= {left: node, right: node}
     for m in levels:
-        of.update(zip(m.nodes.tolist(), m.sums, strict=True))
-        for node in m.nodes.tolist():
-            other = sibling.get(node)
-            if other is not None and other not in of and parent[node] in of:
-                of[other] = of[parent[node]] - of[node]
+        nodes = m.nodes.tolist()
+        of.update(zip(nodes, m.sums, strict=True))
+        for node, (parent, other) in zip(nodes, relatives(tree)[m.nodes].tolist(), strict=True):
+            if other not in of and parent in of:
+                of[other] = of[parent] - of[node]
     for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
         if node not in of:
             return None

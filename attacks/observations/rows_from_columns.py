@@ -26,11 +26,11 @@ from fedtrees.attacks.observations.columns import (
     unknown,
 )
 from fedtrees.attacks.solvers.allocation import largest_remainder, project_to_sum
+from fedtrees.blind_baselines.imputation import ChainedEquations
+from fedtrees.blind_baselines.recipes import FEWEST_ROWS, usual_guess
 from fedtrees.core.channel import Channel, Share, chained
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.view import View
-from fedtrees.guessing.imputation import ChainedEquations
-from fedtrees.guessing.recipes import FEWEST_ROWS, usual_guess
 from fedtrees.messages.horizontal import BaseScore, GridCounts, GridRequest
 from fedtrees.trees.cut_points import count_cells
 

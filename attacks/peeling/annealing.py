@@ -19,7 +19,7 @@ import numpy as np
 from fedtrees.attacks.peeling.class_histograms import Counts
 from fedtrees.attacks.peeling.masks import WORD, Longs, MaskedForest, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import next_bits, remainder
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial
 
@@ -160,11 +160,6 @@ def _exponential(bits):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
-def _below(bits, n):  # type: ignore[no-untyped-def]
-    return np.int64(next_bits(bits) % np.uint64(n))
-
-
-@inner_kernel
 def _way(state, t, row, at):  # type: ignore[no-untyped-def]
     """Write the requested bins of a row on its path through a tree, and return their number."""
     v, n = np.int64(state.start[t]), 0
@@ -258,18 +253,18 @@ def _move(state, table, first, heat, gain, move, bits):  # type: ignore[no-untyp
     """
     rows, d = table.rows, table.rows.shape[1] - 1
     n = rows.shape[0] - first
-    i, j, f = first + _below(bits, n), first + _below(bits, n), _below(bits, d + 1)
-    if f < d and _below(bits, 4) > 0:
+    i, j, f = first + remainder(bits, n), first + remainder(bits, n), remainder(bits, d + 1)
+    if f < d and remainder(bits, 4) > 0:
         want, n = _draw_wanted_bin(state, table, i, f, heat, gain, bits), 0
         for r in range(first, rows.shape[0]):
             if r != i and rows[r, f] == want:
                 n += 1
-                if _below(bits, n) == 0:
+                if remainder(bits, n) == 0:
                     j = r
     move[0], move[1], move[2] = i, j, f
     move[3], move[4], move[5], move[6] = rows[i, f], rows[j, f], rows[j, f], rows[i, f]
     if f == d and rows[i, f] == rows[j, f]:
-        move[5], move[6] = _below(bits, state.bins.shape[1]), rows[j, f]
+        move[5], move[6] = remainder(bits, state.bins.shape[1]), rows[j, f]
     return i != j and move[3] != move[5]
 
 

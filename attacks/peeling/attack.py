@@ -1,6 +1,5 @@
 """Histogram peeling as an attack on a view."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,14 +33,14 @@ from fedtrees.attacks.peeling.class_histograms import (
     presence,
 )
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
-from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, Peeled, peel
+from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, peel
 from fedtrees.attacks.peeling.regression_peeling import (
     SURE_NUMBER,
     CountedBins,
     first_rows,
     read_off,
 )
-from fedtrees.attacks.peeling.rows import Ints, Residual, take_out
+from fedtrees.attacks.peeling.rows import Ints, ReadRows, Residual, take_out
 from fedtrees.attacks.peeling.sources import (
     Sources,
     machine_columns,
@@ -49,11 +48,11 @@ from fedtrees.attacks.peeling.sources import (
     sources_of,
     told_whole,
 )
-from fedtrees.attacks.peeling.supports import SURE, Search, Supported
+from fedtrees.attacks.peeling.supports import SURE, Search
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
 from fedtrees.core.claims import Guess, Records
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_positive
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -97,8 +96,7 @@ class HistogramPeeling(Attack):
     def __post_init__(self) -> None:
         if isinstance(self.confidence, bool) or not 0 <= self.confidence <= 1:
             raise UsageError(f"confidence={self.confidence!r}: give a probability, 0 to 1")
-        if isinstance(self.work, bool) or not 0 < self.work < math.inf:
-            raise UsageError(f"work={self.work!r}: give a positive number of steps")
+        check_positive("work", self.work)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if there are no histograms to peel, else None."""
@@ -127,7 +125,7 @@ class HistogramPeeling(Attack):
         if sources is None:
             return _unreadable()
         law = law_of_rows(view)
-        peeled: list[Peeled] = []
+        peeled: list[ReadRows] = []
         for owner, left in sources.parts.items():
             # A sum over all clients contains the local rows, which are subtracted first.
             own_bins = to_bins(sources.cuts, own_rows.X) if owner == EVERYONE else None
@@ -182,13 +180,11 @@ class HistogramPeeling(Attack):
 
     def _read_marked_rows(
         self, sources: Sources, left: Residual, law: Channel | None, own_bins: Ints | None
-    ) -> Peeled:
+    ) -> ReadRows:
         """Read rows that the noise on their gradients distinguishes, except for local ones."""
         d = len(sources.forest.offsets) - 1
         if law is None:
-            return Peeled(
-                np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0), 0, 0, True
-            )
+            return ReadRows(np.zeros((0, d), np.int32), np.zeros(0, np.int64), np.zeros(0))
         marked = marked_rows(sources.forest, left, law)
         # The sums may contain the local rows. As many equal rows as the adversary has are not
         # returned.
@@ -209,7 +205,7 @@ class HistogramPeeling(Attack):
         if sources is None:
             return _unreadable()
         own_rows = Table.empty(view.schema) if view.rows is None else view.rows
-        supported: dict[str, Supported] = {}
+        supported: dict[str, ReadRows] = {}
         columns = columns_of(view) if self.sketches else {}
         for owner, counts in sources.parts.items():
             likely = presence(view, owner, int(counts.nodes[0].sum()))
@@ -243,11 +239,11 @@ def _with_likely(
     view: View,
     sources: CountedSources,
     search: Search,
-    sure: Supported,
+    sure: ReadRows,
     own_rows: Table,
     columns: Sequence[Column],
     rng: np.random.Generator,
-) -> Supported:
+) -> ReadRows:
     """Return certain rows, and rows that counts and columns make likely."""
     draws, cuts = int(search.counts.nodes[0].sum()), sources.cuts
     rows = max(draws - len(own_rows), *(c.present for c in columns))
@@ -277,7 +273,7 @@ def _unreadable() -> Guess:
 def _records(
     view: View,
     cuts: Cuts,
-    rows_by_owner: Mapping[str, Peeled] | Mapping[str, Supported],
+    rows_by_owner: Mapping[str, ReadRows],
     columns: Mapping[str, Sequence[Column]],
     rng: np.random.Generator,
 ) -> Records:

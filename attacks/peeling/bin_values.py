@@ -13,9 +13,9 @@ from fedtrees.attacks.observations.columns import Column
 from fedtrees.attacks.observations.rows_from_columns import owners_rows
 from fedtrees.attacks.peeling.rows import Ints
 from fedtrees.attacks.reconstruction.prior import pooled_range
+from fedtrees.blind_baselines.rows import SIGMA_SHARE
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
-from fedtrees.guessing.tolerance import SIGMA_SHARE
 from fedtrees.messages.horizontal import CutsRequest
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.cut_points import LARGEST

@@ -175,11 +175,9 @@ def _forest(
     for first, t in zip(start.tolist(), trees, strict=False):
         for s in splits.get(t, ()):
             v = first + s.nodes
-            nodes[v, FEATURE], nodes[v, CUT], nodes[v, DEFAULT_LEFT] = (
-                s.feature,
-                s.bin,
-                s.default_left,
-            )
+            nodes[v, FEATURE] = s.feature
+            nodes[v, CUT] = s.bin
+            nodes[v, DEFAULT_LEFT] = s.default_left
             nodes[v, LEFT], nodes[v, RIGHT] = first + s.left, first + s.left + 1
         for m in requests[t]:
             of_pair.append(first + np.repeat(m.nodes, np.diff(m.offsets)))

@@ -316,10 +316,8 @@ def _within(sums, start, seen, where, off, work, out):  # type: ignore[no-untype
             G, H = sums[c, k, 0], sums[c, k, 1]
             if 4 * slack >= H or H > ANYTHING // 2:
                 continue
-            F, sure = (
-                np.int64(0),
-                0,
-            )  # an int64, because a literal would compile the callee once more
+            F = np.int64(0)  # a literal would compile the callee once more
+            sure = 0
             for s in range(a, b):
                 if not masks[s, k]:
                     continue

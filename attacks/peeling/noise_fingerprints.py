@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.peeling.peel import Peeled
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, ReadRows, Residual
 from fedtrees.attacks.solvers.subset_sum import Column, NodeSums, certain_bins
 from fedtrees.core.channel import Channel
 
@@ -42,7 +41,7 @@ class Marked:
     bins: Ints  # int32 (n, d)
 
 
-def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
+def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> ReadRows:
     """Return the rows whose bins are certain, with the label that their marks make likely.
 
     Every row is in every tree. The number of identical rows is the largest that a tree shows.
@@ -74,8 +73,7 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> Peeled:
         copies.append(np.full(copies_shown, len(copies)))
     at = np.concatenate([np.zeros(0, dtype=np.int64), *copies])
     labels, sure = (np.concatenate([np.zeros(0), *part]) for part in (y, sure))
-    work = float(left.sums.size)
-    return Peeled(bins[at], labels.astype(np.int64), sure, 0, work, True)
+    return ReadRows(bins[at], labels.astype(np.int64), sure, float(left.sums.size))
 
 
 def _odds(

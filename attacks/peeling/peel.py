@@ -1,14 +1,13 @@
 """Remove rows from histograms repeatedly, until no further row is certain."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.fingerprints import Entries, group, singles, within
 from fedtrees.attacks.peeling.row_trajectories import Candidates, complete, follow
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual, accept
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, ReadRows, Residual, accept
 
 Floats = NDArray[np.float64]
 
@@ -24,40 +23,12 @@ LEAST_CONFIDENCE = 0.9
 _RIGHT = np.array([0.999, 0.98, 0.75])
 
 
-@dataclass(frozen=True, eq=False)
-class Peeled:
-    """Rows that were read from the histograms.
-
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 if missing.
-    y : int64 array, shape (m,)
-        Classes.
-    confidence : float64 array, shape (m,)
-        Probability that a row is correct in every bin and the label.
-    rejected : int
-        Number of complete rows for which the histograms had no room.
-    work : float
-        Number of elementary steps.
-    finished : bool
-        False if the limit on work ended the search.
-    """
-
-    bins: Ints  # int32 (m, d)
-    y: NDArray[np.int64]  # int64 (m,)
-    confidence: Floats  # float64 (m,)
-    rejected: int
-    work: float
-    finished: bool
-
-
 def peel(
     forest: BinnedForest,
     left: Residual,
     most_work: float = MOST_WORK,
     least_confidence: float = LEAST_CONFIDENCE,
-) -> Peeled:
+) -> ReadRows:
     """Read rows and subtract them from ``left``, in place, until no more are found.
 
     Parameters
@@ -102,7 +73,7 @@ def peel(
         before, known_entries = len(known_entries), Entries.join([entries, more])
         moved = bool(good.any()) or len(known_entries) > before
     bins, y, confidence = (np.concatenate(p) for p in zip(*parts, strict=True))
-    return Peeled(bins, y, confidence, rejected, work, work < most_work)
+    return ReadRows(bins, y, confidence, work, work < most_work, rejected)
 
 
 def confidence_of(doubts: Ints, checks: Floats, tried: int) -> Floats:

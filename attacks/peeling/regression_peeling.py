@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.peeling.rows import BinnedForest, Ints, _route, terminal_histograms
+from fedtrees.attacks.solvers.sampling import remainder, uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -63,20 +63,11 @@ class CountedBins:
     @staticmethod
     def of(evidence: BoostingObservations) -> CountedBins:
         """Collect the terminal nodes of all trees of the evidence."""
-        assert evidence.observed.histograms is not None
-        assert evidence.observed.cuts is not None
-        start = np.float32(np.ravel(evidence.base_margin)[0])
-        seen = [h.nodes for h in evidence.observed.histograms]
-        forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
-        last = [forest.terminal(t, nodes) for t, nodes in enumerate(seen)]
-        parts = list(zip(evidence.observed.histograms, last, strict=True))
-        sums = np.concatenate([h.sums[k] for h, k in parts])
-        totals = np.concatenate([h.totals[k] for h, k in parts])
-        off = [np.zeros(len(k)) if h.slack is None else h.slack[k] for h, k in parts]
+        forest, sums, totals, off = terminal_histograms(evidence)
         sums[..., 1], totals[..., 1] = np.rint(sums[..., 1]), np.rint(totals[..., 1])
         missing = totals[:, None] - np.add.reduceat(sums, forest.offsets[:-1], axis=1)
         g, n = np.moveaxis(np.concatenate([sums, missing], axis=1), 2, 0)
-        return CountedBins(forest, n.astype(np.int64), g.copy(), np.concatenate(off))
+        return CountedBins(forest, n.astype(np.int64), g.copy(), off)
 
     @property
     def feature_of(self) -> Longs:
@@ -410,9 +401,9 @@ def _swap(  # type: ignore[no-untyped-def]
     pair = np.empty(2, dtype=np.int64)
     for step in range(steps):
         width = scale * HOT * (COLD / HOT) ** (step / steps)
-        e = np.int64(next_bits(state) % np.uint64(free.shape[0]))
+        e = remainder(state, free.shape[0])
         i, f = free[e, 0], free[e, 1]
-        j = by_cell[first[i] + np.int64(next_bits(state) % np.uint64(size[i]))]
+        j = by_cell[first[i] + remainder(state, size[i])]
         if fixed[j, f] or bins[i, f] == bins[j, f]:
             continue
         pair[0], pair[1] = i, j
@@ -422,7 +413,7 @@ def _swap(  # type: ignore[no-untyped-def]
         two[0, f], two[1, f] = bins[j, f], bins[i, f]
         _route(two, start, nodes, sets, value, cells, base, new_cell, new_margin)
         change = _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, row)
-        u = np.float64(next_bits(state)) * 2.0**-53
+        u = uniform(state)
         if change <= 0.0 or u < np.exp(-change / (2 * width * width)):
             bins[i, f], bins[j, f] = two[0, f], two[1, f]
         else:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
+from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]
 Sums = NDArray[np.int64]
@@ -87,19 +90,18 @@ class BinnedForest:
         clip : float, optional
             Bound on every row's absolute gradient before summation.
         """
-        start = np.concatenate([[0], np.cumsum([len(t) for t in trees])]).astype(np.int32)
-        shift = np.repeat(start[:-1], [len(t) for t in trees])
-        nodes = np.full((start[-1], 6), -1, dtype=np.int32)
-        nodes[:, FEATURE] = np.concatenate([t.feature for t in trees])
-        nodes[:, LEFT] = np.concatenate([t.left for t in trees]) + shift
-        nodes[:, RIGHT] = np.concatenate([t.right for t in trees]) + shift
-        nodes[:, DEFAULT_LEFT] = np.concatenate([t.default_left for t in trees])
-        threshold = np.concatenate([t.threshold for t in trees])
+        routes = Routes.of(trees)
+        nodes = np.full((len(routes.feature), 6), -1, dtype=np.int32)
+        start = np.append(routes.start, len(nodes)).astype(np.int32)
+        shift = np.repeat(start[:-1], np.diff(start))
+        nodes[:, FEATURE], nodes[:, DEFAULT_LEFT] = routes.feature, routes.default_left
+        nodes[:, LEFT], nodes[:, RIGHT] = routes.left + shift, routes.right + shift
         for f in range(cuts.n_features):
             at = nodes[:, FEATURE] == f
-            nodes[at, CUT] = np.searchsorted(cuts.of(f), threshold[at], side="right") - 1
-        by_set = np.flatnonzero(np.isnan(threshold))
+            nodes[at, CUT] = np.searchsorted(cuts.of(f), routes.threshold[at], side="right") - 1
+        by_set = np.flatnonzero(np.isnan(routes.threshold))
         nodes[by_set, SET] = np.arange(len(by_set))
+        right = routes.categories[by_set, : int(cuts.n_bins.max())]
         visible = np.zeros(len(nodes), dtype=bool)
         for s, seen_nodes in zip(start, seen, strict=False):
             visible[s + seen_nodes] = True
@@ -109,7 +111,7 @@ class BinnedForest:
         return BinnedForest(
             start,
             nodes,
-            _sets(trees, by_set, cuts),
+            np.pad(right, ((0, 0), (0, int(cuts.n_bins.max()) - right.shape[1]))),
             np.concatenate([t.value for t in trees]).astype(np.float32),
             np.where(terminal, np.cumsum(terminal) - 1, -1).astype(np.int32),
             np.float32(base_margin),
@@ -138,6 +140,21 @@ class BinnedForest:
         order = np.argsort(cell, kind="stable")
         return order[cell[order] >= 0]
 
+    def at_terminal_nodes(
+        self, nodes: Sequence[Ints], parts: Iterable[NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Concatenate the entries of the terminal nodes, in the order of the cells.
+
+        Parameters
+        ----------
+        nodes : sequence of int32 array
+            Nodes of every tree that have a histogram.
+        parts : iterable of array
+            One entry per node, for every tree.
+        """
+        pairs = enumerate(zip(nodes, parts, strict=True))
+        return np.concatenate([part[self.terminal(t, seen)] for t, (seen, part) in pairs])
+
     def columns(self, bins: Ints) -> Ints:
         """Return the positions of bins, shape (m, d), in `Residual.sums`.
 
@@ -162,19 +179,6 @@ class BinnedForest:
         g, h = self.clip
         gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)
         return to_fixed(gh).reshape(*margin.shape, 2)
-
-
-def _sets(trees: Sequence[Tree], by_set: NDArray[np.intp], cuts: Cuts) -> NDArray[np.bool_]:
-    """Return the bins that go right at splits by categories, (len(by_set), most bins)."""
-    sets = np.zeros((len(by_set), int(cuts.n_bins.max())), dtype=bool)
-    row = 0
-    for tree in trees:
-        nodes = np.flatnonzero(np.isnan(tree.threshold))
-        if tree.categories is not None and len(nodes):
-            right = tree.categories[nodes, : sets.shape[1]]
-            sets[row : row + len(nodes), : right.shape[1]] = right
-        row += len(nodes)
-    return sets
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,6 +267,77 @@ class Residual:
         """Number of visible bins that still contain rows."""
         h = self.sums[..., 1]
         return int(np.count_nonzero((h > 0) & (h < ANYTHING // 2)))
+
+
+def terminal_histograms(
+    evidence: BoostingObservations,
+) -> tuple[BinnedForest, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Flatten the trees of a view and collect the histograms of the deepest visible nodes.
+
+    Returns
+    -------
+    forest : BinnedForest
+        All trees. With several outputs per round, its margins must not be used.
+    sums, totals : float64 array, shape (cells, total_bins, 2) and (cells, 2)
+        Sums over the rows in every bin, and over all rows, by cell.
+    errors : float64 array, shape (cells,)
+        Largest error of the sums.
+    """
+    histograms, cuts = evidence.observed.histograms, evidence.observed.cuts
+    assert histograms is not None
+    assert cuts is not None
+    nodes, start = [h.nodes for h in histograms], np.float32(np.ravel(evidence.base_margin)[0])
+    forest = BinnedForest.of(evidence.trees, nodes, cuts, start)
+    parts = [h.sums for h in histograms], [h.totals for h in histograms]
+    sums, totals = (forest.at_terminal_nodes(nodes, part) for part in parts)
+    return forest, sums, totals, forest.at_terminal_nodes(nodes, [h.errors for h in histograms])
+
+
+@dataclass(frozen=True, eq=False)
+class ReadRows:
+    """Rows that were read from histograms.
+
+    Attributes
+    ----------
+    bins : int32 array, shape (m, d)
+        -1 if missing.
+    y : int64 array, shape (m,)
+        Classes.
+    confidence : float64 array, shape (m,)
+        Probability that a row is correct in every bin and the label.
+    work : float
+        Number of elementary steps of about 20 nanoseconds.
+    finished : bool
+        False if the limit on work ended the search.
+    rejected : int
+        Number of complete rows for which the histograms had no room.
+    """
+
+    bins: Ints
+    y: NDArray[np.int64]
+    confidence: NDArray[np.float64]
+    work: float = 0.0
+    finished: bool = True
+    rejected: int = 0
+
+    def append(self, bins: Ints, y: NDArray[np.int64], confidence: float) -> ReadRows:
+        """Append rows that are less certain.
+
+        Parameters
+        ----------
+        bins : int32 array, shape (k, d)
+            Rows.
+        y : int64 array, shape (k,)
+            Classes.
+        confidence : float
+            Probability of being correct.
+        """
+        return replace(
+            self,
+            bins=np.concatenate([self.bins, bins]),
+            y=np.concatenate([self.y, y]),
+            confidence=np.concatenate([self.confidence, np.full(len(y), confidence)]),
+        )
 
 
 def _blocks(

@@ -6,9 +6,8 @@ sums over all columns.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,12 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.applicability import classes_of_leaves, some_rows
 from fedtrees.attacks.observations.columns import Column
-from fedtrees.attacks.observations.lightgbm import LightGBMTranscript, shares, values_of
+from fedtrees.attacks.observations.lightgbm import (
+    BinnedColumn,
+    LightGBMTranscript,
+    shares,
+    values_of,
+)
 from fedtrees.attacks.observations.noise_channels import law_of_sums, reach_of
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
@@ -28,16 +32,14 @@ from fedtrees.attacks.observations.replay import (
 )
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual
 from fedtrees.core.view import View
-from fedtrees.messages.captured import HistogramSegment
 from fedtrees.messages.horizontal import BaseScore
-from fedtrees.messages.lightgbm import BinMappers, FoundSplits, RootSums
+from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, UNIT_BITS, to_fixed
 from fedtrees.trees.cut_points import LARGEST
 from fedtrees.trees.files.lightgbm import next_float32
-from fedtrees.trees.lightgbm.bins import Mapper
-from fedtrees.trees.lightgbm.growing import Growing, HasMapper, LeafTotals
+from fedtrees.trees.lightgbm.growing import Split
 
 # Largest number of bins times nodes, of 24 bytes each: 700 MB.
 MOST_BINS = 3e7
@@ -100,10 +102,9 @@ def sources_of(view: View) -> Sources | None:
         start.margin[0],
         view.defense.requirements.gradient_clip,
     )
-    terminal = [forest.terminal(t, one.nodes) for t, one in enumerate(trees)]
 
     def at_terminal_nodes(field: Callable[[ReplayedTree], NDArray[Any]]) -> NDArray[Any]:
-        return np.concatenate([field(one)[k] for one, k in zip(trees, terminal, strict=True)])
+        return forest.at_terminal_nodes([one.nodes for one in trees], map(field, trees))
 
     n_summands, off = at_terminal_nodes(lambda t: t.n_summands), at_terminal_nodes(lambda t: t.off)
     parts = {}
@@ -160,40 +161,6 @@ def machine_columns(view: View) -> dict[str, tuple[Column, ...]]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Bins:
-    """A column: its bins, and their position in histograms (None: the column is not used)."""
-
-    mapper: Mapper
-    first: int | None
-
-
-@dataclass
-class _Messages:
-    """Messages about each tree and step."""
-
-    roots: dict[int, dict[str, RootSums]] = field(default_factory=lambda: defaultdict(dict))
-    splits: dict[tuple[int, int], list[FoundSplits]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-    segments: dict[tuple[int, int], list[HistogramSegment]] = field(
-        default_factory=lambda: defaultdict(list)
-    )
-
-    @staticmethod
-    def of(view: View) -> _Messages:
-        messages = _Messages()
-        for item in view.seen:
-            m = item.message
-            if isinstance(m, RootSums):
-                messages.roots[m.tree][item.sender] = m
-            elif isinstance(m, FoundSplits):
-                messages.splits[m.tree, m.step].append(m)
-            elif isinstance(m, HistogramSegment):
-                messages.segments[m.tree, m.level].append(m)
-        return messages
-
-
-@dataclass(frozen=True, eq=False)
 class _TreeHistograms:
     """A tree, its nodes with histograms, and these by owner with the sums over all rows."""
 
@@ -208,50 +175,31 @@ def machine_sources(view: View) -> Sources | None:
     owners = told_whole(view)
     if not owners:
         return None
-    first_messages, messages = (
-        LightGBMTranscript.of((s.sender, s.message) for s in view.seen),
-        _Messages.of(view),
-    )
-    columns = _columns(first_messages, len(view.schema.features))
+    messages = LightGBMTranscript.of((s.sender, s.message) for s in view.seen)
+    columns = messages.binned_columns(len(view.schema.features))
     cuts = _cuts(columns)
     grown, size = list[_TreeHistograms](), 0.0
-    for tree in sorted(messages.roots):
+    for tree in sorted(messages.tree_roots):
         one = _replay_tree(view, messages, tree, columns, cuts, owners)
         if one is None or (size := size + len(one.nodes) * cuts.total_bins) > MOST_BINS:
             break
         grown.append(one)
     if not grown:
         return None
-    start = np.mean([s.score for s in first_messages.starts.values()])
+    start = np.mean([s.score for s in messages.starts.values()])
     forest = BinnedForest.of(
         [g.tree for g in grown], [g.nodes for g in grown], cuts, np.float32(start)
     )
-    last = [forest.terminal(t, g.nodes) for t, g in enumerate(grown)]
-    slack = np.full(len(forest.tree_of), _OFF)
+    nodes, slack = [g.nodes for g in grown], np.full(len(forest.tree_of), _OFF)
     parts = {}
     for o in owners:
-        sums, totals = (
-            np.concatenate([of[o][k] for of, k in zip(part, last, strict=True)])
-            for part in ([g.sums for g in grown], [g.totals for g in grown])
-        )
+        sums = forest.at_terminal_nodes(nodes, [g.sums[o] for g in grown])
+        totals = forest.at_terminal_nodes(nodes, [g.totals[o] for g in grown])
         parts[o] = Residual(sums, totals, np.zeros(sums.shape[:2], np.bool_), slack)
     return Sources(forest, cuts, parts)
 
 
-def _columns(messages: LightGBMTranscript, d: int) -> list[_Bins]:
-    unused = Mapper(np.array([np.inf]), 0.0, 0.0, False, 0, 1.0)
-    columns = [_Bins(unused, None)] * d
-    for c, (owner, k) in messages.columns.items():
-        m = messages.mappers[owner]
-        mapper = Mapper(
-            m.bins(k), float(m.low[k]), float(m.high[k]), True, int(m.frequent[k]),
-            float(m.sparse[k]),
-        )  # fmt: skip
-        columns[c] = _Bins(mapper, messages.places[c])
-    return columns
-
-
-def _cuts(columns: Sequence[_Bins]) -> Cuts:
+def _cuts(columns: Sequence[BinnedColumn]) -> Cuts:
     upper = [
         next_float32(c.mapper.bounds[: len(c.mapper.bounds) - c.mapper.missing]) for c in columns
     ]
@@ -264,54 +212,51 @@ def _cuts(columns: Sequence[_Bins]) -> Cuts:
 
 def _replay_tree(
     view: View,
-    messages: _Messages,
+    messages: LightGBMTranscript,
     tree: int,
-    columns: Sequence[_Bins],
+    columns: Sequence[BinnedColumn],
     cuts: Cuts,
     owners: Sequence[str],
 ) -> _TreeHistograms | None:
     """Grow a tree by the broadcast splits. None if some are not seen."""
-    p, roots = view.parameters, messages.roots[tree].values()
-    root_totals = LeafTotals(
-        sum(r.gradient for r in roots), sum(r.hessian for r in roots), sum(r.rows for r in roots)
+    roots = messages.tree_roots[tree]
+    followed = _FollowedSums(
+        {o: _MachineSums(columns, cuts, roots[o]) for o in owners}, messages, tree
     )
-    growing, step, pair, above = Growing(np.zeros(0, np.intp), root_totals), 0, (0, -1), 0
-    machine_sums = {o: _MachineSums(columns, cuts, messages.roots[tree][o]) for o in owners}
-    for _ in range(p["num_leaves"] - 1):
-        if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):
-            splits, seen = (
-                messages.splits.get((tree, step), []),
-                shares(messages.segments[tree, step]),
-            )
-            pair = growing.ordered(pair)
-            nodes = [growing.leaves[k].node for k in pair if k >= 0]
-            if len(splits) < len(messages.roots[tree]) or not {*owners} <= {*seen}:
-                return None
-            for o in owners:
-                machine_sums[o].set_children(seen[o], nodes, above)
-            growing.settle(pair, [m.splits for m in sorted(splits, key=lambda m: m.rank)])
-            step += 1
-        chosen = growing.best()
-        if chosen is None:
-            break
-        leaf = growing.leaves[chosen]
-        assert leaf.best is not None
-        mapper, above = columns[leaf.best.feature].mapper, leaf.node
-        pair = growing.split(chosen, np.zeros(0, np.int64), mapper)
-        left, right = (growing.leaves[k].node for k in pair)
-        for one in machine_sums.values():
-            one.split(above, leaf.best.feature, leaf.best.bin, leaf.best.default_left, left, right)
-    if len(growing.leaves) < 2:
+    grown = messages.grow_tree(view, tree, columns, followed)
+    if grown is None or len(grown[0].leaves) < 2:
         return None
-    used: Mapping[int, HasMapper] = dict(enumerate(columns))
-    grown = growing.tree(used, growing.values(p["reg_lambda"], p["learning_rate"]))
-    place = {node: k for k, node in enumerate(growing.order)}
+    place = {node: k for k, node in enumerate(grown[0].order)}
+    machine_sums = followed.machine_sums
     nodes = [*machine_sums[owners[0]].sums]
     return _TreeHistograms(
-        grown, np.array([place[n] for n in nodes], np.int32),
+        grown[1], np.array([place[n] for n in nodes], np.int32),
         {o: np.stack([one.sums[n] for n in nodes]) for o, one in machine_sums.items()},
         {o: np.stack([one.totals[n] for n in nodes]) for o, one in machine_sums.items()},
     )  # fmt: skip
+
+
+@dataclass
+class _FollowedSums:
+    """The sums of all machines in a tree that grows (`TreeObserver`)."""
+
+    machine_sums: Mapping[str, _MachineSums]
+    messages: LightGBMTranscript
+    tree: int
+    above: int = 0  # the node that was split last
+
+    def see_children(self, step: int, nodes: Sequence[int]) -> bool:
+        seen = shares(self.messages.tree_segments.get((self.tree, step), []))
+        if not self.machine_sums.keys() <= seen.keys():
+            return False
+        for name, sums in self.machine_sums.items():
+            sums.set_children(seen[name], nodes, self.above)
+        return True
+
+    def see_split(self, node: int, split: Split, left: int, right: int) -> None:
+        self.above = node
+        for sums in self.machine_sums.values():
+            sums.split(node, split.feature, split.bin, split.default_left, left, right)
 
 
 class _MachineSums:
@@ -320,7 +265,7 @@ class _MachineSums:
     ``sums`` and ``totals`` map nodes to int64 arrays of shape (total_bins + d, 2) and (2,).
     """
 
-    def __init__(self, columns: Sequence[_Bins], cuts: Cuts, root: RootSums) -> None:
+    def __init__(self, columns: Sequence[BinnedColumn], cuts: Cuts, root: RootSums) -> None:
         self.columns, self.cuts, self.sums = columns, cuts, dict[int, Sums]()
         self.totals: dict[int, Sums] = {0: to_fixed(np.array([root.gradient, root.hessian]))}
 

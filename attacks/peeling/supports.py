@@ -9,7 +9,6 @@ Nothing else is subtracted, so that the remaining counts are draws of rows as we
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from fedtrees.attacks.peeling.masks import (
     take,
     take_everywhere,
 )  # fmt: skip
-from fedtrees.attacks.peeling.rows import FEATURE, Ints
+from fedtrees.attacks.peeling.rows import FEATURE, Ints, ReadRows
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.statistics import binomial_quantile
 
@@ -45,50 +44,6 @@ MOST_TRIES = 40
 MOST_FAILURES = 200
 #: Number of other possible rows that are stored for each class.
 MOST_OTHERS = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Supported:
-    """Certain rows, followed by less certain ones if any were added.
-
-    Attributes
-    ----------
-    bins : int32 array, shape (m, d)
-        -1 if missing.
-    y : int64 array, shape (m,)
-        Classes.
-    confidence : float64 array, shape (m,)
-        Probability of being correct.
-    work : float
-        Number of steps of about 20 nanoseconds.
-    finished : bool
-        False if the limit on work ended the search.
-    """
-
-    bins: Ints  # int32 (m, d)
-    y: Longs  # int64 (m,)
-    confidence: NDArray[np.float64]  # shape (m,)
-    work: float
-    finished: bool
-
-    def append(self, bins: Ints, y: Longs, confidence: float) -> Supported:
-        """Append rows that are less certain.
-
-        Parameters
-        ----------
-        bins : int32 array, shape (k, d)
-            Rows.
-        y : int64 array, shape (k,)
-            Classes.
-        confidence : float
-            Probability of being correct.
-        """
-        return replace(
-            self,
-            bins=np.concatenate([self.bins, bins]),
-            y=np.concatenate([self.y, y]),
-            confidence=np.concatenate([self.confidence, np.full(len(y), confidence)]),
-        )
 
 
 def least_support(trees: int, likely: float, rows: int) -> int:
@@ -136,7 +91,7 @@ class Search:
         self.state = build_masks(forest, counts)
         self.work = np.zeros(1)
 
-    def rows(self, known_rows: Ints, y: Longs) -> Supported:
+    def rows(self, known_rows: Ints, y: Longs) -> ReadRows:
         """Return rows in addition to known ones.
 
         The known rows are given as int32 (k, d) bins and int64 (k,) classes.
@@ -156,7 +111,7 @@ class Search:
             pass
         rows = np.concatenate([c.new for c in classes])
         labels = np.repeat(np.arange(len(classes)), [len(c.new) for c in classes])
-        return Supported(
+        return ReadRows(
             np.where(rows == width - 1, -1, rows).astype(np.int32),
             labels.astype(np.int64),
             np.full(len(rows), SURE),

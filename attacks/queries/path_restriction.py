@@ -3,7 +3,7 @@
 The adversary is the active party of a vertical federation. It has its columns of the rows whose
 predictions it requested, the trees without the thresholds of other parties, and the answers of the
 endpoint. `fedtrees.attacks.queries.paths` enumerates the possible paths of a row, and
-`fedtrees.guessing.conditional` compares rows with training rows.
+`fedtrees.blind_baselines.conditional` compares rows with training rows.
 """
 
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.queries.endpoint import Endpoint
 from fedtrees.attacks.queries.paths import Paths
+from fedtrees.blind_baselines.conditional import NearRows
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Branches, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.conditional import NearRows
 from fedtrees.messages.vertical import HeldModel, RoutesOfRows, RowBuckets, replayed, routed
 from fedtrees.trees.boosted.losses import named_objective
 

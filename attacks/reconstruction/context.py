@@ -27,10 +27,10 @@ from fedtrees.attacks.reconstruction.prior import (
     value_ranges,
 )
 from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.blind_baselines.guesses import Draws
+from fedtrees.blind_baselines.recipes import recipe_and_pool
+from fedtrees.blind_baselines.rows import row_budget, take_evenly
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.pools import recipe_and_pool
-from fedtrees.guessing.rows import spaced, wanted
 
 # Number of rows drawn from the declared ranges if neither rows nor cut points are available.
 FEW = 500
@@ -58,7 +58,7 @@ class ReconstructionContext:
     grid: Grid
     prior: Prior
     sums: list[LeafSums]
-    # Large tables are sampled (`spaced`).
+    # Large tables are sampled (`take_evenly`).
     background: Table
 
     @staticmethod
@@ -110,14 +110,14 @@ class ReconstructionContext:
         # an adversary without rows and cut points still knows the declared ranges
         if use_prior and not len(prior_rows) and cuts is None:
             prior_rows = rows_in_ranges(schema, grid.edges)
-        sample = spaced(prior_rows, wanted(len(prior_rows)))
+        sample = take_evenly(prior_rows, row_budget(len(prior_rows)))
         trees = len(evidence.trees) if n_trees is None else n_trees
         # the victims' sums need all local rows, even if the prior uses a sample of them
         sums = victim_sums(evidence, local_rows, trees, evidence.observed.own_inside and subtract)
         if from_sketches or len(prior_rows) != len(local_rows) or len(sample) < len(prior_rows):
             prior_rows = sample
             sums = with_leaves_of(prior_rows, evidence, sums)
-        local_sample = spaced(background, wanted(len(background)))
+        local_sample = take_evenly(background, row_budget(len(background)))
         return ReconstructionContext(
             grid, make_prior(schema, prior_rows, grid, low, high, from_sketches), sums, local_sample
         )
@@ -136,7 +136,7 @@ class ReconstructionContext:
     ) -> ReconstructionContext:
         """Return a copy with the recipe that suits the prior's rows best and a pool of rows.
 
-        Boxes are filled from the pool (`fedtrees.guessing.pools.recipe_and_pool`).
+        Boxes are filled from the pool (`fedtrees.blind_baselines.recipes.recipe_and_pool`).
 
         Parameters
         ----------
@@ -289,7 +289,7 @@ def contributions(
 
 def share_of(rows: int) -> float:
     """Return the share of the given number of rows that an attack reconstructs."""
-    return wanted(rows) / rows if rows else 1.0
+    return row_budget(rows) / rows if rows else 1.0
 
 
 def with_fewer_rows(

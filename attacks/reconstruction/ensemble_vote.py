@@ -13,10 +13,10 @@ from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.reconstruction.context import ReconstructionContext, rows_in_ranges
 from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.guesses import WIDE_BLOCK, Draws
+from fedtrees.blind_baselines.recipes import Recipe, agreement, best_recipe
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import WIDE_BLOCK, Draws
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.recipes import Recipe, agreement, best_recipe
 
 #: Number of votes for a guess, and number of additional samples of each kind that evaluate it.
 VOTES, JUDGES = 16, 4
@@ -108,7 +108,7 @@ class BlindEnsemble:
     schema : Schema
         Names, ranges and categories of the columns.
     recipe : Recipe
-        Recipe that suits these rows best (`fedtrees.guessing.recipes.best_recipe`).
+        Recipe that suits these rows best (`fedtrees.blind_baselines.recipes.best_recipe`).
     row_weight : float
         Weight of draws from these rows, 0 to 1.
     """

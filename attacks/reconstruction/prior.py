@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.reconstruction.boxes import ANY, Grid, LeafConstraints, has
+from fedtrees.blind_baselines.recipes import Recipe
+from fedtrees.blind_baselines.rows import estimated_width
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.recipes import Recipe
-from fedtrees.guessing.tolerance import estimated_width
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.cut_points import LARGEST
 

@@ -12,10 +12,10 @@ from fedtrees.attacks.counts.leaf_sums import LeafSums, leaf_sums
 from fedtrees.attacks.observations.boosting import BoostingObservations, Targets, at_tree
 from fedtrees.attacks.reconstruction.boxes import FeatureBoxes
 from fedtrees.attacks.solvers.allocation import largest_remainder
+from fedtrees.blind_baselines.rows import narrow, wide, widened
 from fedtrees.core.claims import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.view import View
-from fedtrees.guessing.rows import narrow, wide, widened
 from fedtrees.messages.horizontal import LabelSums
 
 Floats = NDArray[np.float64]
@@ -121,11 +121,9 @@ def moments_of(evidence: BoostingObservations, rows: Table, known_moments: Momen
     base = float(np.ravel(evidence.base_margin)[0])
     if first and len(likely):  # mean prediction of the foreign trees for rows of the prior
         base = float(at_tree(evidence, likely.X, first)[1].mean())
-    mean, deviation, exact = (
-        known_moments.mean,
-        known_moments.deviation,
-        evidence.distortion.noise is None,
-    )
+    mean = known_moments.mean
+    deviation = known_moments.deviation
+    exact = evidence.distortion.noise is None
     if deviation is None and len(likely) > 1:
         deviation = float(likely.y.astype(np.float64).std())
     sums = leaf_sums(evidence, first) if evidence.trees else None

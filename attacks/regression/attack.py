@@ -22,14 +22,15 @@ from fedtrees.attacks.regression.rotation import (
     rotated_rows,
     solutions,
 )
+from fedtrees.blind_baselines.conditional import predict_columns
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Claim, Entries, Guess
 from fedtrees.core.errors import check_known
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
-from fedtrees.guessing.entries import predict_columns
-from fedtrees.messages.regression import ColumnScales, Gradient, standardised
+from fedtrees.linear import standardise_rows
+from fedtrees.messages.regression import ColumnScales, Gradient
 
 ARITHMETIC = ("exact", "float64")
 #: Largest relative difference between the norms from queried weights and from scores.
@@ -151,7 +152,7 @@ class RegressionInversion(Attack):
             for k in np.flatnonzero(s.scale > 0).tolist():
                 rows, values = entries_of_column(view, int(s.columns[k]), row_of)
                 ends = s.mean[k : k + 1], s.scale[k : k + 1]
-                codes = standardised(values[:, None], *ends, bits)[:, 0]
+                codes = standardise_rows(values[:, None], *ends, bits)[:, 0]
                 along = None if direction is None else rotation.weights[len(known_columns)]  # type: ignore[index]
                 known_columns.append(Column(rows, list(reals(codes, bits, precise)), along))
                 where.append((s, k))
@@ -193,7 +194,7 @@ class RegressionInversion(Attack):
             columns, values = _entries_of_row(view, i)
             is_varying = np.isin(columns, varied)
             columns, values = columns[is_varying], values[is_varying]
-            codes = standardised(values[None], mean[columns], scale[columns], bits)[0]
+            codes = standardise_rows(values[None], mean[columns], scale[columns], bits)[0]
             rows, known_values = columns.tolist(), list(reals(codes, bits, precise))
             if view.parameters["intercept"]:  # it is 1 in every row
                 rows, known_values = [*rows, len(mean)], [*known_values, 1.0]

@@ -13,19 +13,21 @@ from numpy.typing import NDArray
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
 from fedtrees.core.claims import Entries
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import Integers, encoded, integers, packed, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SIGMOID_BITS,
-    ColumnScales,
-    Gradient,
-    OwnDesign,
-    batches_of,
-    limited,
-    shortened,
-    standardised,
-    stepped,
+    Integers,
+    clip_scores,
+    pack_integers,
+    shorten_rows,
+    split_batches,
+    standardise_rows,
+    take_step,
+    to_fixed_point,
+    to_python_integers,
+    unpack_integers,
 )
-from fedtrees.messages.regression import link_of as link_in
+from fedtrees.linear import link_polynomial as link_in
+from fedtrees.messages.regression import ColumnScales, Gradient, OwnDesign
 
 #: Binary digits before the point of scores. Larger ones do not occur, as sigmoids saturate.
 SCORE_BITS = 12
@@ -51,15 +53,18 @@ class Design:
 
     def weights(self, view: View) -> list[Integers]:
         """Return its weights at the start of every round, and at the end."""
-        p, weights = view.parameters, [integers(np.zeros(self.values.shape[1], dtype=np.int64))]
+        p, weights = (
+            view.parameters,
+            [to_python_integers(np.zeros(self.values.shape[1], dtype=np.int64))],
+        )
         for message in self.gradients:
             places = message.bits - p["bits"]
-            gradient = unpacked(message.values)
-            rows = batches_of(len(self.values), p["batch"])
+            gradient = unpack_integers(message.values)
+            rows = split_batches(len(self.values), p["batch"])
             # batches are used in turn
             batch = rows[(len(weights) - 1) % len(rows)]
             m = batch.stop - batch.start
-            weights.append(stepped(weights[-1], gradient, places, m, p["lr"], p["alpha"]))
+            weights.append(take_step(weights[-1], gradient, places, m, p["lr"], p["alpha"]))
         return weights
 
 
@@ -99,30 +104,30 @@ class ColumnsView:
         for local_data in view.own:
             if local_data.y is not None:
                 name = next(n for n, role in view.roles.items() if role == "active")
-                values = unpacked(noted.design)
+                values = unpack_integers(noted.design)
             else:
                 same = [s for s in scales if np.array_equal(s.columns, local_data.columns)]
                 if not same:
                     continue
                 scaling = same[0]
                 name, bits = scaling.party, int(view.parameters["bits"])
-                values = standardised(local_data.X, scaling.mean, scaling.scale, bits)
-                values = shortened(values, bits, view.defense.requirements.row_bounds)
+                values = standardise_rows(local_data.X, scaling.mean, scaling.scale, bits)
+                values = shorten_rows(values, bits, view.defense.requirements.row_bounds)
             gradients = tuple(m for m in messages if m.party == name)
             designs.append(Design(name, values, gradients))
         rounds = min((len(d.gradients) for d in designs), default=0)
         remaining = tuple(s for s in scales if s.party not in view.principals)
-        batches = batches_of(len(noted.target), view.parameters["batch"])
+        batches = split_batches(len(noted.target), view.parameters["batch"])
         return cls(noted, tuple(designs), remaining, rounds, batches)
 
     def add_noise(self, variance: float, rng: np.random.Generator) -> ColumnsView:
         """Return a copy with additional normal error of this variance in every gradient."""
 
         def moved(m: Gradient) -> Gradient:
-            values = unpacked(m.values)
+            values = unpack_integers(m.values)
             # the error has the same fixed-point precision as the gradient
-            error = encoded(rng.normal(0.0, variance**0.5, values.shape), m.bits)
-            return replace(m, values=packed(values + error))
+            error = to_fixed_point(rng.normal(0.0, variance**0.5, values.shape), m.bits)
+            return replace(m, values=pack_integers(values + error))
 
         designs = (replace(d, gradients=tuple(map(moved, d.gradients))) for d in self.designs)
         return replace(self, designs=tuple(designs))
@@ -157,7 +162,7 @@ class ColumnsView:
         places = max((m.bits for d in self.designs for m in d.gradients), default=0)
         parts = []
         for design in self.designs:
-            aligned = [unpacked(m.values) << (places - m.bits) for m in design.gradients]
+            aligned = [unpack_integers(m.values) << (places - m.bits) for m in design.gradients]
             parts.append(np.stack(aligned[: self.rounds], axis=1))
         return np.concatenate(parts), places
 
@@ -213,7 +218,7 @@ def scores_of(residuals: Integers, view: View, target: Integers) -> Integers:
     if degree == 1:
         return (answer - scale[0]) // scale[1]
     scores = [_inverse(int(v), scale) for v in answer.ravel()]
-    return integers(scores).reshape(answer.shape)
+    return to_python_integers(scores).reshape(answer.shape)
 
 
 def _inverse(value: int, scale: list[int]) -> int:
@@ -238,7 +243,7 @@ def known_scores(view: View, read: ColumnsView) -> list[Integers]:
         for k, rows in enumerate(read.batches):
             z = design.values[rows] @ every[:, k :: len(total)]
             # a defense may clip each party's scores before they are added
-            total[k] = total[k] + limited(
+            total[k] = total[k] + clip_scores(
                 z, 2 * view.parameters["bits"], view.defense.requirements.row_bounds
             )
     return total

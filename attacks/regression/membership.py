@@ -17,8 +17,8 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import decoded, integers
-from fedtrees.messages.regression import SIGMOIDS, LocalWeights, RegressionWeights
+from fedtrees.linear import SIGMOIDS, from_fixed_point, to_python_integers
+from fedtrees.messages.regression import LocalWeights, RegressionWeights
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +50,9 @@ class RegressionMembership(MembershipAttack):
         classes, d = bool(view.schema.classes), len(view.schema.features)
         kind = view.parameters["kind"] or ("logistic" if classes else "linear")
         weights = np.zeros(d + 1)
-        weights[: len(sent[-1].weights)] = decoded(integers(sent[-1].weights), sent[-1].bits)
+        weights[: len(sent[-1].weights)] = from_fixed_point(
+            to_python_integers(sent[-1].weights), sent[-1].bits
+        )
         return RegressionWeights(kind, classes, scales.mean, scales.scale, weights)
 
     def trainer(self, view: View, model: Any) -> Trainer | None:
@@ -100,7 +102,7 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
     Z, target = _design(view, model, rows)
     before, parts, totals, variances = np.zeros(width), [], [], []
     for message in sent:
-        after = decoded(integers(message.weights), message.bits)
+        after = from_fixed_point(to_python_integers(message.weights), message.bits)
         step = clients * ((1 - p["lr"] * p["alpha"]) * before - after) / p["lr"]
         for table in local:
             X, y = _design(view, model, table)

@@ -19,16 +19,17 @@ from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
 from fedtrees.core.claims import Claim, Labels
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import Integers, decoded, integers, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SIGMOID_BITS,
-    ColumnScales,
-    Gradient,
-    OpenedVector,
-    limited,
-    shortened,
-    standardised,
+    Integers,
+    clip_scores,
+    from_fixed_point,
+    shorten_rows,
+    standardise_rows,
+    to_python_integers,
+    unpack_integers,
 )
+from fedtrees.messages.regression import ColumnScales, Gradient, OpenedVector
 
 Floats = NDArray[np.float64]
 
@@ -49,7 +50,9 @@ def opened_claims(view: View) -> list[Claim]:
     determine the weights, with or without noise. One round more than a party has columns suffices,
     because weights are zero in the first. No known values are needed, and all numbers are integers.
     """
-    vectors = {(m.party, m.round): unpacked(m.values) for _, m in view.messages(OpenedVector)}
+    vectors = {
+        (m.party, m.round): unpack_integers(m.values) for _, m in view.messages(OpenedVector)
+    }
     residuals = [vectors["", k] for k in range(1 + max(r for p, r in vectors if not p))]
     ids, claims = view.own[0].ids, list[Claim]()
     active = any(local_data.y is not None for local_data in view.own)
@@ -85,7 +88,7 @@ def _target(first: Integers, view: View) -> Integers:
 def _weights(view: View, name: str, rows: int, rounds: int) -> Integers:
     """Return a party's weights at the start of every round, shape (c, rounds)."""
     gradients = tuple(m for _, m in view.messages(Gradient) if m.party == name)[:rounds]
-    blank = integers(np.zeros((rows, len(gradients[0].values)), dtype=np.int64))
+    blank = to_python_integers(np.zeros((rows, len(gradients[0].values)), dtype=np.int64))
     return np.stack(Design(name, blank, gradients).weights(view)[:rounds], axis=1)
 
 
@@ -96,11 +99,13 @@ def _own_scores(view: View, rounds: int) -> Any:
     scales = [m for _, m in view.messages(ColumnScales)]
     for local_data in view.own:
         scales_of_party = next(s for s in scales if np.array_equal(s.columns, local_data.columns))
-        design = shortened(
-            standardised(local_data.X, scales_of_party.mean, scales_of_party.scale, b), b, bounds
+        design = shorten_rows(
+            standardise_rows(local_data.X, scales_of_party.mean, scales_of_party.scale, b),
+            b,
+            bounds,
         )
         scores = design @ _weights(view, scales_of_party.party, len(design), rounds)
-        total = total + limited(scores, 2 * b, bounds)
+        total = total + clip_scores(scores, 2 * b, bounds)
     return total
 
 
@@ -138,7 +143,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     inside = np.ones(Z.shape, dtype=bool)
     if bounds is not None:
-        inside = abs(Z) < limited(np.array([1 << 200], dtype=object), 2 * b, bounds)
+        inside = abs(Z) < clip_scores(np.array([1 << 200], dtype=object), 2 * b, bounds)
     # rounds with zero weights contain no information
     inside &= np.any(W != 0, axis=0)
     X, told_in_full = np.zeros((len(Z), len(W))), 0
@@ -148,10 +153,12 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
         B = Z[np.ix_(rows, np.flatnonzero(these))].T
         solution = solve_integers(A, B, b + SCORE_BITS) if rank(A) == len(W) else None
         if solution is not None:
-            X[rows] = decoded(solution.T, b)
+            X[rows] = from_fixed_point(solution.T, b)
             told_in_full += len(rows)
         elif these.any():
-            X[rows] = np.linalg.lstsq(decoded(A, b), decoded(B, 2 * b), rcond=None)[0].T
+            X[rows] = np.linalg.lstsq(
+                from_fixed_point(A, b), from_fixed_point(B, 2 * b), rcond=None
+            )[0].T
     if bounds is None:
         return X
     is_standardised = party_scales is not None and not party_scales.declared

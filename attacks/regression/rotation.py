@@ -39,18 +39,21 @@ from fedtrees.attacks.regression.exact_algebra import (
     shortest,
 )
 from fedtrees.core.view import View
-from fedtrees.messages.fixed_point import Integers, decoded, integers, rounded, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SIGMOID_BITS,
     SIGMOIDS,
-    AverageWeights,
-    CommonScales,
-    design_of,
-    gradient_of,
-    moments,
-    standardised,
-    stepped,
+    Integers,
+    build_design,
+    column_moments,
+    compute_gradient,
+    drop_places,
+    from_fixed_point,
+    standardise_rows,
+    take_step,
+    to_python_integers,
+    unpack_integers,
 )
+from fedtrees.messages.regression import AverageWeights, CommonScales
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +92,7 @@ def reals(values: Integers, bits: int, precise: bool) -> Reals:
         Whether to use the precision of the context of gmpy2.
     """
     if not precise:
-        return decoded(values, bits)
+        return from_fixed_point(values, bits)
     flat = [gmpy2.mul_2exp(gmpy2.mpfr(int(v)), 0) / (gmpy2.mpz(1) << bits) for v in values.ravel()]
     return np.array([*flat, None], dtype=object)[:-1].reshape(values.shape)
 
@@ -120,7 +123,7 @@ def recover_rotated(view: View, read: ColumnsView, precise: bool, weights: Reals
     b = int(view.parameters["bits"])
     residuals = exact_residuals(view, read) if precise else None
     if residuals is not None:
-        target = unpacked(read.active.target)
+        target = unpack_integers(read.active.target)
         D = [reals(d, residual_bits(view), True) for d in residuals]
         batches = zip(read.batches, residuals, known_scores(view, read), strict=True)
         Z = [
@@ -196,7 +199,7 @@ def _approximate(view: View, read: ColumnsView, precise: bool) -> tuple[list[Rea
 def _scores(D: Reals, view: View, read: ColumnsView, rows: slice, precise: bool) -> Reals:
     """Return the total scores of a batch from its residuals."""
     b, link = int(view.parameters["bits"]), link_of(view)
-    answer = D + reals(unpacked(read.active.target)[rows], b, precise)[:, None]
+    answer = D + reals(unpack_integers(read.active.target)[rows], b, precise)[:, None]
     c = [number(v, precise) for v in link]
     z = (answer - c[0]) / c[1]
     # Newton's method. There is no solution beyond the turning point.
@@ -237,7 +240,7 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         return None
     logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
     rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
-    mean, _ = moments(view.own[0].X)
+    mean, _ = column_moments(view.own[0].X)
     # local columns at their mean contribute nothing to the score
     rows[:, view.own[0].columns] = mean
     for s in read.other_scales:
@@ -257,10 +260,10 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
     weights = []
     for place, (s, k) in enumerate(hidden, 1):
         column = slice(k, k + 1)
-        both = standardised(
+        both = standardise_rows(
             rows[[0, place]][:, s.columns[column]], s.mean[column], s.scale[column], b
         )
-        apart = decoded(both[1, 0] - both[0], b)[0]
+        apart = from_fixed_point(both[1, 0] - both[0], b)[0]
         weights.append((z[place] - z[0]) / apart)
     if b <= ON_THE_GRID:
         # weights are fixed-point numbers, so that rounding removes the error of the answers
@@ -439,20 +442,20 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
         values = np.column_stack(
             [local_data.X.astype(np.float64), np.asarray(local_data.y, dtype=np.float64)]
         )
-        local_designs.append(design_of(values, scales, b, p["intercept"]))
-    current: Integers = integers(np.zeros(local_designs[0][0].shape[1], dtype=np.int64))
+        local_designs.append(build_design(values, scales.mean, scales.scale, b, p["intercept"]))
+    current: Integers = to_python_integers(np.zeros(local_designs[0][0].shape[1], dtype=np.int64))
     starts, gradients = [], []
     lr, alpha = (number(str(p[name]), precise) for name in ("lr", "alpha"))
     for message in sent_averages:
         local_steps = []
         for X, y in local_designs:
-            g = gradient_of(X, y, current, b, logistic)
+            g = compute_gradient(X, y, current, b, logistic)
             local_steps.append(
-                stepped(current, g, 2 * b + SIGMOID_BITS, len(X), p["lr"], p["alpha"])
+                take_step(current, g, 2 * b + SIGMOID_BITS, len(X), p["lr"], p["alpha"])
             )
         # weights after the other client's step, in units of the average's last place
         # the adversary controls all clients except one
-        total = integers(message.weights) * (len(local_designs) + 1)
+        total = to_python_integers(message.weights) * (len(local_designs) + 1)
         other_step = total - (
             sum(local_steps[1:], local_steps[0]) << (message.bits - b) if message.bits >= b else 0
         )
@@ -462,7 +465,7 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
         start, end = reals(current, b, precise), reals(other_step, places, precise)
         starts.append(start)
         gradients.append(((1 - lr * alpha) * start - end) * rows / lr)
-        current = rounded(integers(message.weights), message.bits - b)
+        current = drop_places(to_python_integers(message.weights), message.bits - b)
     # a logistic regression has the factor of the linear Taylor term
     slope = number(SIGMOIDS[1][1], precise) if logistic else 1
     W, G = np.stack(starts, axis=1), np.stack(gradients, axis=1)

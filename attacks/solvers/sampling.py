@@ -24,6 +24,12 @@ def uniform(bits):  # type: ignore[no-untyped-def]
 
 
 @inner_kernel
+def remainder(bits, n):  # type: ignore[no-untyped-def]
+    """Return an integer drawn from 0 to n - 1, as the remainder of a draw of 53 bits."""
+    return np.int64(next_bits(bits) % np.uint64(n))
+
+
+@inner_kernel
 def below(bits, n):  # type: ignore[no-untyped-def]
     """Return an integer drawn from 0 to n - 1."""
     return np.int64(uniform(bits) * n)

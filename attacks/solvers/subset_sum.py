@@ -302,11 +302,9 @@ def _narrow(  # type: ignore[no-untyped-def]
             if c == 0 or tried[e, b] == c:
                 continue
             tried[e, b] = c
-            cand, candidate_values, large = (
-                np.empty(c, np.int64),
-                np.empty(c, np.uint64),
-                np.empty(c, np.int64),
-            )
+            cand = np.empty(c, np.int64)
+            candidate_values = np.empty(c, np.uint64)
+            large = np.empty(c, np.int64)
             k = 0
             for q in range(begin, end):
                 i = rows[q]

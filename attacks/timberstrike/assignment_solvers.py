@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.reconstruction.prior import ReachableLeaves
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import next_bits, remainder, uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 
 Floats = NDArray[np.float64]
@@ -127,9 +127,9 @@ def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  
             left[leaf[entry[i]], k] += x[entry[i], k]
     state = np.array([seed], dtype=np.uint64)
     for _ in range(moves):
-        i = np.int64(next_bits(state) % np.uint64(n))
+        i = remainder(state, n)
         old = entry[i]
-        new = offsets[i] + np.int64(next_bits(state) % np.uint64(offsets[i + 1] - offsets[i]))
+        new = offsets[i] + remainder(state, offsets[i + 1] - offsets[i])
         a, b = leaf[old], leaf[new]
         if a == b:
             continue
@@ -137,7 +137,7 @@ def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  
         # half of the proposals swap with a row now in b that can reach a
         partner, back = -1, -1
         if next_bits(state) % np.uint64(2) == 0:
-            partner = np.int64(next_bits(state) % np.uint64(n))
+            partner = remainder(state, n)
             if leaf[entry[partner]] == b:
                 back = _find(offsets, leaf, partner, a)
             if back < 0:
@@ -155,7 +155,7 @@ def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  
             else:
                 gain -= 0.5 * precision[a, k] * da * (2.0 * left[a, k] + da)
                 gain -= 0.5 * precision[b, k] * db * (2.0 * left[b, k] + db)
-        if gain < 0.0 and (greedy or np.float64(next_bits(state)) * 2.0**-53 >= np.exp(gain)):
+        if gain < 0.0 and (greedy or uniform(state) >= np.exp(gain)):
             continue
         for k in range(K):
             left[a, k] -= x[old, k]

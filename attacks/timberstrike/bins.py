@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedtrees.attacks.counts.leaf_sums import DIRICHLET_PRIOR, Counts, first_gradient
-from fedtrees.attacks.observations.boosting import BoostingObservations
+from fedtrees.attacks.counts.sum_bounds import members
+from fedtrees.attacks.observations.boosting import BoostingObservations, sums_below
 from fedtrees.attacks.observations.replay import bins_left
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.trees.binning import Cuts
@@ -118,7 +119,7 @@ def seen_of(
     assert evidence.observed.cuts is not None
     tree, cuts, hist = evidence.trees[t], evidence.observed.cuts, evidence.observed.histograms[t]
     p, h = first_gradient(evidence, t)
-    members = _members(tree, known_bins[0], cuts)
+    rows_of = dict(members(tree, cuts, known_bins[0]))
     noise = None if evidence.distortion.noise is None else evidence.distortion.noise[t]
     every = np.zeros((4, len(tree)))  # variances of nodes' sums and of their bins
     if noise is not None:
@@ -130,7 +131,7 @@ def seen_of(
         )
     sums, off = {}, {}
     for k, node in enumerate(hist.nodes.tolist()):
-        here = members[node]
+        here = rows_of[node]
         bins, totals = _rows(hist.sums[k], h), _rows(hist.totals[k], h)
         missing = totals - np.add.reduceat(bins, cuts.offsets[:-1], axis=0)
         taken = _histogram(known_bins[0][here], known_bins[1][here], cuts)
@@ -149,17 +150,6 @@ def seen_of(
 
 def _rows(gh: Floats, h: float) -> Floats:
     return np.stack([gh[..., 1] / h, gh[..., 0]], axis=-1)
-
-
-def _members(tree: Tree, bins: Ints, cuts: Cuts) -> list[NDArray[np.intp]]:
-    """Return the indices of the rows that pass each node."""
-    out = [np.arange(len(bins))] * len(tree)
-    for node in np.flatnonzero(tree.feature >= 0).tolist():  # children come after their parent
-        here = out[node]
-        b = bins[here, tree.feature[node]]
-        left = np.where(b < 0, tree.default_left[node], bins_left(tree, node, cuts)[b])
-        out[int(tree.left[node])], out[int(tree.right[node])] = here[left], here[~left]
-    return out
 
 
 def _histogram(bins: Ints, of_class: NDArray[np.bool_], cuts: Cuts) -> Floats:
@@ -467,8 +457,4 @@ def _adding_up(mean: Floats, variance: Floats, total: float) -> Floats:
 
 def _rows_per_node(tree: Tree, leaves: Counts) -> Floats:
     """Return the rows of both classes in every node, float64, shape (n_nodes, 2)."""
-    out = np.zeros((len(tree), 2))
-    out[tree.leaves] = np.stack([leaves.n0, leaves.n1], axis=1)
-    for node in np.flatnonzero(tree.feature >= 0)[::-1]:  # children come after their parent
-        out[node] = out[tree.left[node]] + out[tree.right[node]]
-    return out
+    return sums_below(tree, np.stack([leaves.n0, leaves.n1], axis=1))

@@ -17,27 +17,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient
-from fedtrees.attacks.observations.boosting import BoostingObservations, NodeHistograms, gradients
+from fedtrees.attacks.observations.boosting import BoostingObservations, gradients
 from fedtrees.attacks.observations.columns import columns_in
 from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
-from fedtrees.attacks.peeling.rows import BinnedForest, Residual, take_out
+from fedtrees.attacks.peeling.rows import (
+    BinnedForest,
+    ReadRows,
+    Residual,
+    take_out,
+    terminal_histograms,
+)
 from fedtrees.attacks.reconstruction.prior import Prior
 from fedtrees.attacks.solvers.allocation import largest_remainder
-from fedtrees.attacks.solvers.sampling import next_bits
+from fedtrees.attacks.solvers.sampling import remainder, uniform
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, from_fixed, to_fixed
 from fedtrees.trees.routing import Routes
 
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float64]
+# Bins of the rows of each block, and label and block number of every row.
+Blocks = tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]
 
 # Largest error of a sum, in units of the gradient, at which gradients still identify rows.
 MOST_SLACK = 0.02
@@ -118,74 +126,80 @@ def rows_from_histograms(
     cuts, (counts, share) = evidence.observed.cuts, of
     assert cuts is not None
     n_victims = int((counts[0].n0 + counts[0].n1).sum())
-    notes: dict[str, float] = {}
-    bins, labels = np.zeros((0, cuts.n_features), dtype=np.int32), np.zeros(0, dtype=np.int64)
     if evidence.outputs > 1:
         evidence = evidence.rounds(1)
     forest, left = binned_forest(evidence, schema.complete)
     subtracts = options.scope == "victims" and evidence.observed.own_in_bins
-    slack = slack_of(evidence)
-    # Local rows can be subtracted exactly only if the sums are nearly exact. Otherwise they are
-    # known rows of the estimate in `_likely`.
-    if subtracts and slack <= MOST_SLACK:
-        _take_out(evidence, forest, left, to_bins(cuts, local_rows.X), local_rows.y)
-    if evidence.outputs == 1 and slack <= MOST_SLACK:  # gradients identify rows
-        peeled = peel(forest, left)
-        bins, labels = peeled.bins, peeled.y
-        notes = {"peeled_rows": float(len(labels)), "checksum_failures": float(peeled.rejected)}
-    elif evidence.constant_hessian and evidence.distortion.row_law is not None:
-        marked = marked_rows(forest, left, evidence.distortion.row_law)
-        bins, labels, notes = marked.bins, marked.y, {"marked_rows": float(len(marked.y))}
+    decoded, notes = _decoded(evidence, forest, left, local_rows if subtracts else None)
 
     def values(bins: Ints) -> NDArray[np.float32]:
         return values_in(cuts, schema, bins, prior.rows.X, (prior.low, prior.high), rng)
 
-    X = values(bins)
+    X = values(decoded.bins)
     if prior.from_sketches:
-        known_values = told_values(cuts, bins, columns_in(prior.rows), schema.categorical)
+        known_values = told_values(cuts, decoded.bins, columns_in(prior.rows), schema.categorical)
         X = np.where(np.isnan(known_values), X, known_values)
-    sure = Table(X, labels)
+    sure = Table(X, decoded.y)
     # The remaining rows: bins per node and class first, then combinations of them.
     near = _sorted_by_label(prior.rows, rng)
-    start = np.searchsorted(near.y, np.arange(prior.classes + 1))
-    samples, tolerance = [], prior.tolerance(schema)
-    if slack == 0:
-        parts = _unpaired_blocks(evidence, forest, left)
+    if slack_of(evidence) == 0:
+        each = _unpaired(evidence, forest, left)
     else:
         known_rows = Table.concat([local_rows, sure]) if subtracts else sure
         declared = evidence.row_counts.n_rows is not None and evidence.share == 1
         total = n_victims - len(sure) if declared else None
         leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
-        parts = _likely(evidence, forest, known_rows, leaves, total, prior)
-    unpaired, y, block = _fewer(*parts, share)
-    none = np.zeros((0, cuts.n_features), dtype=np.int32)
+        each = _likely(evidence, forest, known_rows, leaves, total, prior)
+    unpaired, y, block = _fewer(_blocks(evidence.outputs, each), share)
     chains = options.chains_for(round(share * n_victims))
     # Without local rows and rows of the population, the prior consists of likely rows. Their
     # columns are independent, so that they contain no information about combinations.
     together = bool(len(prior.rows) and len(evidence.prior_rows(local_rows)))
     similar_rows = _similar_rows(
-        evidence, forest, prior.rows.take([]) if not together else prior.rows, y, block
+        evidence, forest, prior.rows if together else prior.rows.take([]), y, block
     )
     paired = [
         _pair_columns(part, rows, rng)
         for _ in range(chains)
         for part, rows in zip(unpaired, similar_rows, strict=True)
     ]
+    none = np.zeros((0, cuts.n_features), dtype=np.int32)
+    samples, tolerance = [], prior.tolerance(schema)
+    start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     for X in np.split(values(np.concatenate([none, *paired])), chains):
         if together and len(y):
-            _swap_towards(
-                X,
-                y,
-                block,
-                near.X,
-                start,
-                tolerance,
-                np.uint64(rng.integers(2**63)),
-            )
+            seed = np.uint64(rng.integers(2**63))
+            _swap_towards(X, y, block, near.X, start, tolerance, seed)
         samples.append(Table(X, y))
     rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
     wide = not (evidence.distortion.hides_small_bins or evidence.distortion.marks_rows)
     return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
+
+
+def _decoded(
+    evidence: BoostingObservations,
+    forest: BinnedForest,
+    left: Residual,
+    local_rows: Table | None,
+) -> tuple[ReadRows, dict[str, float]]:
+    """Decode the rows that their gradients identify, and subtract them from the sums, in place.
+
+    Local rows in the sums (`local_rows`) are subtracted first. This is possible only if the sums
+    are nearly exact. Otherwise they are known rows of the estimate in `_likely`.
+    """
+    cuts, slack = evidence.observed.cuts, slack_of(evidence)
+    assert cuts is not None
+    if local_rows is not None and slack <= MOST_SLACK:
+        _take_out(evidence, forest, left, to_bins(cuts, local_rows.X), local_rows.y)
+    if evidence.outputs == 1 and slack <= MOST_SLACK:
+        peeled = peel(forest, left)
+        notes = {"peeled_rows": len(peeled.y), "checksum_failures": peeled.rejected}
+        return peeled, {key: float(n) for key, n in notes.items()}
+    if evidence.constant_hessian and evidence.distortion.row_law is not None:
+        marked = marked_rows(forest, left, evidence.distortion.row_law)
+        return marked, {"marked_rows": float(len(marked.y))}
+    bins = np.zeros((0, cuts.n_features), dtype=np.int32)
+    return ReadRows(bins, np.zeros(0, dtype=np.int64), np.zeros(0)), {}
 
 
 def _others(evidence: BoostingObservations, counts: Sequence[Counts], sure: Table) -> list[Counts]:
@@ -256,11 +270,7 @@ def slack_of(evidence: BoostingObservations) -> float:
     """
     if evidence.distortion.hides_small_bins or evidence.constant_hessian:
         return np.inf
-    return max(float(np.max(_slack(hist))) for hist in evidence.observed.histograms or ())
-
-
-def _slack(hist: NodeHistograms) -> Floats:
-    return np.zeros(len(hist.nodes)) if hist.slack is None else hist.slack
+    return max(float(np.max(hist.errors)) for hist in evidence.observed.histograms or ())
 
 
 def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
@@ -289,23 +299,10 @@ def binned_forest(
     left : Residual
         Sums of the cells, in fixed point, from which decoded rows are subtracted.
     """
-    assert evidence.observed.histograms is not None
-    assert evidence.observed.cuts is not None
-    seen = [h.nodes for h in evidence.observed.histograms]
-    # with several outputs, the margins of the binned forest are not used
-    start = np.float32(np.ravel(evidence.base_margin)[0])
-    forest = BinnedForest.of(evidence.trees, seen, evidence.observed.cuts, start)
-    sums, totals, slack = [], [], []
-    for t, hist in enumerate(evidence.observed.histograms):
-        order = forest.terminal(t, hist.nodes)
-        sums.append(hist.sums[order])
-        totals.append(hist.totals[order])
-        slack.append(np.ldexp(_slack(hist)[order], FIXED_POINT_BITS))
-    sums, totals = (to_fixed(np.concatenate(part)) for part in (sums, totals))
-    levels = max(map(_levels, evidence.trees))
-    off = np.concatenate(slack)
-    left = Residual.of(sums, totals, forest.offsets, off, complete, levels=levels)
-    return forest, left
+    forest, sums, totals, errors = terminal_histograms(evidence)
+    levels, off = max(map(_levels, evidence.trees)), np.ldexp(errors, FIXED_POINT_BITS)
+    sums, totals = to_fixed(sums), to_fixed(totals)
+    return forest, Residual.of(sums, totals, forest.offsets, off, complete, levels=levels)
 
 
 def _levels(tree: Tree) -> int:
@@ -337,24 +334,27 @@ def _take_out(
         np.subtract.at(left.totals, cells[:, k], gh)
 
 
-def _unpaired_blocks(
-    evidence: BoostingObservations, forest: BinnedForest, left: Residual
-) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the remaining bins of the first round in blocks of one node and label.
+def _blocks(outputs: int, each: Iterator[tuple[Ints, int, int]]) -> Blocks:
+    """Collect the bins of the first round in blocks of one node and label.
 
-    Returns
-    -------
-    parts : list of int32 array, shape (m, d)
-        Bins of the m rows of each block. Every column is sorted, because it is not known which bins
-        belong to the same row.
-    labels, blocks : int64 array
-        Label and block number of every row.
+    ``each`` yields the bins of the rows of a block, int32, shape (m, d), its label and its node.
+    Every column is sorted, because it is not known which bins belong to the same row.
     """
+    blocks = [block for block in each if len(block[0])]
+    sizes = [len(part) for part, _, _ in blocks]
+    labels = np.array([label for _, label, _ in blocks], dtype=np.int64)
+    cells = np.array([cell for _, _, cell in blocks], dtype=np.int64)
+    numbers = max(outputs, 2) * cells + labels
+    return [b[0] for b in blocks], np.repeat(labels, sizes), np.repeat(numbers, sizes)
+
+
+def _unpaired(
+    evidence: BoostingObservations, forest: BinnedForest, left: Residual
+) -> Iterator[tuple[Ints, int, int]]:
+    """Yield the blocks of the remaining rows, given their exact sums."""
     offsets = forest.offsets
     d = len(offsets) - 1
-    bins: list[Ints] = []
-    labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for c in np.flatnonzero(forest.tree_of < evidence.outputs):
+    for c in np.flatnonzero(forest.tree_of < evidence.outputs).tolist():
         t = int(forest.tree_of[c])
         p, h = first_gradient(evidence, t)
         n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
@@ -363,8 +363,6 @@ def _unpaired_blocks(
         if evidence.outputs == 1:  # rows that are not of class 1 are of class 0
             groups.insert(0, (0, n - n1, int((total - total1)[0])))
         for label, count, m in groups:
-            if m == 0:
-                continue
             part = np.empty((m, d), dtype=np.int32)
             for f in range(d):
                 code = np.append(np.arange(offsets[f + 1] - offsets[f]), -1)
@@ -373,10 +371,7 @@ def _unpaired_blocks(
                 if len(values) != m:  # inexact sums: keep the number of rows of the node
                     values = np.resize(values, m) if len(values) else np.zeros(m, np.int64)
                 part[:, f] = values
-            bins.append(part)
-            labels.append(np.full(m, label))
-            blocks.append(np.full(m, max(evidence.outputs, 2) * int(c) + label))
-    return bins, np.concatenate(labels), np.concatenate(blocks)
+            yield part, label, c
 
 
 def counts_of_bins(
@@ -426,13 +421,11 @@ def _likely(
     counts: Sequence[Counts],
     total: int | None,
     prior: Prior,
-) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
-    """Return the result of `_unpaired_blocks` for inexact sums that include ``known_rows``."""
+) -> Iterator[tuple[Ints, int, int]]:
+    """Yield the most probable blocks, given inexact sums that include ``known_rows``."""
     assert evidence.observed.cuts is not None
     sizes, d = evidence.observed.cuts.n_bins, evidence.observed.cuts.n_features
     code = np.concatenate([*(np.arange(n) for n in sizes), np.full(d, -1)]).astype(np.int32)
-    parts: list[Ints] = []
-    labels, blocks = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for t, likely in enumerate(_first_trees(evidence, known_rows, counts, total, prior)):
         leaves = counts[t] if counts else likely.leaves(total)
         bins_of_node, of_feature = likely.bins(leaves), likely.seen.feature
@@ -442,20 +435,14 @@ def _likely(
             for k in range(2) if evidence.outputs == 1 else (1,):
                 at = (np.flatnonzero(of_feature == f) for f in range(d))
                 part = np.stack([np.repeat(code[a], leaf_bins[a, k]) for a in at], axis=1)
-                label = k if evidence.outputs == 1 else evidence.class_of(t)
-                if len(part):
-                    parts.append(part)
-                    labels.append(np.full(len(part), label))
-                    blocks.append(np.full(len(part), max(evidence.outputs, 2) * c + label))
-    return parts, np.concatenate(labels), np.concatenate(blocks)
+                yield part, k if evidence.outputs == 1 else evidence.class_of(t), c
 
 
-def _fewer(
-    parts: list[Ints], y: NDArray[np.int64], block: NDArray[np.int64], share: float
-) -> tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]:
+def _fewer(blocks: Blocks, share: float) -> Blocks:
     """Return a share of every block, evenly spaced in each of its sorted columns."""
+    parts, y, block = blocks
     if share == 1 or not parts:
-        return parts, y, block
+        return blocks
     sizes = np.array([len(part) for part in parts])
     n_kept = largest_remainder(share * sizes, round(share * int(sizes.sum())))
     # The columns are sorted, so that evenly spaced rows keep the distribution of each feature.
@@ -515,9 +502,9 @@ def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignor
         size[i] = size[i + 1] if block[i] == block[i + 1] else i - first[i] + 1
     size[n - 1] = n - first[n - 1]
     for _ in range(SWAPS_PER_ROW * n):
-        i = np.int64(next_bits(state) % np.uint64(n))
-        k = first[i] + np.int64(next_bits(state) % np.uint64(size[i]))
-        f = np.int64(next_bits(state) % np.uint64(d))
+        i = remainder(state, n)
+        k = first[i] + remainder(state, size[i])
+        f = remainder(state, d)
         a, b = X[i, f], X[k, f]
         if a == b:
             continue
@@ -531,7 +518,7 @@ def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignor
             at_i += weight[bad[i, r] + step]
             at_k += weight[bad[k, r] - step]
         gain = np.log(at_i) + np.log(at_k) - score[i] - score[k]
-        if gain >= 0.0 or np.float64(next_bits(state)) * 2.0**-53 < np.exp(gain):
+        if gain >= 0.0 or uniform(state) < np.exp(gain):
             for r in range(start[y[i]], start[y[i] + 1]):
                 step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
                     a, own_rows[r, f], tolerance[f]

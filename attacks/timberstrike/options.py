@@ -6,7 +6,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from fedtrees.attacks.reconstruction.prior import Ranges
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import check_known, check_positive, check_whole
 
 Solver = Literal["max-ent", "local-search", "milp"]
 Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
@@ -67,15 +67,13 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
-            value = getattr(self, name)
-            if get_origin(kind) is Literal and value not in get_args(kind):
-                raise UsageError(f"unknown {name} {value!r}{did_you_mean(value, get_args(kind))}")
-        if self.max_trees is not None and self.max_trees < 0:
-            raise UsageError(f"max_trees {self.max_trees} must be at least 0")
-        if self.chains is not None and self.chains < 1:
-            raise UsageError(f"chains {self.chains} must be at least 1")
-        if not self.time_limit > 0:
-            raise UsageError(f"time_limit {self.time_limit} must be positive (seconds)")
+            if get_origin(kind) is Literal:
+                check_known(name, getattr(self, name), get_args(kind))
+        if self.max_trees is not None:
+            check_whole("max_trees", self.max_trees, 0)
+        if self.chains is not None:
+            check_whole("chains", self.chains, 1)
+        check_positive("time_limit", self.time_limit)
 
     def chains_for(self, n: int) -> int:
         """Return the number of reconstructions to merge for n rows, so that the work is bounded.

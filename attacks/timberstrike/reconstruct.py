@@ -49,9 +49,9 @@ from fedtrees.attacks.timberstrike.histograms import (
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points, told_rows
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
 
 # With a prior, histograms are decoded only if at most half of the variation in their bins is noise.
 # Otherwise the dependence between features in the prior is worth more than the noisy values.

@@ -1,10 +1,10 @@
 """Reconstruct rows with numeric targets from trees of squared error.
 
 Every row has hessian 1, so that the counts of leaves are exact. Its first gradient is the base
-score minus its target. The target is treated as an additional column (`fedtrees.guessing.rows`),
-and every row starts in some cell of this column. Rows are then assigned to leaves so that the sums
-agree, as for classes. If the rows in histogram bins can be counted, rows are decoded from the bins
-instead (`fedtrees.attacks.peeling.regression_peeling`).
+score minus its target. The target is treated as an additional column
+(`fedtrees.blind_baselines.rows`), and every row starts in some cell of this column. Rows are then
+assigned to leaves so that the sums agree, as for classes. If the rows in histogram bins can be
+counted, rows are decoded from the bins instead (`fedtrees.attacks.peeling.regression_peeling`).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ from fedtrees.attacks.reconstruction.targets import (
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points
 from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.rows import wide
 from fedtrees.core.claims import Claim, Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.rows import wide
 
 CHAINS = 5  # number of samples of the rows behind bins
 

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from fedtrees.attacks.observations.columns import nearest
 from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes, Grid, allowed, stack_boxes
 from fedtrees.attacks.reconstruction.prior import UNIFORM_SHARE, Prior, mass_of
+from fedtrees.blind_baselines.matching import lowest_bit
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import lowest_bit
 from fedtrees.trees.jit import place
 
 MOST_CELLS = 2**21  # cells of boxes that are converted to rows at once, to limit memory

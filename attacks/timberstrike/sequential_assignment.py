@@ -12,6 +12,8 @@ about them. Its values however are part of the margins on which the victims grow
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -265,22 +267,75 @@ def _assign(
     if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
         doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
         slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
-        probability = g + (y == evidence.class_of(t))
-        by_margin = probability * (1 - probability), h * (1 - 2 * probability)
-        if evidence.targets is not None:
-            by_margin = np.ones_like(probability), np.zeros_like(probability)
+        by_margin = _by_margin(evidence, t, g, h, y)
         ridge = ridge + doubt_in_sums(reachable, doubt, by_margin, slope, len(leaves))
     x = contributions(evidence, t, sums, leaves, reachable, (g, h))
-    own_rows = options.solver == "max-ent" and len(prior.rows) > 0
-    all_leaves = reachable
-    if share is not None:
-        if own_rows:
-            boxed = lo, hi, y
-            add_own_rows(reachable, boxed, prior, sums.own_leaf, len(leaves), missing, codes)
-            own_rows = False
-        reachable, x = with_absence(reachable, x, share[first], len(leaves))
-        target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
 
+    def add_own(to: ReachableLeaves, at: NDArray[np.bool_] | slice) -> None:
+        if options.solver == "max-ent" and len(prior.rows):
+            boxed = lo[at], hi[at], y[at]
+            own_leaf = sums.own_leaf
+            add_own_rows(to, boxed, prior, own_leaf, len(leaves), missing[at], codes[at])
+
+    if share is None:
+        system = _System(reachable, x, target, ridge, size, group, add_own)
+        return _choose(system, boxes, options, rng), None
+    add_own(reachable, slice(None))
+    present, x = with_absence(reachable, x, share[first], len(leaves))
+    target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
+    chosen = _choose(_System(present, x, target, ridge, size, group), boxes, options, rng)
+    # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
+    absent = chosen == len(leaves)
+    u = rng.random(int(absent.sum()))
+    chosen[absent] = draw_leaves(reachable, shares(reachable), group[absent], u)
+    return chosen, ~absent
+
+
+def _by_margin(
+    evidence: BoostingObservations, t: int, g: Floats, h: Floats, y: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Return the derivatives of the gradient and of the hessian of each row by its margin."""
+    if evidence.targets is not None:
+        return np.ones_like(g), np.zeros_like(g)
+    probability = g + (y == evidence.class_of(t))
+    return probability * (1 - probability), h * (1 - 2 * probability)
+
+
+@dataclass(frozen=True, eq=False)
+class _System:
+    """The sums of the leaves of a tree, as equations for the leaves of groups of equal rows.
+
+    Attributes
+    ----------
+    reachable : ReachableLeaves
+        Reachable leaves of m groups.
+    x : float64 array, shape (nnz, K)
+        Contribution of one row to each equation of a leaf.
+    target, ridge : float64 array, shape (J, K)
+        Sums of the leaves, and their variances.
+    size : int array, shape (m,)
+        Number of rows of every group.
+    group : int array, shape (n,)
+        Group of every row.
+    add_own : callable, optional
+        Adds local rows to the prior of the selected groups, in place.
+    """
+
+    reachable: ReachableLeaves
+    x: Floats
+    target: Floats
+    ridge: Floats
+    size: NDArray[np.intp]
+    group: NDArray[np.intp]
+    add_own: Callable[[ReachableLeaves, NDArray[np.bool_]], None] | None = None
+
+
+def _choose(
+    system: _System, boxes: FeatureBoxes, options: Options, rng: np.random.Generator
+) -> NDArray[np.int32]:
+    """Return a leaf for every row, and append the L1 distance of the sums to the boxes."""
+    reachable, x, size, group = system.reachable, system.x, system.size, system.group
+    target = system.target
     # Rows that reach a single leaf have no choice. Their contribution is subtracted from the sums.
     free = np.diff(reachable.offsets) > 1
     fixed_entries = reachable.offsets[:-1][~free]
@@ -291,20 +346,14 @@ def _assign(
     left_over = float(np.abs(target).sum())
     if row_free.any():
         sub, x = _only(reachable, x, free)
-        if own_rows:
-            boxed = lo[free], hi[free], y[free]
-            own_arguments = (sums.own_leaf, len(leaves), missing[free], codes[free])
-            add_own_rows(sub, boxed, prior, *own_arguments)
+        if system.add_own is not None:
+            system.add_own(sub, free)
         rows = (np.cumsum(free) - 1)[group[row_free]]
-        chosen[row_free], left_over = _solve(sub, size[free], x, target, ridge, rows, options, rng)
+        chosen[row_free], left_over = _solve(
+            sub, size[free], x, target, system.ridge, rows, options, rng
+        )
     boxes.residual.append(left_over)
-    if share is None:
-        return chosen, None
-    # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
-    absent = chosen == len(leaves)
-    u = rng.random(int(absent.sum()))
-    chosen[absent] = draw_leaves(all_leaves, shares(all_leaves), group[absent], u)
-    return chosen, ~absent
+    return chosen
 
 
 def _solve(

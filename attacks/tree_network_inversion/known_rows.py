@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.tree_network_inversion.soft_trees import SoftTrees
+from fedtrees.blind_baselines.consensus import matched_consensus
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import matched_consensus
-from fedtrees.guessing.tolerance import Tolerance
 
 #: Number of draws from which a guess of known rows is combined.
 _SAMPLES = 20

@@ -17,6 +17,7 @@ from scipy.stats import beta
 
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
 from fedtrees.benchmarks.papers.tables import Table, percent
+from fedtrees.blind_baselines.clusters import own_columns_of
 from fedtrees.core.claims import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows
@@ -24,7 +25,6 @@ from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import Task, build_plan
 from fedtrees.experiments.suite import Suite
-from fedtrees.guessing.clusters import own_columns_of
 from fedtrees.metrics.labels import LabelScores
 from fedtrees.metrics.metric import Case, Metric
 from fedtrees.metrics.victims_rows import RecordMetric

@@ -40,8 +40,8 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
 )
 from fedtrees.benchmarks.papers.study import FAST, Study
 from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.blind_baselines.conditional import nearest_guesses
 from fedtrees.core.schema import Table as Rows
-from fedtrees.guessing.conditional import nearest_guesses
 from fedtrees.metrics.records import row_errors
 from fedtrees.report.figures import model, static
 

@@ -20,9 +20,9 @@ from fedtrees.attacks.forests.chain import advance
 from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, posterior, weights
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.blind_baselines.matching import assign
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
-from fedtrees.guessing.matching import assign
 from fedtrees.metrics.records import row_errors
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace

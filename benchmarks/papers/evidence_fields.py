@@ -39,7 +39,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
-from fedtrees.experiments.evaluate import make_defense, seen, with_background
+from fedtrees.experiments.evaluate import build_view, make_defense, with_background
 from fedtrees.experiments.federation import Federation, spread
 from fedtrees.experiments.plan import Setting
 from fedtrees.experiments.suite import DataRef, roles_of
@@ -203,7 +203,7 @@ def received_view(trained: Trained, threat: str, attack: str = "") -> View:
     training, federation, setting = trained
     roles = dict(setting.roles)
     case = federation.case(roles, Threat.parse(threat).principals(roles), SEED, threat, training)
-    return with_background(attack, seen(training, case), case)
+    return with_background(attack, build_view(training, case), case)
 
 
 def views_of(protocol: str) -> list[tuple[Run, str, Sequence[str]]]:

@@ -25,10 +25,10 @@ from fedtrees.attacks.gradients.published import invert_as_published
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table as TextTable
 from fedtrees.benchmarks.papers.tables import read_published
+from fedtrees.blind_baselines.guesses import Draws
+from fedtrees.blind_baselines.matching import match_cells
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data.catalogue import load
-from fedtrees.guessing.blind import Draws
-from fedtrees.guessing.matching import match_cells
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 

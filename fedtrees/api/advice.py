@@ -20,8 +20,13 @@ from fedtrees.data.layout import LAYOUTS
 from fedtrees.experiments.defaults import complete_suite, default_size
 from fedtrees.experiments.evaluate import parts_of
 from fedtrees.experiments.executor import Processes
-from fedtrees.experiments.options import BenchOptions, load_plugins, tell, unrestricted
-from fedtrees.experiments.session import Bench, default_workers, fresh_folder, reopen
+from fedtrees.experiments.options import (
+    BenchOptions,
+    describe_missing_restrictions,
+    load_plugins,
+    print_notes,
+)
+from fedtrees.experiments.session import Bench, default_workers, fresh_folder, read_suite_of_run
 from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
@@ -211,7 +216,7 @@ class Search:
         # informative than one seed of all.
         halfway = begun + _SHARE * (until - begun)
         bench = self._bench(without_dear(suite), folder)
-        tell([*bench.notes, *filter(None, [unrestricted()])])
+        print_notes([*bench.notes, *filter(None, [describe_missing_restrictions()])])
         rows, left_out = self._round(bench, self._begun(folder, suite), halfway)
         latest = {t.name: t for t in tried(rows, self.wish)}
         remaining = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
@@ -251,7 +256,7 @@ class Search:
         """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""
         if not self.options.resume:
             return False
-        if {d for g in reopen(folder).grids for d in g.data} != {
+        if {d for g in read_suite_of_run(folder).grids for d in g.data} != {
             d for g in suite.grids for d in g.data
         }:
             raise UsageError(f"--resume: {folder} is of another table; choose another --out")

@@ -18,7 +18,7 @@ import pandas as pd
 from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
 from fedtrees.core.results import COLUMNS
 from fedtrees.data.spreadsheets import with_index_columns
-from fedtrees.experiments.options import BenchOptions, tell
+from fedtrees.experiments.options import BenchOptions, print_notes
 from fedtrees.report.leakage import MARGIN
 
 if TYPE_CHECKING:
@@ -150,11 +150,11 @@ class Run:
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Split options into the selection of rows to show and the remaining options."""
-    from fedtrees.experiments.options import several
+    from fedtrees.experiments.options import parse_texts
     from fedtrees.report.results import Selection
 
     keys = ("data", "threat", "protocol")
-    chosen = Selection(*(several(options.get(key), key) for key in keys))
+    chosen = Selection(*(parse_texts(options.get(key), key) for key in keys))
     return chosen, {k: v for k, v in options.items() if k not in keys}
 
 
@@ -302,7 +302,7 @@ def bench(
             refused.callback(_remove, new)
         settings = BenchOptions(**options)
         session = settings.session()
-        tell(session.notes)
+        print_notes(session.notes)
         session.open(settings.resume)
         refused.pop_all()
     session.run()

@@ -29,6 +29,7 @@ from fedtrees.audit.exposure import TreeExposure
 from fedtrees.audit.leaf_counts import sums_of
 from fedtrees.audit.model import ModelFile
 from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
+from fedtrees.blind_baselines.guesses import blind_guesses
 from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -39,7 +40,6 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.data.dataset import Dataset
-from fedtrees.guessing.blind import blind_guesses
 from fedtrees.messages.models import public_view
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.leaf_counts import (

@@ -11,8 +11,8 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.messages.fixed_point import decoded, unpacked
-from fedtrees.messages.regression import SCORE_BOUND, EncryptedResiduals, Gradient, link_of
+from fedtrees.linear import SCORE_BOUND, from_fixed_point, link_polynomial, unpack_integers
+from fedtrees.messages.regression import EncryptedResiduals, Gradient
 from fedtrees.protocols.regression.vertical import VerticalRegression
 from fedtrees.protocols.training import Training
 from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
@@ -77,13 +77,13 @@ class RegressionCanaries(Canaries):
         if law is None:
             raise ProtocolError("nothing changes the gradients that this audit reads")
         norm, max_score = self.bounds
-        link = [float(c) for c in link_of(p.parameters, True)]
+        link = [float(c) for c in link_polynomial(p.parameters, True)]
         gradients: dict[int, list[NDArray[np.float64]]] = {}
         for message in (d.message for d in training.transcript):
             if isinstance(message, EncryptedResiduals):
                 count = message.residuals.shape[0]
             elif isinstance(message, Gradient):
-                values = decoded(unpacked(message.values), message.bits)
+                values = from_fixed_point(unpack_integers(message.values), message.bits)
                 gradients.setdefault(message.round, []).append(values[: len(rows)])
         scores, weights = np.zeros(len(rows)), np.zeros((self.parties, len(rows)))
         for _, round_gradients in sorted(gradients.items()):

@@ -7,7 +7,7 @@ import typer
 
 from fedtrees.cli.bench import Log
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, takes
+from fedtrees.cli.options import Format, Output, with_bench_options
 from fedtrees.core.errors import UsageError
 from fedtrees.core.supported import SYSTEMS, name_versions
 from fedtrees.experiments.options import BenchOptions
@@ -16,7 +16,7 @@ _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # the rate of false alarms for `--max-membership`
 
 
-@takes(
+@with_bench_options(
     "protocol", "defense", "data", "csv", "target", "task", "positive", "id", "client_column",
     "categorical", "keep", "drop", "sep", "decimal", "missing", "sheet", "partition", "clients",
     "threat", "jobs", "out", "resume", "time_limit", "data_dir", "plugin", "unprotected",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, takes
-from fedtrees.experiments.options import BenchOptions, tell
+from fedtrees.cli.options import Format, Output, with_bench_options
+from fedtrees.experiments.options import BenchOptions, print_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fedtrees.experiments.session import Bench
 
 
-@takes(*(item.name for item in fields(BenchOptions)))
+@with_bench_options(*(item.name for item in fields(BenchOptions)))
 def bench(
     *,
     dry_run: Annotated[
@@ -50,7 +50,7 @@ def bench(
     """
     options = BenchOptions(**given)
     session = options.session()
-    tell(session.notes)
+    print_notes(session.notes)
     if dry_run:
         _dry_run(session, format)
         return
@@ -73,7 +73,8 @@ def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
 def _dry_run(bench: Bench, format: Format) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
-    from fedtrees.experiments.cost_estimate import estimate, in_words
+    from fedtrees.experiments.cost_estimate import describe_estimate as in_words
+    from fedtrees.experiments.cost_estimate import estimate_cost as estimate
 
     cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
@@ -145,7 +146,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
     from rich.console import Console
 
     from fedtrees.core.errors import many
-    from fedtrees.experiments.runner import leading
+    from fedtrees.experiments.runner import leading_trainings as leading
 
     total, description = _to_compute(bench)
     console = Console(stderr=True, soft_wrap=True)

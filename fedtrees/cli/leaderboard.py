@@ -142,7 +142,11 @@ def _check(bundle: Submission, data_dir: str | None, count: int, draw: str) -> l
 
     Raises `StoreError` if a cell of its suite has no row, or a row has no cell.
     """
-    from fedtrees.experiments.recompute import absent, by_cell, differences, drawn, plan_of
+    from fedtrees.experiments.recompute import describe_missing_cells as absent
+    from fedtrees.experiments.recompute import draw_views as drawn
+    from fedtrees.experiments.recompute import find_differences as differences
+    from fedtrees.experiments.recompute import group_by_cell as by_cell
+    from fedtrees.experiments.recompute import plan_of
 
     with TemporaryDirectory() as folder:
         source, run = f"{bundle.folder}/suite.toml", Path(folder, "run")

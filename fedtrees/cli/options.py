@@ -60,7 +60,7 @@ _KINDS: dict[str, Any] = {
 }
 
 
-def option(name: str) -> Any:
+def bench_option(name: str) -> Any:
     """Return an option of a benchmark as an annotation for typer."""
     item = _BENCH[name]
     metadata = item.metadata
@@ -71,7 +71,7 @@ def option(name: str) -> Any:
     ]
 
 
-def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_bench_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds options of a benchmark to a command with ``**given``.
 
     They are inserted before the keyword-only parameters of the command.
@@ -90,7 +90,7 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         )
         added = [
             kinds(
-                name, kinds.KEYWORD_ONLY, annotation=option(name),
+                name, kinds.KEYWORD_ONLY, annotation=bench_option(name),
                 default=None if _BENCH[name].default == () else _BENCH[name].default,
             )
             for name in names
@@ -103,15 +103,15 @@ def takes(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 Output = Annotated[Format, typer.Option("--format", help="How to write the result.")]
-Plugins = option("plugin")
-Unprotected = option("unprotected")
-DataDir = option("data_dir")
-Defenses = option("defense")
-Sep = option("sep")
-Decimal = option("decimal")
-Missing = option("missing")
-Sheet = option("sheet")
-Margin = option("margin")
+Plugins = bench_option("plugin")
+Unprotected = bench_option("unprotected")
+DataDir = bench_option("data_dir")
+Defenses = bench_option("defense")
+Sep = bench_option("sep")
+Decimal = bench_option("decimal")
+Missing = bench_option("missing")
+Sheet = bench_option("sheet")
+Margin = bench_option("margin")
 Clients = Annotated[int, typer.Option(help="Number of clients.")]
 Details = Annotated[
     bool, typer.Option("--details", help="Print all tables, not only what matters most.")

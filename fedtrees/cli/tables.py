@@ -15,7 +15,7 @@ from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import DataDir, Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import UsageError, many
 from fedtrees.core.specs import joined_names
-from fedtrees.experiments.options import tell
+from fedtrees.experiments.options import print_notes
 from fedtrees.experiments.table_spec import parse_reading
 
 if TYPE_CHECKING:
@@ -63,11 +63,11 @@ def _print_columns(facts: Mapping[str, Any]) -> None:
         heads.remove("examples")
         shown = [[*line[:4], line[5]] for line in shown]
     console().print(text_table(title, heads, shown, box=None, pad_edge=False))
-    tell([*notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
+    print_notes([*notes, *(f"{c['column']}: {c['note']}" for c in columns if c["note"])])
     out = [c["column"] for c in columns if not c["used"] and c["kind"] in ("id", "date", "text")]
     if out:
         text = "fedtrees bench takes them with --keep " + shlex.quote(joined_names(out))
-        tell([f"left out unless they are asked for: {text}"])
+        print_notes([f"left out unless they are asked for: {text}"])
 
 
 def _read(table: TextTable, column: Column) -> Column:

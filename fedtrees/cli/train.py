@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, takes
+from fedtrees.cli.options import Format, Output, with_bench_options
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
@@ -20,8 +20,8 @@ from fedtrees.experiments.options import (
     check_parties,
     clients_of_table,
     load_plugins,
+    print_notes,
     reference_of,
-    tell,
 )
 from fedtrees.experiments.table_spec import TABLE_OPTIONS, parse_table_options
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fedtrees.protocols.training import Training
 
 
-@takes(*TABLE_OPTIONS, "data_dir", "plugin", "unprotected")
+@with_bench_options(*TABLE_OPTIONS, "data_dir", "plugin", "unprotected")
 def train(
     protocol: Annotated[
         str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
@@ -102,7 +102,7 @@ def train(
     federation = spread(
         dataset, spreading, protocol_instance.holder_names(clients), seed, protocol_instance.layout
     )
-    tell(dataset.notes if table else ())
+    print_notes(dataset.notes if table else ())
     if out and protocol_instance.info.model_file[0] != ENCODED_FILE[0]:
         check_features(
             dataset.schema.features, bool(protocol_instance.parameters.get("enable_categorical"))
@@ -126,7 +126,7 @@ def train(
             warnings.simplefilter("always", UserWarning)
             protocol_instance.save(training, Path(out))
         facts |= {"model": out, "notes": [str(warning.message) for warning in caught]}
-        tell(facts["notes"])
+        print_notes(facts["notes"])
     if transcript:
         try:
             training.transcript.save(Path(transcript))

@@ -31,7 +31,7 @@ _MOVES = np.array([1e-3, 0.1, 1.0, 10.0])
 
 
 @dataclass(frozen=True)
-class Changed:
+class FieldChange:
     """A field before and after a change.
 
     Attributes
@@ -48,20 +48,22 @@ class Changed:
     units: tuple[Any, bool] | None = None
 
 
-Seen = dict[Place, list[Changed]]
+FieldChanges = dict[Place, list[FieldChange]]
 
 
-def record_hooks(defense: Defense) -> tuple[Defense, Seen]:
+def record_hooks(defense: Defense) -> tuple[Defense, FieldChanges]:
     """Return the same defense with recording hooks, and the dict of their inputs and outputs."""
-    seen: Seen = defaultdict(list)
+    seen: FieldChanges = defaultdict(list)
     kind = type(defense)
     hook_names = defense.hooks & _NOTES.keys()
-    hooks = {name: _noting(getattr(kind, name), _NOTES[name], seen) for name in hook_names}
+    hooks = {name: _record_calls(getattr(kind, name), _NOTES[name], seen) for name in hook_names}
     recorder: Any = type(kind.__name__, (kind,), hooks)
     return recorder(**{f.name: getattr(defense, f.name) for f in fields(defense)}), seen  # type: ignore[arg-type]
 
 
-def _noting(hook: Callable[..., Any], note: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
+def _record_calls(
+    hook: Callable[..., Any], note: Callable[..., Any], seen: FieldChanges
+) -> Callable[..., Any]:
     """Return a hook that calls the original one and records its input and output."""
 
     def noted(self: Defense, *args: Any) -> Any:
@@ -75,7 +77,9 @@ def _noting(hook: Callable[..., Any], note: Callable[..., Any], seen: Seen) -> C
     return noted
 
 
-def _of_message(args: tuple[Message, Context], output: Message) -> Iterator[tuple[Place, Changed]]:
+def _of_message(
+    args: tuple[Message, Context], output: Message
+) -> Iterator[tuple[Place, FieldChange]]:
     """Yield the fields of a message before and after the hook ``transform_message``."""
     message = args[0]
     # These fields only define units of other fields.
@@ -85,44 +89,46 @@ def _of_message(args: tuple[Message, Context], output: Message) -> Iterator[tupl
         if isinstance(was, np.ndarray) and isinstance(now, np.ndarray):
             yield place, _numbers(message, output, f.name)
         else:
-            yield place, Changed(was, now)
+            yield place, FieldChange(was, now)
 
 
-def _numbers(message: Message, output: Message, field: str) -> Changed:
+def _numbers(message: Message, output: Message, field: str) -> FieldChange:
     """Return the numbers of a field before and after, in common units if the units changed."""
     was, now = message.numbers(field), output.numbers(field)
     units, new_units = message.unit_of(field), output.unit_of(field)
     if np.array_equal(units[0], new_units[0]):
-        return Changed(was, now, units)
-    return Changed((was / units[0]).astype(float), (now / new_units[0]).astype(float), (1.0, False))
+        return FieldChange(was, now, units)
+    return FieldChange(
+        (was / units[0]).astype(float), (now / new_units[0]).astype(float), (1.0, False)
+    )
 
 
 def _of_examples(
     args: tuple[ExampleStage, NDArray[Any], Context], output: NDArray[Any]
-) -> Iterator[tuple[Place, Changed]]:
+) -> Iterator[tuple[Place, FieldChange]]:
     """Yield the gradients, labels or rows before and after the hook ``transform_examples``."""
     stage, was = args[0], args[1]
     if stage.kind != "gradients":
         yield (
             (stage.kind, "y" if stage.kind == "labels" else "rows"),
-            Changed(was, output, (1, True)),
+            FieldChange(was, output, (1, True)),
         )
         return
     for k, (name, bits) in enumerate(zip("gh", stage.bits, strict=True)):
         units = (np.ldexp(1.0, bits), True)
-        yield (stage.kind, name), Changed(was[..., k], output[..., k], units)
+        yield (stage.kind, name), FieldChange(was[..., k], output[..., k], units)
 
 
-def _single_field(site: str, field: str) -> Callable[..., Iterator[tuple[Place, Changed]]]:
+def _single_field(site: str, field: str) -> Callable[..., Iterator[tuple[Place, FieldChange]]]:
     """Return a function that yields the argument and the result of a hook as one field."""
 
-    def note(args: tuple[Any, ...], output: Any) -> Iterator[tuple[Place, Changed]]:
-        yield (site, field), Changed(args[0], output, (1.0, False))
+    def note(args: tuple[Any, ...], output: Any) -> Iterator[tuple[Place, FieldChange]]:
+        yield (site, field), FieldChange(args[0], output, (1.0, False))
 
     return note
 
 
-_NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
+_NOTES: dict[str, Callable[..., Iterator[tuple[Place, FieldChange]]]] = {
     "transform_message": _of_message,
     "transform_examples": _of_examples,
     "transform_answer": _single_field("answers", "scores"),
@@ -132,7 +138,9 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, Changed]]]] = {
 }
 
 
-def pair_with_exact_run(laws: Mapping[Place, Change], run: Transcript, exact: Transcript) -> Seen:
+def pair_with_exact_run(
+    laws: Mapping[Place, Change], run: Transcript, exact: Transcript
+) -> FieldChanges:
     """Pair each stated field of a protocol's messages with its value in a run without noise.
 
     Parameters
@@ -142,7 +150,7 @@ def pair_with_exact_run(laws: Mapping[Place, Change], run: Transcript, exact: Tr
     run, exact : Transcript
         Transcripts of the same training with and without noise.
     """
-    seen: Seen = defaultdict(list)
+    seen: FieldChanges = defaultdict(list)
     pairs = zip(_with_places(run), _with_places(exact), strict=True)
     for (noisy, bits), (message, before) in pairs:
         for kind, field in laws:
@@ -150,11 +158,11 @@ def pair_with_exact_run(laws: Mapping[Place, Change], run: Transcript, exact: Tr
             # Fields without a stated law are not compared.
             if type(noisy) is kind and isinstance(sent, np.ndarray):
                 true_value = message.numbers(field) / _unit(message, field, before)
-                changed = Changed(
+                changed = FieldChange(
                     true_value, noisy.numbers(field) / _unit(noisy, field, bits), (1.0, False)
                 )
                 if sent.dtype.kind in "iu" and not bits:
-                    changed = Changed(message.numbers(field), noisy.numbers(field), (1.0, True))
+                    changed = FieldChange(message.numbers(field), noisy.numbers(field), (1.0, True))
                 seen[kind, field].append(changed)
     return seen
 
@@ -183,7 +191,7 @@ def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
 
 
 def find_departures(
-    laws: Mapping[Place, Change], seen: Seen, parties: int
+    laws: Mapping[Place, Change], seen: FieldChanges, parties: int
 ) -> Iterator[tuple[str, str | None]]:
     """Yield each field that was changed or has a stated law, and the contradiction or None.
 
@@ -202,10 +210,13 @@ def find_departures(
         law = laws.get(place)
         if law is None:
             if changed:
-                yield name, "it is changed, and nothing is stated of it"
+                yield name, "the field is changed, and no channel is stated for it"
         elif isinstance(law, Removal):
             remaining = [c for c in records if not _is_removed(c.after, law, c.units)]
-            yield name, f"{len(remaining)} of {len(records)} are still there" if remaining else None
+            yield (
+                name,
+                f"{len(remaining)} of {len(records)} were not removed" if remaining else None,
+            )
         elif isinstance(law, Channel):
             yield name, _find_contradiction(law, [c for c in records if c.before is not None])
         elif isinstance(law, Share):
@@ -217,7 +228,7 @@ def find_departures(
 
 
 def find_expansions(
-    nonexpansive: Collection[Site], laws: Mapping[Place, Change], seen: Seen
+    nonexpansive: Collection[Site], laws: Mapping[Place, Change], seen: FieldChanges
 ) -> Iterator[tuple[str, str]]:
     """Yield each field that a defense claims not to expand, with the contradiction or "".
 
@@ -240,14 +251,14 @@ def find_expansions(
         changed = [c for c in records if not equal(c.before, c.after)]
         if not changed:
             continue
-        contradiction = "no channel is stated of what it does"
+        contradiction = "no channel is stated for this field"
         if isinstance(law, Channel):
             cells = not isinstance(place[0], str)  # for rows, every number is compared separately
             contradiction = next(filter(None, (_find_stretch(law, c, cells) for c in changed)), "")
         yield _field_name(place), contradiction
 
 
-def _find_stretch(law: Channel, change: Changed, cells: bool) -> str:
+def _find_stretch(law: Channel, change: FieldChange, cells: bool) -> str:
     """Describe two nearby cells whose distance a channel increases, "" if there are none."""
     units, integers = change.units or (1.0, False)
     here, x = law.within(units, integers), np.asarray(change.before)
@@ -277,14 +288,14 @@ def _is_removed(value: Any, law: Removal, units: tuple[Any, bool] | None) -> boo
     return bool((np.asarray(value) == law.constant * (units or (1.0, True))[0]).all())
 
 
-def _sum_over_parties(records: list[Changed], parties: int) -> Iterator[Changed]:
+def _sum_over_parties(records: list[FieldChange], parties: int) -> Iterator[FieldChange]:
     """Yield the sums over all parties, whose replies follow one another."""
     for at in range(0, len(records) - parties + 1, parties):
         part = records[at : at + parties]
-        yield Changed(sum(c.before for c in part), sum(c.after for c in part), part[0].units)
+        yield FieldChange(sum(c.before for c in part), sum(c.after for c in part), part[0].units)
 
 
-def _find_contradiction(law: Channel, changes: list[Changed]) -> str | None:
+def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
     """Describe the contradiction between a channel and the recorded changes, None if there is none.
 
     Each change must have a positive probability under the channel. For random channels, the errors
@@ -304,11 +315,12 @@ def _find_contradiction(law: Channel, changes: list[Changed]) -> str | None:
         if not integers:
             x, y = x.astype(np.float64), y.astype(np.float64)
         if x.shape != y.shape:
-            return "its shape changes: that is no channel"
+            return "the shape of the field changes, which no channel can describe"
         # The channel states an interval that must contain the true value.
         low, high = here.bounds(y)
         if not ((low <= x) & (x <= high)).all():
-            return f"{_first(x, y, (low <= x) & (x <= high))} is not in the box of what is sent"
+            number = _first(x, y, (low <= x) & (x <= high))
+            return f"{number} is outside of the interval that the channel states for it"
         if integers and here.deterministic and not np.array_equal(again := here.send(x), y):
             return f"{_first(x, y, again == y)}, which is not what the channel sends"
         x, y = (part.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)[:_MOST] for part in (x, y))
@@ -318,9 +330,9 @@ def _find_contradiction(law: Channel, changes: list[Changed]) -> str | None:
         shifted = here.log_likelihood(y + _SHIFT, x + _SHIFT) if here.additive else None
         log_likelihood = here.log_likelihood(y, x)
         if np.isneginf(log_likelihood).any():
-            return "what is sent has no probability"
+            return "the sent value has probability 0 under the channel"
         if shifted is not None and not np.allclose(shifted, log_likelihood, atol=1e-6):
-            return "it is called additive, and its law depends on what is true"
+            return "the channel is declared as additive, but depends on the true value"
         unit = np.ravel(units)[-1]
         residuals.append(np.ravel(y - x) / unit)
         simulated.append(np.ravel(drawn - x) / unit)
@@ -334,7 +346,7 @@ def _find_contradiction(law: Channel, changes: list[Changed]) -> str | None:
     ):
         chance = ks_2samp(np.concatenate(a), np.concatenate(b)).pvalue
         if chance < _CHANCE:
-            return f"{quantity} are not spread as those of the channel (chance {chance:.1g})"
+            return f"{quantity} are not distributed as those of the channel (p-value {chance:.1g})"
     return None
 
 

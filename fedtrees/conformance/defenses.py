@@ -10,7 +10,12 @@ from typing import Any
 from fedtrees.bounds.ceilings import pool_types, splits
 from fedtrees.bounds.tables import TinyTables
 from fedtrees.bounds.views import Tiny, views
-from fedtrees.conformance.channel_check import Seen, find_departures, find_expansions, record_hooks
+from fedtrees.conformance.channel_check import (
+    FieldChanges,
+    find_departures,
+    find_expansions,
+    record_hooks,
+)
 from fedtrees.conformance.samples import (
     Finding,
     carries_nothing,
@@ -113,7 +118,7 @@ def _messages_without_defense(name: str, kind: type[Protocol]) -> tuple[Message,
     return tuple(d.message for d in sample_training(protocol)[0].transcript)
 
 
-def _states(defense: Defense, run: Training, seen: Seen, name: str) -> Iterator[Finding]:
+def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> Iterator[Finding]:
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
     laws = dict(defense.channels(run.schema, run.protocol.parameters))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.conformance.channel_check import Seen, find_departures, pair_with_exact_run
+from fedtrees.conformance.channel_check import FieldChanges, find_departures, pair_with_exact_run
 from fedtrees.conformance.leak_search import find_foreign_rows
 from fedtrees.conformance.samples import (
     Finding,
@@ -124,7 +124,7 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     many_releases = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
     noisy, exact = (replace(variant, **many_releases) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
-    laws, seen = stated_channels(noisy, schema, parties), Seen()
+    laws, seen = stated_channels(noisy, schema, parties), FieldChanges()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
         for place, differences in pair_with_exact_run(

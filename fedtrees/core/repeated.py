@@ -32,7 +32,7 @@ T = TypeVar("T")
 Computation = Callable[[Table, Schema, np.random.Generator], T]
 #: Number of results that are kept. A result can have several megabytes.
 MOST_KEPT = 24
-_MODULES = "fedtrees.guessing."  # modules whose functions may be computed for an attack
+_MODULES = "fedtrees.blind_baselines."  # modules whose functions may be computed for an attack
 _MARK = "__computed_once__"
 
 

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from fedtrees.blind_baselines.rows import row_budget
 from fedtrees.core.local_data import rows_of
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import Plan, Task
-from fedtrees.guessing.rows import wanted
 from fedtrees.protocols.compatibility import Data, fit
 
 
@@ -92,7 +92,7 @@ class Estimate:
     unmeasured: tuple[str, ...] = ()
 
 
-def estimate(plan: Plan, tasks: list[Task], workers: int, data_dir: str | None) -> Estimate:
+def estimate_cost(plan: Plan, tasks: list[Task], workers: int, data_dir: str | None) -> Estimate:
     """Estimate the cost of the tasks of a plan, with an error of about a factor of two.
 
     Parameters
@@ -140,7 +140,7 @@ def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> floa
     if task.stage == "blind":
         n_colluding = _count_colluding(task.threat, task)
         law = BLIND_WITH_ROWS if n_colluding else BLIND_WITHOUT
-        return law.of(wanted(round(rows - n_colluding * rows_per_party)) * columns)
+        return law.of(row_budget(round(rows - n_colluding * rows_per_party)) * columns)
     if task.stage == "reference":
         return TRAINING + TRAINING_PER_MILLION * millions * _trees(task.protocol)
     if task.is_training:
@@ -152,7 +152,7 @@ def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> floa
     if not fits or (listed is None and not task.attack.params):
         return PER_SKIP
     n_colluding, trees = _count_colluding(task.threat, task), _trees(task.protocol)
-    guessed = wanted(round(rows - n_colluding * rows_per_party)) * columns
+    guessed = row_budget(round(rows - n_colluding * rows_per_party)) * columns
     law = listed or OTHER_ATTACK
     # The part of the cost that grows with the table is due to local rows of the adversary.
     if not n_colluding:
@@ -180,7 +180,7 @@ def _unmeasured_names(task: Task) -> Iterator[str]:
         yield from {part.name for part in task.defense.parts} & SLOW_DEFENSES
 
 
-def in_words(estimate: Estimate, workers: int) -> str:
+def describe_estimate(estimate: Estimate, workers: int) -> str:
     """Write the estimate in one line."""
     many = "1 process" if workers == 1 else f"{workers} processes"
     text = (

@@ -26,7 +26,7 @@ from fedtrees.experiments.environment import (
     missing_extras,
     missing_modules,
 )
-from fedtrees.experiments.evaluate import parts_of, seen
+from fedtrees.experiments.evaluate import build_view, parts_of
 from fedtrees.experiments.federation import federation_of, load_dataset
 from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.preview import limit_size, preview
@@ -451,7 +451,7 @@ class _SuiteCompletion:
             self.trainings[task] = preview(task, federation, self.time_limit)
         training = self.trainings[task]
         case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
-        return fit(attack=attack, data=Data(federation.schema, view=seen(training, case)))
+        return fit(attack=attack, data=Data(federation.schema, view=build_view(training, case)))
 
 
 def _changes_only_answers(part: Any) -> bool:

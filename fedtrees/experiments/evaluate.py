@@ -236,7 +236,7 @@ def evaluate_attack(
         If the guess is invalid (`score_guess`).
     """
     case = _make_case(task, federation, training)
-    view = seen(training, case)
+    view = build_view(training, case)
     reason = before(task.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
@@ -260,7 +260,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
 
     The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = applying(contenders(), training, _make_case(task, federation, training))
+    reasons = check_attacks(contenders(), training, _make_case(task, federation, training))
     rows = [
         {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
@@ -268,7 +268,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
     return TaskResult(rows, {**task_columns(task), **training_columns(training)})
 
 
-def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
+def check_attacks(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
     """Return for each attack with its default parameters whether it applies to the view of a case.
 
     Parameters
@@ -285,11 +285,11 @@ def applying(names: Sequence[str], training: Training, case: Case) -> dict[str, 
     reasons : dict of str to Reason
         By the name of the attack. `FITS` if it applies.
     """
-    data = replace(_describe_case(case), view=seen(training, case))
+    data = replace(_describe_case(case), view=build_view(training, case))
     return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
 
 
-def seen(training: Training, case: Case) -> View:
+def build_view(training: Training, case: Case) -> View:
     """Return the view of the principals of a case.
 
     Raises `Unfit` if the principals together can decrypt a protected value (`view_of`).

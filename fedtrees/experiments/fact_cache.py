@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtrees.core.errors import StoreError
+from fedtrees.core.errors import INSTALL, StoreError
 from fedtrees.core.files import write_whole
 from fedtrees.core.registry import register
 from fedtrees.core.source import package_digest
@@ -61,9 +61,10 @@ def recall(question: Any, compute: Callable[[], Any]) -> Any:
 
 def _digest(question: Any) -> str:
     """Return the name of an entry: a digest of the question and the installation."""
-    from fedtrees.experiments.environment import library_versions
+    from fedtrees.experiments.environment import library_versions, missing_modules
 
-    known = [package_digest(), platform.python_version(), library_versions(), question]
+    libraries = [library_versions(), missing_modules([*INSTALL])]
+    known = [package_digest(), platform.python_version(), libraries, question]
     return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
 
 

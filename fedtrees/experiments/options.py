@@ -178,7 +178,8 @@ class BenchOptions:
         options.
         """
         from fedtrees.experiments.defaults import complete_suite, describe_defaults
-        from fedtrees.experiments.session import fresh_folder, reopen
+        from fedtrees.experiments.session import fresh_folder
+        from fedtrees.experiments.session import read_suite_of_run as reopen
         from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 
         begun, note = reopen(Path(self.out)) if self.resume else None, ""
@@ -208,7 +209,7 @@ class BenchOptions:
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
         bench = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
-        tell([note for note in (note, unrestricted()) if note])
+        print_notes([note for note in (note, describe_missing_restrictions()) if note])
         return bench
 
 
@@ -226,10 +227,10 @@ def _read(name: str, value: Any, default: Any) -> Any:
         return text
     if name == "clients":
         return (value,) if isinstance(value, int) else tuple(value)
-    return several(value, name)
+    return parse_texts(value, name)
 
 
-def several(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
+def parse_texts(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
     """Return the values of an option that accepts one text or several.
 
     Raises `UsageError` if the value is neither. `name` is the name of the option in the message.
@@ -312,7 +313,7 @@ def load_plugins(
     return tuple(files or ())
 
 
-def unrestricted() -> str:
+def describe_missing_restrictions() -> str:
     """Return a warning if this system cannot restrict attacks, "" if it can."""
     from fedtrees.isolation.sandbox import call_numbers as numbers
     from fedtrees.isolation.sandbox import landlock_version as version
@@ -326,7 +327,7 @@ def unrestricted() -> str:
     )
 
 
-def tell(notes: Sequence[str]) -> None:
+def print_notes(notes: Sequence[str]) -> None:
     """Print notes on stderr, each in a paragraph that fits the terminal."""
     width = max(40, shutil.get_terminal_size().columns)
     for note in notes:

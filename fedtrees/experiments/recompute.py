@@ -47,7 +47,7 @@ _NUMBERS = ("value", "blind", "population", "n", "error")
 _TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
 
 
-def by_cell(records: Iterable[Record]) -> CellRows:
+def group_by_cell(records: Iterable[Record]) -> CellRows:
     """TrainingGroup rows by the name of their cell."""
     cells = defaultdict(list)
     for record in records:
@@ -118,7 +118,7 @@ def _trainings(grid: Grid) -> int:
     return math.prod(len({str(item) for item in axis}) for axis in axes)
 
 
-def absent(bench: Bench, cell_rows: CellRows) -> str:
+def describe_missing_cells(bench: Bench, cell_rows: CellRows) -> str:
     """Describe cells without a row, rows without a cell, and duplicate rows.
 
     The text is empty if every cell of the plan has its rows exactly once.
@@ -143,7 +143,7 @@ def absent(bench: Bench, cell_rows: CellRows) -> str:
     )
 
 
-def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
+def draw_views(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
     """Draw views at random, each with one of the attacks that ran on it.
 
     Views whose attacks were all skipped can also be drawn, because a forger may claim that no
@@ -178,7 +178,7 @@ def drawn(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View
     return chosen
 
 
-def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
+def find_differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
     """Compute views again, and yield the differences between the results and the rows.
 
     All references and blind guesses of the same federations are also computed again.
@@ -211,10 +211,10 @@ def differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Ite
         records = computed.setdefault(_place(cell), (cell, []))[1]
         records += csv.DictReader(io.StringIO(text))
     for place, (cell, records) in computed.items():
-        yield from _differing(cell, records, cell_rows[place])
+        yield from _compare_cell(cell, records, cell_rows[place])
 
 
-def _differing(
+def _compare_cell(
     cell: Task, computed: Sequence[Record], submitted: Sequence[Record]
 ) -> Iterator[str]:
     """Yield the computed rows that agree with no submitted row, and the reverse."""
@@ -228,7 +228,7 @@ def _differing(
         computed_rows[_row_name(record)].append(record)
     for record in filter(results.is_result, computed):
         candidates = submitted_rows[_row_name(record)]
-        unlike = [list(_unlike(record, other, tolerance)) for other in candidates]
+        unlike = [list(_compare_rows(record, other, tolerance)) for other in candidates]
         if not unlike:
             yield f"{name}: {record['metric']} is missing"
         elif all(unlike):
@@ -240,7 +240,9 @@ def _differing(
     # all.
     if cell.stage == "blind":
         for record in filter(results.is_result, submitted):
-            unlike = [list(_unlike(r, record, tolerance)) for r in computed_rows[_row_name(record)]]
+            unlike = [
+                list(_compare_rows(r, record, tolerance)) for r in computed_rows[_row_name(record)]
+            ]
             if unlike and all(unlike):
                 yield f"{name}: {record['metric']} {'; '.join(unlike[0])}"
 
@@ -251,7 +253,7 @@ def _row_name(record: Record) -> tuple[str, ...]:
     return (*(record[n] for n in ("metric", "part", "attack", "attack_params")), baseline)
 
 
-def _unlike(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
+def _compare_rows(computed: Record, submitted: Record, tolerance: float) -> Iterator[str]:
     """Yield the differences between a computed and a submitted row."""
     for name in _NUMBERS:
         expected, entry = computed[name], submitted[name]

@@ -83,7 +83,7 @@ class Job:
         return [Job(tasks, step=True, keep=tasks is not groups[-1]) for tasks in groups]
 
 
-def leading(plan: Plan) -> set[Task]:
+def leading_trainings(plan: Plan) -> set[Task]:
     """Return the trainings of the first protocol that a first verdict is based on.
 
     For every federation of the first protocol of a plan, these are the undefended training and the
@@ -228,7 +228,7 @@ class Runner:
         """
         seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
         baselines, groups = self.jobs(plan, seeds[:1])
-        lead = leading(plan)
+        lead = leading_trainings(plan)
         settings = {train.setting for train in lead}
         return (
             [job for job in baselines if job.tasks[0].setting in settings],

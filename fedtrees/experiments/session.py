@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from fedtrees.blind_baselines.matching import MOST_COLUMNS
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, StoreError, UsageError, many
 from fedtrees.core.files import parse_json, read_listed, write_listed
@@ -38,7 +39,6 @@ from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
-from fedtrees.guessing.matching import MOST_COLUMNS
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
@@ -98,8 +98,8 @@ class Bench:
         refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
         check_settings(self.plan, self.data_dir, self.suite.time_limit)
-        self.notes += tuple(small_sizes(self.plan, self.data_dir))
-        self.notes += tuple(limits(self.plan, self.data_dir))
+        self.notes += tuple(describe_small_tables(self.plan, self.data_dir))
+        self.notes += tuple(describe_attack_limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         limits_of_cells = (self.suite.time_limit, self.memory)
         options = (self.data_dir, self.plugins, *limits_of_cells, register.unprotected)
@@ -258,7 +258,7 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
                 )
 
 
-def small_sizes(todo: Plan, data_dir: str | None) -> list[str]:
+def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     """Return notes on the user's tables and clients that are too small for some metrics.
 
     Tables of the catalogue are not checked. A note is returned if there are fewer than
@@ -340,7 +340,7 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
         federation.case(roles, principals, cell.setting.seed, cell.threat)
 
 
-def limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
+def describe_attack_limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
     """Yield a note for every attack that is not run on a table, with the reason.
 
     For example, some attacks have a largest number of rows. Each attack and table is named once.
@@ -411,7 +411,7 @@ def fresh_folder(root: Path, suite: str) -> Path:
     return next(path for name in names if not (path := root / f"{suite}{name}").exists())
 
 
-def reopen(folder: Path) -> Suite:
+def read_suite_of_run(folder: Path) -> Suite:
     """Return the suite of an existing run.
 
     If ``suite.toml`` is missing or was changed, it is restored from the copy in

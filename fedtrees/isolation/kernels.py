@@ -26,7 +26,7 @@ from typing import Any
 MOST_ORDER = 4096  # bytes of a request for a kernel
 _ASKED = (
     "fedtrees.attacks.",
-    "fedtrees.guessing.",
+    "fedtrees.blind_baselines.",
     "fedtrees.trees.",
 )  # packages that contain the kernels of attacks
 

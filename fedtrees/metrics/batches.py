@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
+from fedtrees.blind_baselines.matching import match_cells
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.claims import BatchRows, Claim
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Table
-from fedtrees.guessing.matching import match_cells
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
 
 # Blind batches are enlarged in steps of this many rows, so that fewer sizes must be computed.

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.rows import decimal_step, part_centres, round_to_step
 from fedtrees.core.claims import Claim, ColumnValues
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema
-from fedtrees.guessing.rows import middles, rounded_to, step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 Values = tuple[NDArray[Any], NDArray[np.int64]]
@@ -98,7 +98,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         - ``own-values``: all values of the adversary's columns, if it has no complete rows.
 
         The blind adversary is granted the number of cells of every column and its precision, to
-        which the rounded guesses are rounded (`fedtrees.guessing.rows`).
+        which the rounded guesses are rounded (`fedtrees.blind_baselines.rows`).
         """
         view = case.blind_view()
         adversary_rows, separate_columns = (
@@ -109,7 +109,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
 
         def evenly(f: int, n: int, step: float) -> NDArray[np.float32]:
             low, high = features[f].declared_range or (0.0, 1.0)
-            return rounded_to(low + middles(n) * (high - low), step)
+            return round_to_step(low + part_centres(n) * (high - low), step)
 
         guesses: dict[str, Sequence[Claim]] = {
             "declared": _claim_scaled(truth, _declared_values(case.schema)),
@@ -123,7 +123,9 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
 
             def take_quantiles(f: int, n: int, step: float) -> NDArray[np.float32]:
                 some = present[f].astype(np.float64)
-                return rounded_to(np.quantile(some, middles(n)), step) if len(some) else some
+                return (
+                    round_to_step(np.quantile(some, part_centres(n)), step) if len(some) else some
+                )
 
             guesses["rounded-quantiles"] = _claim_values(truth, take_quantiles)
         elif separate_columns:
@@ -195,7 +197,7 @@ def _claim_values(
     claims: list[Claim] = []
     for (owner, f), (values, counts) in truth.columns.items():
         # The precision is computed from the true values, which the blind adversary is granted.
-        step = step_of(values.astype(np.float64))
+        step = decimal_step(values.astype(np.float64))
         cells = guess(f, int(counts.sum()), step).astype(np.float32) + np.float32(0)
         distinct, copies = np.unique(cells, return_counts=True)
         claims.append(ColumnValues(owner, f, distinct, copies, False))

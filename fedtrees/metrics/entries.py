@@ -10,16 +10,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.conditional import predict_columns
 from fedtrees.core.claims import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
-from fedtrees.guessing.entries import predict_columns
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.imputer import imputed
 
 #: Largest error of an exact value and of a close value, in standard deviations of the column. The
-#: second is that of the reconstruction accuracy (`fedtrees.guessing.tolerance.SIGMA_SHARE`).
+#: second is that of the reconstruction accuracy (`fedtrees.blind_baselines.rows.SIGMA_SHARE`).
 FOUND, CLOSE = 1e-6, 0.319
 
 
@@ -127,8 +127,9 @@ class EntriesMetric(Metric[VictimsEntries]):
         The constants are the mean, the median, the mode, and the centre of the interval with most
         values, whose half width is the tolerance `CLOSE`. The blind adversary is granted them,
         although it would have to estimate them. If the threat model declares known values, they are
-        extrapolated by regression on local columns (`fedtrees.guessing.entries`). If it declares a
-        sensitive attribute, ``imputed`` predicts it from local rows (`fedtrees.trees.imputer`).
+        extrapolated by regression on local columns (`fedtrees.blind_baselines.conditional`). If it
+        declares a sensitive attribute, ``imputed`` predicts it from local rows
+        (`fedtrees.trees.imputer`).
         """
         guesses: dict[str, Sequence[Claim]] = {
             "means": _claims(truth, truth.mean),

@@ -18,6 +18,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.guesses import DRAWS, blind_guesses
+from fedtrees.blind_baselines.rows import range_of
 from fedtrees.core.claims import Claim
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -30,8 +32,6 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
-from fedtrees.guessing.blind import DRAWS, blind_guesses
-from fedtrees.guessing.rows import range_of
 from fedtrees.isolation.process import attacks
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.known_entries import all_but, draw_known_values, of_every_row
@@ -323,7 +323,7 @@ class Case:
         return None if self.background is None else replace(self, told_others=True)
 
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
-        """Return the blind guesses of n rows, by name (`fedtrees.guessing.blind.blind_guesses`).
+        """Return the blind guesses of n rows, by name (`blind_guesses`).
 
         If the principals have no complete rows, they are granted the number of the victims' rows of
         each class, or the mean and the standard deviation of a numeric target. These figures are

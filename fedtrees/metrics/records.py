@@ -1,8 +1,8 @@
 """Scores of reconstructed rows, errors of rows, and scores of rows that are returned as certain.
 
 The metrics of `fedtrees.metrics.victims_rows` use them. Matching is implemented in
-`fedtrees.guessing.matching` and tolerances in `fedtrees.guessing.tolerance`. The errors of rows of
-categorical tables (mean, worst row, inliers and outliers) follow Gorgé et al. (2026), who
+`fedtrees.blind_baselines.matching` and tolerances in `fedtrees.blind_baselines.rows`. The errors of
+rows of categorical tables (mean, worst row, inliers and outliers) follow Gorgé et al. (2026), who
 reconstruct binary tables from random forests.
 """
 
@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, did_you_mean
-from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import (
+from fedtrees.blind_baselines.matching import (
     assign,
     assign_most_exact,
     graded_costs,
     matched_accuracy,
     mismatch_counts,
 )
-from fedtrees.guessing.tolerance import Tolerance
+from fedtrees.blind_baselines.rows import Tolerance
+from fedtrees.core.errors import DataError, did_you_mean
+from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.binning import Cuts, bin_rows
 
 #: A row is close if at least this share of its columns agrees.

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import matched_accuracy, mismatch_counts
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.records import sorted_rows
 
 #: Number of fresh samples that the guess is compared with (Gorgé et al. 2026, Appendix D).

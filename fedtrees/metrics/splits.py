@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.rows import most_similar_column
 from fedtrees.core.claims import Claim, ColumnRanks, CutWindows
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.statistics import middle_ranks
-from fedtrees.guessing.rows import likest
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.cut_points import local_sketch, merge_sketches
@@ -72,7 +72,9 @@ def orders_of_own(
     for name, local_data in _parts_with_columns(case).items():
         # Missing values are ranked at the mean of their column.
         ranks = [middle_ranks(np.nan_to_num(x, nan=np.nanmean(x))) for x in local_data.X.T]
-        similar = {key: likest(case.schema, local_data.columns, key[1]) for key in keys}
+        similar = {
+            key: most_similar_column(case.schema, local_data.columns, key[1]) for key in keys
+        }
         orders[f"names-of-{name}"] = {
             key: restricted((local_data.ids, ranks[position]), key)
             for key, position in similar.items()

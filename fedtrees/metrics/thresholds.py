@@ -17,13 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.conditional import NearRows
+from fedtrees.blind_baselines.rows import decimal_step
 from fedtrees.core.claims import Branches, Claim, Thresholds
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema
-from fedtrees.guessing.conditional import NearRows
-from fedtrees.guessing.rows import step_of
 from fedtrees.metrics.metric import Case, Metric, Score
 
 #: Largest error of a correct threshold, in standard deviations of the column.
@@ -52,7 +52,7 @@ class VictimsSplits:
     width : mapping of int to float
         Width of the declared range of a column, else of the range of its values.
     step : mapping of int to float
-        Precision of a column (`fedtrees.guessing.rows.step_of`).
+        Precision of a column (`fedtrees.blind_baselines.rows.decimal_step`).
     schema : Schema
         Declared ranges.
     """
@@ -113,7 +113,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                     float(np.nanmin(x)),
                     float(np.nanmax(x)),
                 )
-                width[column], step[column] = high - low, step_of(x)
+                width[column], step[column] = high - low, decimal_step(x)
         return VictimsSplits(splits, tolerance, width, step, case.schema) if splits else None
 
     def refuses(self, claims: Sequence[Thresholds], case: Case) -> str | None:

@@ -16,15 +16,14 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.conditional import insert_known_values, nearest_guesses
+from fedtrees.blind_baselines.rows import MOST_ROWS, Tolerance, row_budget, take_evenly
 from fedtrees.core.claims import Claim, EveryRecord, Records
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.conditional import insert_known_values, nearest_guesses
-from fedtrees.guessing.rows import MOST_ROWS, spaced, wanted
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import inliers, row_errors, score_records, score_returned_rows
 from fedtrees.metrics.specificity import nearest_row, specificity
@@ -95,7 +94,7 @@ class VictimsRows:
     @property
     def guessed(self) -> int:
         """Number of guessed rows that are scored if the attack is not certain of its rows."""
-        return wanted(self.n_rows)
+        return row_budget(self.n_rows)
 
     @staticmethod
     def draw(rows: Table, case: Case) -> VictimsRows:
@@ -154,10 +153,10 @@ class RecordMetric(Metric[VictimsRows]):
     the best blind guess before they are scored, so that such an attack is not at a disadvantage.
 
     If the victims have more than `MOST_SCORED` rows, a sample of them is scored (``scored_rows``).
-    Attack and blind baseline then guess the number of rows in `fedtrees.guessing.rows`, and an
-    attack adds all rows that it is certain of. Because fewer true rows compete for the guesses, the
-    reconstruction accuracy and the share of close rows are higher than for the complete table, and
-    so is the blind baseline. Reports widen confidence intervals by the standard errors.
+    Attack and blind baseline then guess the number of rows in `fedtrees.blind_baselines.rows`, and
+    an attack adds all rows that it is certain of. Because fewer true rows compete for the guesses,
+    the reconstruction accuracy and the share of close rows are higher than for the complete table,
+    and so is the blind baseline. Reports widen confidence intervals by the standard errors.
 
     Columns that the threat model declares known are correct in every blind guess. ``row_error`` and
     the further errors exclude them (Gorgé et al. 2026).
@@ -207,7 +206,7 @@ class RecordMetric(Metric[VictimsRows]):
         return truth.n_rows
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
-        """Return the guesses of `fedtrees.guessing.blind`, and claims of blind attacks."""
+        """Return the guesses of `fedtrees.blind_baselines.guesses`, and claims of blind attacks."""
         rng, first_victim = case.blind_rng(), next(iter(case.victims.values()))
         # The guesses depend on the principals (or on the population), the number of rows and the
         # seed.
@@ -234,7 +233,7 @@ class RecordMetric(Metric[VictimsRows]):
         claim = claims[0]
         if claim.confidence is None:
             is_complete = truth.guessed == truth.n_rows
-            table = claim.table if is_complete else spaced(claim.table, truth.guessed)
+            table = claim.table if is_complete else take_evenly(claim.table, truth.guessed)
             return claims if table is claim.table else [Records(table)]
         scaled_missing = truth.guessed * (truth.n_rows - len(claim.table))
         # The share of missing rows times the number of guessed rows, rounded up with integers, so
@@ -384,7 +383,7 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     ) -> dict[str, float]:
         """Return the scores of the best single sample of the blind adversary."""
         rng = case.streams.child("blind").rng("returned-rows")
-        guesses = case.blind_rows(wanted(self.counted(truth)), rng, draws=1)
+        guesses = case.blind_rows(row_budget(self.counted(truth)), rng, draws=1)
         scored = [
             score_returned_rows(g, truth.rows_by_victim, truth.cuts) for g in guesses.values()
         ]
@@ -457,9 +456,9 @@ class EveryRecordMetric(Metric[Everybody]):
         name = max(named, key=lambda n: len(truth.local_data[n]))
         rows = claim.table.take(np.array(claim.owner) == name)
         owner_table = truth.local_data[name].table
-        rng, n = truth.case.streams.child("blind").rng("owners"), wanted(len(owner_table))
+        rng, n = truth.case.streams.child("blind").rng("owners"), row_budget(len(owner_table))
         guesses = truth.case.blind_rows(n, rng)
-        guessed_rows = spaced(rows, n) if n < len(owner_table) else rows
+        guessed_rows = take_evenly(rows, n) if n < len(owner_table) else rows
         sample = _scored_sample(owner_table, truth.case)
         baseline = max(score_records(g, sample, schema, limit=n).ra for g in guesses.values())
         return [

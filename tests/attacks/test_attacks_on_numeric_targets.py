@@ -20,15 +20,14 @@ from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.attacks.reconstruction.targets import Moments, moments_of, targets_of, with_targets
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.blind_baselines.guesses import blind_guesses
+from fedtrees.blind_baselines.rows import Tolerance, wide
 from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.guessing.blind import blind_guesses
-from fedtrees.guessing.rows import wide
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.compatibility import Data, fits

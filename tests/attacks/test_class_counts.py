@@ -13,14 +13,14 @@ from fedtrees.attacks.forest_gibbs.forests import FlatForest, TargetForest, read
 from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.supports import SURE, least_support
+from fedtrees.blind_baselines.recipes import agreement
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.errors import UsageError
 from fedtrees.core.reasons import Reason
 from fedtrees.crypto.primitives import ExposureError, TooFewPartiesError
 from fedtrees.defenses.rounding import LeafRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import SplitOnly
-from fedtrees.guessing.recipes import agreement
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.forests.local_forests import LocalForests
 from fedtrees.trees.forest.random_forest import ClassTree, shares

@@ -24,10 +24,10 @@ from fedtrees.attacks.forests.posterior import (
 )
 from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.blind_baselines.matching import assign, mismatch_counts
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.data.catalogue import load
-from fedtrees.guessing.matching import assign, mismatch_counts
 from fedtrees.privacy.mechanisms import permute_and_flip
 from fedtrees.trees.forest.random_decision import RandomSplits
 

@@ -55,8 +55,8 @@ def test_counts_of_every_class_agree_over_its_trees():
 @pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
 def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
-    monkeypatch.setattr("fedtrees.guessing.rows.MOST_ROWS", 200)
-    monkeypatch.setattr("fedtrees.guessing.rows.GUESSED", 140)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", 200)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", 140)
     assert share_of(len(strong.victims)) == 0.5
     rng = np.random.default_rng(0)
     evidence = strong.evidence(level)
@@ -72,8 +72,8 @@ def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
 
 @pytest.mark.long
 def test_joint_reconstructs_as_many(strong, monkeypatch):
-    monkeypatch.setattr("fedtrees.guessing.rows.MOST_ROWS", 200)
-    monkeypatch.setattr("fedtrees.guessing.rows.GUESSED", 140)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", 200)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", 140)
     options = joint.Options(chains=1, moves=20, samples=2)
     rng = np.random.default_rng(0)
     found = joint.reconstruct(strong.evidence(), strong.own, strong.schema, options, rng)

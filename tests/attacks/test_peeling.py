@@ -159,7 +159,7 @@ def test_it_says_where_it_does_not_apply():
     summed = view_in("fedtree-hist" + small, "server", defense="secure-sum")
     assert attack.inapplicable(summed) is None
     client = view_in("fedtree-hist" + small, "client-1")
-    assert "no gradient histograms" in str(attack.inapplicable(client))
+    assert "neither gradient histograms" in str(attack.inapplicable(client))
     assert attack.inapplicable(view_in("nvflare-hist" + small, "client-1")) is None
     for odd in ("subsample=0.5", "early_stopping_rounds=1", "reg_alpha=1.0"):
         run = view_in(f"fedtree-hist[trees=1,max_depth=2,{odd}]", "server")

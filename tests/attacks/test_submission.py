@@ -22,6 +22,8 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
 )
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.sample_from_boxes import points
+from fedtrees.blind_baselines.guesses import Draws, blind_guesses
+from fedtrees.blind_baselines.recipes import COPIES, Recipe, agreement, best_recipe
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
@@ -30,8 +32,6 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
-from fedtrees.guessing.blind import Draws, blind_guesses
-from fedtrees.guessing.recipes import COPIES, Recipe, agreement, best_recipe
 from fedtrees.metrics.records import score_records
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

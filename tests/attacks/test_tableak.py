@@ -23,6 +23,7 @@ from fedtrees.attacks.gradients.observed import (
 from fedtrees.attacks.gradients.posterior import RowGradients, explain_gradient
 from fedtrees.attacks.gradients.search import Matching
 from fedtrees.attacks.gradients.second_layer_solve import rows_by_units, rows_of_steps
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import BatchRows
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
@@ -30,7 +31,6 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.streams import Streams
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers

@@ -249,7 +249,7 @@ def test_one_victim_is_found(points):
 def test_options_name_the_wrong_value():
     with pytest.raises(UsageError, match="max-ent"):
         Options(solver="max-end")
-    with pytest.raises(UsageError, match="chains 0"):
+    with pytest.raises(UsageError, match="chains=0"):
         Options(chains=0)
-    with pytest.raises(UsageError, match="max_trees -1"):
+    with pytest.raises(UsageError, match="max_trees=-1"):
         Options(max_trees=-1)

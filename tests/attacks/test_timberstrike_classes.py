@@ -17,10 +17,10 @@ from fedtrees.attacks.joint import reconstruct as joint
 from fedtrees.attacks.joint.attack import Joint
 from fedtrees.attacks.timberstrike import Options, reconstruct
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.blind_baselines.guesses import blind_guesses
 from fedtrees.core.claims import LeafCounts
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.guessing.blind import blind_guesses
 
 LEVELS = ("values", "statistics", "histograms")
 QUICK = Options(chains=2)

@@ -25,7 +25,7 @@ from result_rows import read_rows
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.session import Bench, read_suite_of_run
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
 
@@ -163,7 +163,7 @@ class Study:
     def look(self, run):
         """Note what a reader of a disturbed run finds amiss; return its finished cells."""
         try:
-            reopen(run)
+            read_suite_of_run(run)
             if (run / "rows.csv").exists():
                 load_rows(run)
         except UsageError:

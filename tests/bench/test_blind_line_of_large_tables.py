@@ -36,8 +36,8 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     case = federation.case(roles, principals, 0, cell.threat, training)
     victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
     assert victims > GUESSED + 30
-    monkeypatch.setattr("fedtrees.guessing.rows.MOST_ROWS", victims - 1)
-    monkeypatch.setattr("fedtrees.guessing.rows.GUESSED", GUESSED)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", victims - 1)
+    monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", GUESSED)
     blind = blind_baseline(evaluate_blind(todo.blind[0], federation).rows)
     view = view_of(training, principals, federation.local_data)
     guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))

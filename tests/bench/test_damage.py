@@ -16,7 +16,7 @@ import fedtrees.experiments.runner as runner
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
 from fedtrees.core.files import write_listed
 from fedtrees.experiments import store
-from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.session import Bench, read_suite_of_run
 from fedtrees.experiments.suite import CHANGED, Suite
 from fedtrees.report.page import write_report
 from fedtrees.report.results import load_rows, read_json
@@ -129,7 +129,7 @@ def test_a_changed_file_is_named_and_never_shown(copy, whole, name):
     read = {
         "rows.csv": load_rows,
         "SHA256SUMS": load_rows,
-        "suite.toml": reopen,
+        "suite.toml": read_suite_of_run,
         "environment.json": lambda run: read_json(run, name),
         "disclosure.json": lambda run: read_json(run, name),
     }[name]
@@ -142,7 +142,7 @@ def test_a_changed_file_is_named_and_never_shown(copy, whole, name):
             assert "SHA256SUMS" in said
             refused += 1
         elif name == "suite.toml":  # made again from the copy of it
-            assert shown == reopen(whole)
+            assert shown == read_suite_of_run(whole)
             assert (copy / name).read_bytes() == content
             refused += 1
         else:  # a line of the list that speaks of another file
@@ -153,14 +153,14 @@ def test_a_changed_file_is_named_and_never_shown(copy, whole, name):
 
 def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, whole):
     (copy / "suite.toml").unlink()
-    assert reopen(copy) == reopen(whole)
+    assert read_suite_of_run(copy) == read_suite_of_run(whole)
     for name in ("suite.toml", "environment.json"):
         (copy / name).write_bytes(b"x" + (copy / name).read_bytes())
     with pytest.raises(StoreError, match=r"suite.toml' is not what was written"):
-        reopen(copy)
+        read_suite_of_run(copy)
     (copy / "suite.toml").unlink()
     with pytest.raises(UsageError, match="contains no run to resume"):
-        reopen(copy)
+        read_suite_of_run(copy)
 
 
 @pytest.mark.parametrize("written", [0, 1])
@@ -177,7 +177,7 @@ def test_a_run_killed_while_its_folder_is_made_is_begun_again(tmp_path, monkeypa
         with pytest.raises(KeyboardInterrupt):
             bench.open(resume=False)
     bench.open(resume=bool(names))
-    assert reopen(bench.folder).grids == bench.suite.grids
+    assert read_suite_of_run(bench.folder).grids == bench.suite.grids
 
 
 def test_a_run_that_found_no_room_is_finished_when_there_is_some(tmp_path, whole):
@@ -211,7 +211,7 @@ def test_the_table_is_made_again_from_its_cells(copy, whole):
 
 def test_without_the_list_files_are_taken_as_they_are(copy, whole):
     (copy / "SHA256SUMS").unlink()
-    assert reopen(copy) == reopen(whole)
+    assert read_suite_of_run(copy) == read_suite_of_run(whole)
     (copy / "disclosure.json").write_text("[" * 100_000)
     with pytest.raises(StoreError, match="nested too deep"):
         read_json(copy, "disclosure.json")

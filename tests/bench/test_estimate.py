@@ -8,7 +8,7 @@ from present import here
 from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
-from fedtrees.experiments.cost_estimate import START, estimate, memory
+from fedtrees.experiments.cost_estimate import START, estimate_cost, memory
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 
@@ -45,7 +45,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
     }[which]
     for name in ("to compile", "measured"):
         bench = _bench(tmp_path / name, **options, attacks=["timberstrike"])
-        found = estimate(bench.plan, list(bench.plan.tasks()), 1, None)
+        found = estimate_cost(bench.plan, list(bench.plan.tasks()), 1, None)
         begun = time.process_time()
         bench.run()
     seconds = time.process_time() - begun + _attack_seconds(bench.folder)
@@ -56,7 +56,7 @@ def test_a_run_takes_what_was_estimated(which, table, tmp_path):
 def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, tmp_path):
     def cost(name, done=0, **options):
         bench = _bench(tmp_path / name, data=[table], attacks=["timberstrike"], **options)
-        return estimate(bench.plan, list(bench.plan.tasks())[done:], 1, None)
+        return estimate_cost(bench.plan, list(bench.plan.tasks())[done:], 1, None)
 
     small = cost("small", protocols=["fedtree-hist[trees=5]"])
     assert cost("deep", protocols=["fedtree-hist[trees=20]"]).cpu_seconds > small.cpu_seconds

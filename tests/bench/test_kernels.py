@@ -9,17 +9,17 @@ import pytest
 from numba.core import types
 
 from fedtrees.attacks.labels.graph_methods import _lloyd
+from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.guessing.consensus import matched_consensus
 from fedtrees.isolation import child, kernels, sandbox
 from fedtrees.isolation.process import AttackProcess
 from fedtrees.protocols.views import view_of
 
 LOADED = """
-from fedtrees.guessing import consensus
+from fedtrees.blind_baselines import consensus
 from fedtrees.isolation import kernels
 kernels.prepare()
 before = len(consensus._consensus.signatures)

@@ -8,6 +8,7 @@ import pytest
 from isolation import registry_as_it_was
 from result_rows import read_rows
 
+from fedtrees.blind_baselines.clusters import METHODS
 from fedtrees.cli.main import main
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import ProtocolError, UsageError
@@ -20,7 +21,6 @@ from fedtrees.core.threat import Threat
 from fedtrees.data import layout
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import blind_baseline, score_guess
-from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.leaf_counts import true_leaf_counts
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train

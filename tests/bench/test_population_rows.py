@@ -20,10 +20,10 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import (
     blind_baseline,
+    build_view,
     evaluate_blind,
     make_defense,
     score_guess,
-    seen,
     with_background,
 )
 from fedtrees.experiments.federation import federation_of
@@ -57,7 +57,7 @@ def case_of(threat, **options):
     roles = dict(setting.roles)
     principals = Threat.parse(threat).principals(roles)
     case = federation.case(roles, principals, setting.seed, threat, training)
-    return case, seen(training, case)
+    return case, build_view(training, case)
 
 
 def same(one, other):

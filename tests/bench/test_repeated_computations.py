@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.timberstrike.attack import TimberStrike
+from fedtrees.blind_baselines import recipes
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.claims import Records
 from fedtrees.core.errors import ProtocolError
@@ -11,7 +12,6 @@ from fedtrees.core.registry import register
 from fedtrees.core.repeated import MOST_KEPT, Computed
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.guessing import pools
 from fedtrees.isolation import transfer
 from fedtrees.isolation.process import AttackProcess
 from fedtrees.protocols.views import view_of
@@ -28,7 +28,7 @@ def view_under(defense):
 
 def request_of(view, seed=0):
     state = np.random.default_rng(seed).bit_generator.state
-    name = "fedtrees.guessing.pools:_recipe_and_pool"
+    name = "fedtrees.blind_baselines.recipes:_recipe_and_pool"
     return {"compute": name, "rows": view.rows, "schema": view.schema, "state": dict(state)}
 
 
@@ -58,7 +58,7 @@ def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypa
         calls.append(len(rows))
         return 0.1, "bootstrap+consensus", "", rows.take(rng.permutation(len(rows)))
 
-    monkeypatch.setattr(pools._recipe_and_pool, "__computed_once__", counting)
+    monkeypatch.setattr(recipes._recipe_and_pool, "__computed_once__", counting)
     view, computed = view_under("none"), Computed()
     first, again = (computed.reply(request_of(view)) for _ in range(2))
     assert len(calls) == 1
@@ -75,7 +75,13 @@ def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypa
 
 
 @pytest.mark.parametrize(
-    "name", ["os:system", "fedtrees.guessing.blind:blind_guesses", "fedtrees.guessing.no:thing", 5]
+    "name",
+    [
+        "os:system",
+        "fedtrees.blind_baselines.guesses:blind_guesses",
+        "fedtrees.blind_baselines.no:thing",
+        5,
+    ],
 )
 def test_only_marked_functions_are_computed_for_attacks(name):
     with pytest.raises(ProtocolError):

@@ -22,7 +22,7 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments import executor, runner
 from fedtrees.experiments.federation import load_dataset
 from fedtrees.experiments.plan import FederationConfig, Provenance, Task, build_plan
-from fedtrees.experiments.session import Bench, reopen
+from fedtrees.experiments.session import Bench, read_suite_of_run
 from fedtrees.experiments.store import Store
 from fedtrees.experiments.suite import DataRef, Suite
 
@@ -200,7 +200,7 @@ def test_a_finished_run_computes_nothing_again(finished):
     assert not any(b.remaining())
     assert b.run() == Counter()
     assert {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()} == before
-    assert reopen(finished).to_toml() == b.suite.to_toml()
+    assert read_suite_of_run(finished).to_toml() == b.suite.to_toml()
 
 
 @pytest.mark.long

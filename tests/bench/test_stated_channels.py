@@ -34,12 +34,12 @@ class Coarse(Defense):
 
 ROUNDING = "Rounding(0.2)"
 WRONG = {
-    "step": ("Rounding(0.1)", ROUNDING, "is not in the box of what is sent"),
-    "coarser": ("Rounding(0.4)", ROUNDING, "is not in the box of what is sent"),
-    "additive": ("Additive(0.2)", ROUNDING, "it is called additive, and its law depends"),
-    "missing": (None, ROUNDING, "it is changed, and nothing is stated of it"),
-    "scale": ("Laplace(1.0)", "Laplace(0.8)", "are not spread as those of the channel"),
-    "noise": ("Laplace(1.0)", ROUNDING, "are not spread as those of the channel"),
+    "step": ("Rounding(0.1)", ROUNDING, "is outside of the interval"),
+    "coarser": ("Rounding(0.4)", ROUNDING, "is outside of the interval"),
+    "additive": ("Additive(0.2)", ROUNDING, "the channel is declared as additive"),
+    "missing": (None, ROUNDING, "the field is changed, and no channel is stated"),
+    "scale": ("Laplace(1.0)", "Laplace(0.8)", "are not distributed as those of the channel"),
+    "noise": ("Laplace(1.0)", ROUNDING, "are not distributed as those of the channel"),
 }
 
 

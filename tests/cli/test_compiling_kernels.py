@@ -31,7 +31,7 @@ def test_nothing_is_said_where_all_kernels_are_stored(tmp_path, monkeypatch):
 
 def test_the_folders_of_all_kernels_are_watched():
     from fedtrees.attacks.joint import sampler
-    from fedtrees.guessing import consensus
+    from fedtrees.blind_baselines import consensus
 
     folders = kernels.cache_folders()
     for module in (sampler, consensus):

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tables import SCHEMA, random_table
 
+from fedtrees.blind_baselines.guesses import CONSTANTS, SKEWED, blind_guesses
 from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
-from fedtrees.guessing.blind import CONSTANTS, SKEWED, blind_guesses
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tables import SCHEMA, random_table
 
+from fedtrees.blind_baselines.consensus import best_value, matched_consensus
 from fedtrees.core.schema import Table
-from fedtrees.guessing.consensus import best_value, matched_consensus
 from fedtrees.metrics.records import score_records
 
 

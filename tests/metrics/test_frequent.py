@@ -1,7 +1,7 @@
 import numpy as np
 
+from fedtrees.blind_baselines.imputation import frequent_rows
 from fedtrees.core.schema import Table
-from fedtrees.guessing.frequent import frequent_rows
 
 WIDTH = np.array([0.5, 0.0, 0.0])
 

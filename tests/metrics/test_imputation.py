@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_tables import SCHEMA, random_table
 
+from fedtrees.blind_baselines.imputation import DONORS, REDRAWN, ChainedEquations
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.guessing.imputation import DONORS, REDRAWN, ChainedEquations
 
 
 @settings(max_examples=20, deadline=None)

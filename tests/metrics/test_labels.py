@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.attacks.blind_labels import ClusterOwnColumns
+from fedtrees.blind_baselines.clusters import METHODS
 from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
@@ -13,7 +14,6 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.layout import columns_of
 from fedtrees.experiments.evaluate import score_guess
-from fedtrees.guessing.clusters import METHODS
 from fedtrees.metrics.labels import LabelScores, TrueLabels
 from fedtrees.metrics.metric import Case
 

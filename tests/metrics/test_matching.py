@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from fedtrees.core.errors import DataError
-from fedtrees.guessing import matching
-from fedtrees.guessing.matching import (
+from fedtrees.blind_baselines import matching
+from fedtrees.blind_baselines.matching import (
     assign,
     assign_most_exact,
     graded_costs,
     mismatch_counts,
 )
+from fedtrees.core.errors import DataError
 
 
 def total(cost, pair):

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from small_tables import SCHEMA, random_table
 
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import client_names
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.data import Partition, load
 from fedtrees.experiments.federation import spread
-from fedtrees.guessing.tolerance import Tolerance
 from fedtrees.metrics import victims_rows
 from fedtrees.metrics.records import gower_distance, score_records, sorted_rows
 from fedtrees.metrics.victims_rows import RecordMetric

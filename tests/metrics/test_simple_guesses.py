@@ -10,6 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from fedtrees.blind_baselines.rows import decimal_step, part_centres, round_to_step
 from fedtrees.core.claims import (
     BinClassCounts,
     ClassShares,
@@ -28,7 +29,6 @@ from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
-from fedtrees.guessing.rows import middles, rounded_to, step_of
 from fedtrees.protocols.training import train
 
 TABLES = ("wine", "breast-cancer[rows=150]")
@@ -76,7 +76,7 @@ def values(case, truth):
     def claims(guess):
         made = []
         for (owner, f), (there, counts) in truth.columns.items():
-            n, step = int(counts.sum()), step_of(there.astype(np.float64))
+            n, step = int(counts.sum()), decimal_step(there.astype(np.float64))
             cells = np.unique(np.asarray(guess(f, n, step), np.float32), return_counts=True)
             made.append(ColumnValues(owner, f, *cells, False))
         return made
@@ -84,7 +84,7 @@ def values(case, truth):
     found = {
         "zeros": claims(lambda f, n, step: np.zeros(n)),
         "ones": claims(lambda f, n, step: np.ones(n)),
-        "steps": claims(lambda f, n, step: rounded_to(middles(n), step)),
+        "steps": claims(lambda f, n, step: round_to_step(part_centres(n), step)),
         "repeated steps": claims(lambda f, n, step: np.arange(n) // 3 * step),
     }
     if own is not None:
@@ -96,9 +96,9 @@ def values(case, truth):
 
         found |= {
             "every step of the own range": claims(every_step),
-            "quantiles": claims(lambda f, n, step: np.quantile(X[:, f], middles(n))),
+            "quantiles": claims(lambda f, n, step: np.quantile(X[:, f], part_centres(n))),
             "rounded quantiles": claims(
-                lambda f, n, step: rounded_to(np.quantile(X[:, f], middles(n)), step)
+                lambda f, n, step: round_to_step(np.quantile(X[:, f], part_centres(n)), step)
             ),
             "own values repeated": claims(lambda f, n, step: np.resize(X[:, f], n)),
             "own mode": claims(lambda f, n, step: np.full(n, _mode(X[:, f]))),

@@ -7,12 +7,12 @@ import pytest
 from columns import dealt, table_of
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
+from fedtrees.blind_baselines.rows import decimal_step
 from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.streams import Streams
-from fedtrees.guessing.rows import step_of
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.thresholds import ThresholdsMetric, TrueSplit, VictimsSplits
 from fedtrees.protocols.training import train
@@ -68,7 +68,7 @@ def test_quantiles_at_the_precision_of_the_column_are_part_of_the_baseline(off, 
     metric, feature = ThresholdsMetric(), Feature("whole", low=0, high=40)
     splits = {(0, k): TrueSplit(0, 4.0 * k + 2 + off, 10) for k in range(10)}
     truth = VictimsSplits(
-        splits, {0: 1e-4}, {0: 40.0}, {0: step_of(X[:, 0])}, Schema((feature,), "y")
+        splits, {0: 1e-4}, {0: 40.0}, {0: decimal_step(X[:, 0])}, Schema((feature,), "y")
     )
     case = Case(held, {"passive": "passive"}, (), truth.schema, Streams(0))
     made = metric.blind(case, truth)

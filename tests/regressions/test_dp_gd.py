@@ -10,16 +10,17 @@ from regression_runs import by_columns, inverted, table, trained
 
 from fedtrees.core.errors import UsageError
 from fedtrees.defenses.dp_gd import DPGradientDescent
-from fedtrees.messages.fixed_point import decoded, integers, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SCORE_BOUND,
     SIGMOIDS,
-    ColumnScales,
-    Gradient,
+    clip_scores,
+    from_fixed_point,
     largest_residual,
-    limited,
-    shortened,
+    shorten_rows,
+    to_python_integers,
+    unpack_integers,
 )
+from fedtrees.messages.regression import ColumnScales, Gradient
 
 
 def federation(rows, seed=0, classes=True):
@@ -32,7 +33,11 @@ def federation(rows, seed=0, classes=True):
 def opened(run, round):
     """Return what was opened of a round, party by party."""
     found = (d.message for d in run.transcript if isinstance(d.message, Gradient))
-    return {m.party: decoded(unpacked(m.values), m.bits) for m in found if m.round == round}
+    return {
+        m.party: from_fixed_point(unpack_integers(m.values), m.bits)
+        for m in found
+        if m.round == round
+    }
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,12 +48,12 @@ def test_no_row_brings_more_to_a_gradient_than_is_accounted_for(seed, degree, pa
     bounds = (float(rng.choice([0.3, 1.0, 2.5])), SCORE_BOUND / parties)
     z, rows = 0, []
     for _ in range(parties):
-        design = integers(np.rint(size * rng.normal(size=(5, 3)) * 2**b))
-        kept = shortened(design, b, bounds)
-        scores = kept @ integers(np.rint(3 * rng.normal(size=3) * 2**b))
-        z = z + decoded(limited(scores, 2 * b, bounds), 2 * b)
-        rows.append(decoded(kept, b))
-        short = np.linalg.norm(decoded(design, b), axis=1) < bounds[0] * (1 - 1e-9)
+        design = to_python_integers(np.rint(size * rng.normal(size=(5, 3)) * 2**b))
+        kept = shorten_rows(design, b, bounds)
+        scores = kept @ to_python_integers(np.rint(3 * rng.normal(size=3) * 2**b))
+        z = z + from_fixed_point(clip_scores(scores, 2 * b, bounds), 2 * b)
+        rows.append(from_fixed_point(kept, b))
+        short = np.linalg.norm(from_fixed_point(design, b), axis=1) < bounds[0] * (1 - 1e-9)
         assert (kept[short] == design[short]).all()
     residual = sum(float(c) * z**k for k, c in enumerate(link)) - rng.integers(0, 2, 5)
     for X in rows:

@@ -20,7 +20,14 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.data.layout import columns_of
-from fedtrees.messages.fixed_point import decoded, encoded, integers, packed, rounded, unpacked
+from fedtrees.linear import (
+    drop_places,
+    from_fixed_point,
+    pack_integers,
+    to_fixed_point,
+    to_python_integers,
+    unpack_integers,
+)
 from fedtrees.protocols.views import view_of
 
 ATTACK = register.make("attack", Spec("regression-inversion"))
@@ -34,10 +41,10 @@ def unknown(n):
 @given(seed=st.integers(0, 10**6), m=st.integers(1, 7), more=st.integers(0, 3))
 def test_whole_number_systems_are_solved_exactly_however_badly_conditioned(seed, m, more):
     rng = np.random.default_rng(seed)
-    A = integers(rng.integers(-9, 9, (m + more, m))) * (1 << 60) + integers(
+    A = to_python_integers(rng.integers(-9, 9, (m + more, m))) * (1 << 60) + to_python_integers(
         rng.integers(-3, 3, (m + more, m))
     )
-    X = integers(rng.integers(-(10**9), 10**9, (m, 2)))
+    X = to_python_integers(rng.integers(-(10**9), 10**9, (m, 2)))
     found = solve_integers(A, A @ X, 40)
     if rank(A) < m:
         assert found is None
@@ -53,11 +60,13 @@ def test_whole_number_systems_are_solved_exactly_however_badly_conditioned(seed,
 @given(seed=st.integers(0, 10**6))
 def test_numbers_of_any_length_survive_their_bytes(seed):
     rng = np.random.default_rng(seed)
-    values = integers(rng.integers(-(2**62), 2**62, (3, 2))) * (1 << int(rng.integers(0, 99)))
-    assert (unpacked(packed(values)) == values).all()
+    values = to_python_integers(rng.integers(-(2**62), 2**62, (3, 2))) * (
+        1 << int(rng.integers(0, 99))
+    )
+    assert (unpack_integers(pack_integers(values)) == values).all()
     x = rng.normal(size=4)
-    assert np.array_equal(decoded(encoded(x, 120), 120), x)
-    assert rounded(integers([5, -5, 7]), 1).tolist() == [3, -2, 4]
+    assert np.array_equal(from_fixed_point(to_fixed_point(x, 120), 120), x)
+    assert drop_places(to_python_integers([5, -5, 7]), 1).tolist() == [3, -2, 4]
 
 
 @settings(max_examples=5, deadline=None)

@@ -15,9 +15,16 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
-from fedtrees.messages.fixed_point import decoded, integers, rounded
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SIGMOID_BITS,
+    build_design,
+    compute_gradient,
+    drop_places,
+    from_fixed_point,
+    take_step,
+    to_python_integers,
+)
+from fedtrees.messages.regression import (
     AverageWeights,
     CommonScales,
     LocalWeights,
@@ -25,9 +32,6 @@ from fedtrees.messages.regression import (
     MomentsRequest,
     RegressionWeights,
     WeightsRequest,
-    design_of,
-    gradient_of,
-    stepped,
 )
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
@@ -144,8 +148,10 @@ class RegressionClient(Party):
         values = columns_of(self.data, bool(self.schema.classes))
         if self.schema.classes:
             values[:, -1] = self.data.y
-        self.design, self.target = design_of(values, message, p.bits, p.intercept)
-        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        self.design, self.target = build_design(
+            values, message.mean, message.scale, p.bits, p.intercept
+        )
+        self.weights = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
         self.logistic = p.kind_for(self.schema) == "logistic"
 
     @handles(WeightsRequest, round="in order, each once, after the average of the round before")
@@ -155,9 +161,9 @@ class RegressionClient(Party):
             refuse(message, "round", "the scales, or the average of the round before, are missing")
         self.steps.take(message, "round")
         p = self.params
-        gradient = gradient_of(self.design, self.target, self.weights, p.bits, self.logistic)
+        gradient = compute_gradient(self.design, self.target, self.weights, p.bits, self.logistic)
         places = 2 * p.bits + SIGMOID_BITS
-        local_weights = stepped(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
+        local_weights = take_step(self.weights, gradient, places, len(self.design), p.lr, p.alpha)
         # Larger weights could overflow the int64 sum over all clients.
         if any(abs(w) >= 1 << (p.bits + 10) for w in local_weights):
             raise ProtocolError(
@@ -180,7 +186,9 @@ class RegressionClient(Party):
             refuse(message, "bits", f"binary places are 0 to {self.params.bits}")
         self.averages.take(message, "round")
         # A defense may send the average with fewer binary places than agreed.
-        self.weights = rounded(integers(message.weights), message.bits - self.params.bits)
+        self.weights = drop_places(
+            to_python_integers(message.weights), message.bits - self.params.bits
+        )
 
 
 class AveragingServer(Coordinator):
@@ -202,11 +210,13 @@ class AveragingServer(Coordinator):
             total = net.request_sum("client", WeightsRequest(round), why=why)
             count = len(net.members("client"))
             # Division with rounding to the nearest integer, halves up.
-            mean = integers([(2 * w + count) // (2 * count) for w in total.weights.tolist()])
+            mean = to_python_integers(
+                [(2 * w + count) // (2 * count) for w in total.weights.tolist()]
+            )
             message = AverageWeights(round, mean.astype(np.int64), p.bits)
             sent = net.send("client", message, why="the average, to go on from")
         assert sent is not None  # there is at least one round
-        weights = decoded(integers(sent.weights), sent.bits)
+        weights = from_fixed_point(to_python_integers(sent.weights), sent.bits)
         padded_weights = np.zeros(d + 1)
         padded_weights[: len(weights)] = weights
         classes, kind = bool(self.schema.classes), p.kind_for(self.schema)

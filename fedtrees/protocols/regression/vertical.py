@@ -34,11 +34,26 @@ from fedtrees.crypto.vectors import (
     VectorKeyOwner,
     key_bytes,
 )
-from fedtrees.messages.aggregation import PaillierKey
-from fedtrees.messages.fixed_point import Integers, decoded, encoded, integers, packed, unpacked
-from fedtrees.messages.regression import (
+from fedtrees.linear import (
     SIGMOID_BITS,
     SIGMOIDS,
+    Integers,
+    clip_scores,
+    column_moments,
+    from_fixed_point,
+    link_polynomial,
+    pack_integers,
+    predict_from_scores,
+    shorten_rows,
+    split_batches,
+    standardise_rows,
+    take_step,
+    to_fixed_point,
+    to_python_integers,
+    unpack_integers,
+)
+from fedtrees.messages.aggregation import PaillierKey
+from fedtrees.messages.regression import (
     ColumnScales,
     EncryptedGradient,
     EncryptedResiduals,
@@ -51,14 +66,6 @@ from fedtrees.messages.regression import (
     RowsToScore,
     ScoresOfRows,
     ScoresRequest,
-    answered,
-    batches_of,
-    limited,
-    link_of,
-    moments,
-    shortened,
-    standardised,
-    stepped,
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
@@ -169,7 +176,7 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
             else:
                 continue
             values = key.decrypt(name, sealed.payload[: key.nbytes(m)], m)
-            opened = OpenedVector(party, message.round, packed(values))
+            opened = OpenedVector(party, message.round, pack_integers(values))
             opened_messages.append(
                 Seen(item.round, ARBITER, (ARBITER,), opened, "opened for a colluder")
             )
@@ -220,7 +227,10 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
-        return 2 * self.bits * (len(link_of(vars(self), bool(schema.classes))) - 1) + SIGMOID_BITS
+        return (
+            2 * self.bits * (len(link_polynomial(vars(self), bool(schema.classes))) - 1)
+            + SIGMOID_BITS
+        )
 
 
 def declared_moments(
@@ -286,7 +296,7 @@ class Arbiter(Party):
         self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
         gradient = self.sealing.decrypt(name, sealed.payload, sealed.shape[0])
-        return Gradient(message.party, message.round, packed(gradient), message.bits)
+        return Gradient(message.party, message.round, pack_integers(gradient), message.bits)
 
 
 class Holder(Party):
@@ -313,13 +323,13 @@ class Holder(Party):
             raise DataError("a column has an infinite value; leave it missing")
         public = protocol.statistics == "public"
         self.mean, self.scale = (
-            declared_moments(local_data, schema) if public else moments(local_data.X)
+            declared_moments(local_data, schema) if public else column_moments(local_data.X)
         )
-        design = standardised(local_data.X, self.mean, self.scale, protocol.bits)
-        self.design = shortened(design, protocol.bits, bounds)
-        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        self.link = link_of(vars(protocol), bool(schema.classes))
-        self.batches = batches_of(len(local_data.X), protocol.batch)
+        design = standardise_rows(local_data.X, self.mean, self.scale, protocol.bits)
+        self.design = shorten_rows(design, protocol.bits, bounds)
+        self.weights = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        self.link = link_polynomial(vars(protocol), bool(schema.classes))
+        self.batches = split_batches(len(local_data.X), protocol.batch)
 
     def _batch(self, round: int) -> slice:
         """Return the rows of a round."""
@@ -328,7 +338,7 @@ class Holder(Party):
     def _own_scores(self, round: int) -> Integers:
         """Return the contribution of the party's columns to the scores of a round's rows."""
         z: Integers = self.design[self._batch(round)] @ self.weights
-        return limited(z, 2 * self.params.bits, self.bounds)
+        return clip_scores(z, 2 * self.params.bits, self.bounds)
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
         """Return a ciphertext as a message field, and record its size."""
@@ -341,21 +351,21 @@ class Holder(Party):
         p, X = self.params, self.design[self._batch(message.round)]
         m = len(X)
         bits = p.residual_bits(self.schema) + p.bits
-        zero = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        zero = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         # The product of ciphertexts and integers is a linear combination, which Paillier supports.
         payload = self.sealing.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
         (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
-        gradient = unpacked(reply.values)
-        self.weights = stepped(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
+        gradient = unpack_integers(reply.values)
+        self.weights = take_step(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
 
     def _scored(self, queries: LocalData) -> NDArray[np.float64]:
         """Return the contribution of the columns to the scores of test rows, float64, (n,)."""
         bits = self.params.bits
-        Z = standardised(queries.X, self.mean, self.scale, bits)
-        return decoded(Z @ self.weights[: Z.shape[1]], 2 * bits)
+        Z = standardise_rows(queries.X, self.mean, self.scale, bits)
+        return from_fixed_point(Z @ self.weights[: Z.shape[1]], 2 * bits)
 
 
 class PassiveRegression(Holder):
@@ -436,7 +446,7 @@ class ActiveRegression(Holder, Coordinator):
             if self.passive:
                 net.send(PASSIVE, residuals, why="residuals, sealed, for your gradient")
             self._descend(residuals)
-        return HeldWeights(decoded(self.weights, self.params.bits))
+        return HeldWeights(from_fixed_point(self.weights, self.params.bits))
 
     def _settle(self, net: Network) -> None:
         """Add intercept and random columns, and exchange key and standardisation."""
@@ -451,15 +461,15 @@ class ActiveRegression(Holder, Coordinator):
         if not self.schema.classes:
             self.center, self.spread = float(y.mean()), float(y.std())
         target = (y.astype(np.float64) - self.center) / self.spread
-        self.target = encoded(target, p.bits)
+        self.target = to_fixed_point(target, p.bits)
         ones = np.full((len(y), int(p.intercept)), 1 << p.bits, dtype=object)
         randomness = self.streams.noise.rng("fake").normal(0.0, p.fake_scale, (len(y), p.fake))
-        design = np.concatenate([self.design, ones, encoded(randomness, p.bits)], axis=1)
-        self.design = shortened(design, p.bits, self.bounds)
-        self.weights = integers(np.zeros(self.design.shape[1], dtype=np.int64))
+        design = np.concatenate([self.design, ones, to_fixed_point(randomness, p.bits)], axis=1)
+        self.design = shorten_rows(design, p.bits, self.bounds)
+        self.weights = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
         kinds = [INTERCEPT] * int(p.intercept) + [RANDOMNESS] * p.fake
         columns = np.concatenate([self.local_data.columns, kinds]).astype(np.int32)
-        noted = (columns, packed(self.design), packed(self.target), p.bits)
+        noted = (columns, pack_integers(self.design), pack_integers(self.target), p.bits)
         why = "my columns and labels, as I compute with them"
         net.record_opened(OwnDesign(*noted, self.center, self.spread), why=why)
 
@@ -491,10 +501,10 @@ class ActiveRegression(Holder, Coordinator):
         """Return the predictions of test rows from the contributions of all parties' columns."""
         z = self._scored(self.queries)
         if self.params.intercept:
-            z = z + decoded(self.weights[len(self.local_data.columns)], self.params.bits)
+            z = z + from_fixed_point(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
             why = "what your columns bring to the scores of rows to predict"
             for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)
-        return answered(kind, z, self.center, self.spread, bool(self.schema.classes))
+        return predict_from_scores(kind, z, self.center, self.spread, bool(self.schema.classes))

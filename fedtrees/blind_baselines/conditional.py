@@ -1,25 +1,30 @@
-"""Guess unknown branches and columns of rows from the most similar known rows.
+"""Guess unknown branches, columns and values of rows from what is known of them.
 
-In vertical federated learning, a party sees the splits of other parties only as a split of the rows
-into left and right. It can estimate the branch of a new row from the branches of training rows that
-are similar in the columns that it knows. The attack `path-restriction` and the blind baseline of
-the metric `branches` use this estimate.
+In vertical federated learning, a party sees the splits of other parties only as a split of the
+rows into left and right. It can estimate the branch of a new row from the branches of training
+rows that are similar in the columns that it knows. The attack `path-restriction` and the blind
+baseline of the metric `branches` use this estimate.
 
-The module also contains the blind guesses of an adversary that already knows some columns of the
-victims' rows. For example, the adversary may know ages and towns of all persons from a public
-register. The blind baseline then contains the known values.
+An adversary may already know some columns of the victims' rows. For example, it may know ages and
+towns of all persons from a public register. The blind baseline then contains the known values.
+
+An adversary may also know single values of another party's columns. It can then predict the
+remaining values from its local columns by ridge regression, without using any message. This is a
+blind baseline of the metric `entries`, and the attack on regressions starts from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.matching import assign, mismatch_counts
+from fedtrees.blind_baselines.rows import narrow_all, wide, widened
+from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.matching import assign, mismatch_counts
-from fedtrees.guessing.rows import all_narrow, wide, widened
 
 # Number of background rows that are compared with a row, and of the nearest ones that vote.
 _CANDIDATES, _VOTERS = 1000, 15
@@ -59,7 +64,7 @@ def nearest_guesses(
     """
     if not schema.classes:
         rows = wide(background), widened(schema)
-        return all_narrow(nearest_guesses(*rows, columns, known_values, width, rng))
+        return narrow_all(nearest_guesses(*rows, columns, known_values, width, rng))
     background = background.take(rng.permutation(len(background))[:_CANDIDATES])
     cost = mismatch_counts(known_values, background.X[:, columns], width[columns])
     near = np.argsort(cost + rng.random(cost.shape), axis=1)[:, :_VOTERS]
@@ -153,3 +158,68 @@ class NearRows:
             near.sum(axis=1) + _PSEUDO_ROWS
         )
         return probability
+
+
+#: Ridge penalty. The local columns are standardised first.
+RIDGE = 1.0
+
+
+def predict_columns(
+    columns: Mapping[int, tuple[float, float]],
+    known_entries: KnownEntries,
+    local_data: LocalData,
+    together: bool = False,
+) -> dict[int, NDArray[np.float64]]:
+    """Predict columns of another party by ridge regression on the local columns.
+
+    Parameters
+    ----------
+    columns : mapping of int to (float, float)
+        Mean and standard deviation of every column to predict, by its position in the schema.
+    known_entries : KnownEntries
+        Known values. Values of unknown rows or other columns are ignored.
+    local_data : LocalData
+        Columns of m rows.
+    together : bool
+        If True, first fit one slope for all standardised columns along the first principal
+        component of the local columns, because columns of a table are often correlated with it.
+        The residuals are then regressed column by column.
+
+    Returns
+    -------
+    predictions : dict of int to float64 array, shape (m,)
+        Predicted values by column, in the order of the local rows. Without `together`, columns
+        without a known value are omitted.
+    """
+    Z = local_data.X.astype(np.float64)
+    spread = np.nanstd(Z, axis=0)
+    Z = np.nan_to_num((Z - np.nanmean(Z, axis=0)) / np.where(spread > 0, spread, 1.0))
+    position = {i: k for k, i in enumerate(local_data.ids.tolist())}
+    known_values = [
+        (position[i], f, float(v))
+        for i, f, v in zip(
+            known_entries.ids.tolist(),
+            known_entries.columns.tolist(),
+            known_entries.values,
+            strict=True,
+        )
+        if i in position and f in columns
+    ]
+    shared = np.zeros(Z.shape[1])
+    if together:
+        usable = [(k, f, v) for k, f, v in known_values if columns[f][1] > 0]
+        direction = np.linalg.svd(Z, full_matrices=False)[2][0]
+        direction /= max(float((Z @ direction).std()), 1e-9)
+        x = Z[[k for k, _, _ in usable]] @ direction
+        z = np.array([(v - columns[f][0]) / columns[f][1] for _, f, v in usable])
+        shared = direction * (x @ z) / (x @ x + RIDGE)
+    predictions = {}
+    for feature, (mean, deviation) in columns.items():
+        known_of_feature = [(k, v) for k, f, v in known_values if f == feature]
+        if not known_of_feature and not together:
+            continue
+        A, common = Z[[k for k, _ in known_of_feature]], deviation * shared
+        residual = np.array([v for _, v in known_of_feature]) - mean - A @ common
+        slope = common + A.T @ np.linalg.solve(A @ A.T + RIDGE * np.eye(len(A)), residual)
+        predictions[feature] = mean + Z @ slope
+    return predictions

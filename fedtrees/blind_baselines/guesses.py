@@ -3,22 +3,22 @@
 The adversary knows the schema, the number of rows, and possibly background rows, for example the
 local data of a colluding client. `blind_guesses` computes several guesses from this knowledge, and
 `fedtrees.metrics.metric` takes the best score of them as the blind baseline. `Draws` computes
-single guesses. It is also used by `fedtrees.guessing.recipes` and by attacks.
+single guesses. It is also used by `fedtrees.blind_baselines.recipes` and by attacks.
 """
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.consensus import cost_weights, matched_consensus
+from fedtrees.blind_baselines.imputation import ChainedEquations, frequent_rows
+from fedtrees.blind_baselines.matching import graded_costs
+from fedtrees.blind_baselines.rows import estimated_width, narrow_all, wide, widened
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.consensus import cost_weights, matched_consensus
-from fedtrees.guessing.frequent import frequent_rows
-from fedtrees.guessing.imputation import ChainedEquations
-from fedtrees.guessing.matching import graded_costs
-from fedtrees.guessing.rows import all_narrow, wide, widened
-from fedtrees.guessing.tolerance import estimated_width
 
 Counts = NDArray[np.int64]
 
@@ -85,8 +85,9 @@ def blind_guesses(
         Number of rows of each class, if the adversary knows them. The labels of all guesses then
         have these proportions. Ignored if the target is numeric.
     target : (float, float), optional
-        Range of a numeric target, which is guessed like a feature (`fedtrees.guessing.rows`).
-        None: the range of the targets of the background rows, or 0 without rows.
+        Range of a numeric target, which is guessed like a feature
+        (`fedtrees.blind_baselines.rows`). None: the range of the targets of the background rows, or
+        0 without rows.
     draws : int
         Number of samples per consensus. The last sample is also a guess by itself. Below 2, no
         consensus is computed.
@@ -134,7 +135,7 @@ def blind_guesses(
     if not schema.classes:
         columns, rows = widened(schema, target), None if background is None else wide(background)
         class_counts = np.array([n, 0])
-        return all_narrow(blind_guesses(rows, columns, n, rng, counts=class_counts, draws=draws))
+        return narrow_all(blind_guesses(rows, columns, n, rng, counts=class_counts, draws=draws))
     guesses, samples = dict[str, Table](), Draws(background, schema, n, rng, counts, max(1, draws))
     kinds = ["uniform"]
     samples.of("uniform")

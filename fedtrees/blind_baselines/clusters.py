@@ -4,6 +4,8 @@ Attacks and the blind baselines of labels use the clusters if an adversary knows
 rows, but not their labels.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 

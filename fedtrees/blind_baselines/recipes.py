@@ -1,18 +1,23 @@
-"""Select a blind guess for a table by cross-validation on background rows.
+"""Select a blind guess for a table by cross-validation, and draw a pool of rows that suits it.
 
-Attacks that combine evidence start from a blind guess. They may only select it with rows that they
-know, because the scores of blind guesses depend on the true rows.
+Attacks that combine evidence start from a blind guess, and fill boxes with rows of the pool. They
+may only select both with rows that they know, because the scores of blind guesses depend on the
+true rows. A bench computes both once for all defenses (`fedtrees.core.repeated`).
 """
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.guesses import SHARES, Draws
+from fedtrees.blind_baselines.imputation import ChainedEquations
+from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
+from fedtrees.blind_baselines.rows import Tolerance
+from fedtrees.core.repeated import computed_once
 from fedtrees.core.schema import Schema, Table
-from fedtrees.guessing.blind import SHARES, Draws
-from fedtrees.guessing.matching import matched_accuracy, mismatch_counts
-from fedtrees.guessing.tolerance import Tolerance
 
 #: Below this number of background rows, all samples of them are very similar.
 FEWEST_ROWS = 10
@@ -43,7 +48,7 @@ class Recipe:
     share : float
         Share of cells of a resampled row that come from further background rows (`SHARES`).
     guess : str
-        Name of the blind guess (`fedtrees.guessing.blind.blind_guesses`).
+        Name of the blind guess (`fedtrees.blind_baselines.guesses.blind_guesses`).
     apart : str
         Kind of the samples that an attack compares with the guess. They should not repeat the rows
         of the guess, which would make it look too good. Empty: the samples of `kind`.
@@ -144,3 +149,36 @@ def agreement(guess: Table, rows: Table, width: NDArray[np.float64]) -> float:
     truth = np.column_stack([rows.X, rows.y])
     guessed = np.column_stack([guess.X, guess.y])[: len(rows)]
     return matched_accuracy(mismatch_counts(truth, guessed, width), len(width))
+
+
+# Number of rows that are drawn to fill boxes from. Compared with filling boxes from the local rows
+# only, they gain TimberStrike 0.6 to 1.3 points of reconstruction accuracy (breast cancer, Pima,
+# Stroke, 10 trees). A pool of 1,000 rows gains 0.1 to 0.5 points less.
+POOL = 4000
+
+
+def recipe_and_pool(
+    background: Table, schema: Schema, rng: np.random.Generator
+) -> tuple[Recipe, Table]:
+    """Return the recipe that suits background rows best, and a pool of rows that resemble them.
+
+    If the recipe does not mix cells (*imputed*, *bootstrap*), the pool contains the background rows
+    and rows redrawn from them. With the background rows only, samples would be too similar, so that
+    the expected score would be too high. For other recipes the pool contains the background rows
+    drawn with replacement. Boxes take rows from the pool in order, so that its order is random.
+    """
+    share, guess, apart, pool = _recipe_and_pool(background, schema, rng)
+    return Recipe(share, guess, apart), Table(pool.X.copy(), pool.y.copy(), pool.weight)
+
+
+@computed_once
+def _recipe_and_pool(
+    background: Table, schema: Schema, rng: np.random.Generator
+) -> tuple[float, str, str, Table]:
+    recipe = best_recipe(background, schema, rng)
+    rows = background.take(rng.integers(0, len(background), POOL))
+    if recipe.kind == "imputed" or recipe.guess == "bootstrap+consensus":
+        redrawn = ChainedEquations(background, schema, rng).redraw(rows, rng)
+        recipe, rows = replace(recipe, share=0.0), Table.concat([background, redrawn])
+    pool = rows.take(rng.permutation(len(rows)))
+    return float(recipe.share), recipe.guess, recipe.apart, pool

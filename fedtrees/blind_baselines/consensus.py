@@ -1,9 +1,11 @@
 """Combine several samples of a table into one, by matching rows and voting on every cell.
 
 Blind guesses and attacks produce several random reconstructions of the same rows, in arbitrary row
-order. `matched_consensus` aligns them with `fedtrees.guessing.matching` and takes the most frequent
-value of every cell. The result scores higher than each sample.
+order. `matched_consensus` aligns them with `fedtrees.blind_baselines.matching` and takes the most
+frequent value of every cell. The result scores higher than each sample.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtrees.blind_baselines.matching import assign_kernel, check_pair, graded_kernel
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
-from fedtrees.guessing.matching import assign_kernel, check_pair, graded_kernel
 
 #: Rows per block that are matched together. Votes in small blocks agree more: blind guesses with
 #: blocks of 25 rows score one to three points of reconstruction accuracy above those of a single
