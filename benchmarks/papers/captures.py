@@ -23,10 +23,16 @@ import numpy as np
 
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table as TextTable
-from fedtrees.capture.attack import read_truth
+from fedtrees.capture.attack import read_party_tables
 from fedtrees.capture.formats import Decoded
-from fedtrees.capture.model_readings import LeafRows, audited, model_readings
-from fedtrees.capture.readings import Reading, machine_readings, readings
+from fedtrees.capture.readings import (
+    LeafRows,
+    RevealedFacts,
+    audited,
+    machine_readings,
+    model_readings,
+    readings,
+)
 from fedtrees.capture.records import Capture, Record
 from fedtrees.core.schema import Table
 from fedtrees.data import catalogue
@@ -119,7 +125,7 @@ def run_example(script: str, folder: Path, *arguments: str) -> Seen:
     named = [p.stem if by_rank else str(names).format(k) for k, p in enumerate(files, start=1)]
     truth_files = [f"{name}={path}" for name, path in zip(named, files, strict=True)]
     path = folder / "run.capture"
-    return Seen(list(Decoded(Capture(path))), read_truth(truth_files, "label"), path)
+    return Seen(list(Decoded(Capture(path))), read_party_tables(truth_files, "label"), path)
 
 
 def boosting(**more: Any) -> str:
@@ -128,7 +134,7 @@ def boosting(**more: Any) -> str:
 
 
 def count_correct_facts(
-    party_readings: list[Reading], what: str, truth: Mapping[str, Table]
+    party_readings: list[RevealedFacts], what: str, truth: Mapping[str, Table]
 ) -> tuple[int, int]:
     """Return how many facts of a kind were read, and how many of them are correct.
 
@@ -155,7 +161,7 @@ def figure(
 
 
 def of_labels(
-    seen: Seen, inferred: list[Reading], who: str, framework: str, spec: str
+    seen: Seen, inferred: list[RevealedFacts], who: str, framework: str, spec: str
 ) -> Iterator[Figure]:
     """Yield how many values are read with the labels of their rows, and the numbers of positives.
 

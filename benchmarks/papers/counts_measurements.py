@@ -16,20 +16,18 @@ from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
 from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.claims import Records
-from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.experiments.federation import Federation, federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.metrics.victims_rows import RecordMetric
-from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -97,10 +95,10 @@ class Cost:
     among: float | None = None
 
 
-def build_federation(
+def train_setting(
     data: str, protocol: Spec, defense: str, line: DefenseSetting, seed: int, data_dir: str | None
-) -> tuple[Protocol, Composition, Federation, Mapping[str, LocalData]]:
-    """Return the protocol, the defense, the federation, and the training data of clients.
+) -> tuple[Training, Federation, Mapping[str, LocalData]]:
+    """Train a protocol. Return the training, the federation, and the training data of clients.
 
     Parameters
     ----------
@@ -113,12 +111,12 @@ def build_federation(
     line : DefenseSetting
         Provides the number of random rows.
     seed : int
-        Seed of the partition.
+        Seed of the partition and of the training.
     data_dir : str or None
         Folder of the data sets.
     """
     protocol_object = register.make("protocol", protocol)
-    setting = Setting.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
     federation = federation_of(setting, data_dir)
     local_data = federation.local_data
     if line.random_rows:
@@ -128,7 +126,11 @@ def build_federation(
             [add_random_rows(t, federation.schema, line.random_rows, rng) for t in tables]
         )
     parts = "+".join(p for p in defense.split("+") if p != "none")
-    return protocol_object, make_defense(parse_composed([parts])[0]), federation, local_data
+    guard = make_defense(parse_composed([parts])[0])
+    run = train(
+        protocol_object, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
+    )
+    return run, federation, local_data
 
 
 def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
@@ -176,12 +178,7 @@ def measure_cost(
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
     defenses = f"secure-sum+{CUTS}+{line.defense}"
-    instance, guard, federation, local_data = build_federation(
-        data, protocol, defenses, line, seed, data_dir
-    )
-    run = train(
-        instance, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
-    )
+    run, federation, local_data = train_setting(data, protocol, defenses, line, seed, data_dir)
     auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
     assert auc is not None
     if not rows:
@@ -267,17 +264,7 @@ def infer_leaf_counts(
     shares = []
     for parts in ("", "+secure-sum"):
         defenses = f"{CUTS}+{line.defense}{parts}"
-        protocol_object, guard, federation, local_data = build_federation(
-            data, protocol, defenses, line, seed, data_dir
-        )
-        run = train(
-            protocol_object,
-            local_data,
-            federation.schema,
-            defense=guard,
-            seed=seed,
-            noise_from="seed",
-        )
+        run, federation, local_data = train_setting(data, protocol, defenses, line, seed, data_dir)
         for adversary in ("server",) if parts else ("server", "client-0"):
             view = view_of(run, (adversary,), local_data)
             evidence = read_boosting(view)

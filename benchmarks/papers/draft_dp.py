@@ -10,13 +10,13 @@ against time.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from time import process_time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,33 +56,44 @@ SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
 KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
 
 
+def published_table(
+    published: PublishedForests, title: str, file: str, n: int, epsilons: Sequence[str], **how: Any
+) -> Table:
+    """Return the errors on the published forests next to the published errors.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        The published forests and errors.
+    title : str
+        Title of the table.
+    file : str
+        File of the published errors.
+    n : int
+        Number of rows.
+    epsilons : sequence of str
+        Privacy budgets.
+    **how : object
+        Options of `reconstruct_published`.
+    """
+    lines = [
+        score_line(
+            reconstruct_published(published, name, n, epsilon, **how), name, epsilon,
+            published.error(file, name, n, epsilon),
+        )
+        for name in TABLES for epsilon in epsilons
+    ]  # fmt: skip
+    return Table(title, ("table", "epsilon", "published", *SCORES), lines)
+
+
 def targets(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors for 100 rows."""
-    lines = []
-    for name in TABLES:
-        for epsilon in EPSILONS:
-            published_error = published.error("reference", name, 100, epsilon)
-            lines.append(
-                score_line(
-                    reconstruct_published(published, name, 100, epsilon),
-                    name,
-                    epsilon,
-                    published_error,
-                )
-            )
-    yield Table("Posterior", ("table", "epsilon", "published", *SCORES), lines)
+    yield published_table(published, "Posterior", "reference", 100, EPSILONS)
 
 
 def many_rows(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors for 500 rows."""
-    lines = [
-        score_line(
-            reconstruct_published(published, name, 500, "5"), name,
-            published.error('scalability', name, 500, '5'),
-        )
-        for name in TABLES
-    ]  # fmt: skip
-    yield Table("500 rows, epsilon 5", ("table", "published", *SCORES), lines)
+    yield published_table(published, "500 rows", "scalability", 500, ("5",))
 
 
 def most_likely(published: PublishedForests) -> Iterator[Table]:
@@ -91,27 +102,13 @@ def most_likely(published: PublishedForests) -> Iterator[Table]:
     def l1(question: Question, rng: np.random.Generator) -> Answer:
         return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
-    lines = [
-        score_line(
-            reconstruct_published(published, name, 100, epsilon, l1), name, epsilon,
-            published.error('reference', name, 100, epsilon),
-        )
-        for name in TABLES for epsilon in EPSILONS
-    ]  # fmt: skip
-    yield Table("Most likely table", ("table", "epsilon", "published", *SCORES), lines)
+    yield published_table(published, "Most likely table", "reference", 100, EPSILONS, solve=l1)
 
 
 def unknown_rows(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors if the number of rows is not known."""
-    lines = [
-        score_line(
-            reconstruct_published(published, name, 100, epsilon, row_count_known=False),
-            name, epsilon,
-            published.error('unknownN', name, 100, epsilon),
-        )
-        for name in TABLES for epsilon in ("1", "5", "20")
-    ]  # fmt: skip
-    yield Table("N unknown", ("table", "epsilon", "published", *SCORES), lines)
+    epsilons = ("1", "5", "20")
+    yield published_table(published, "N unknown", "unknownN", 100, epsilons, row_count_known=False)
 
 
 def attributes(published: PublishedForests) -> Iterator[Table]:

@@ -41,7 +41,7 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import build_view, make_defense, with_background
 from fedtrees.experiments.federation import Federation, spread
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef, roles_of
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
@@ -134,7 +134,7 @@ SEALED = "sealed: the adversary has no key for the value"
 EMPTY = "empty: the field has no value in any studied run"
 NO_GUESS, FAILED = "does not apply", "failed"
 #: A training, its federation and its setting.
-Trained = tuple[Training, Federation, Setting]
+Trained = tuple[Training, Federation, FederationConfig]
 COLUMNS = ("protocol", "adversary", "direction", "message", "field", "read_by", "reason")
 
 
@@ -171,7 +171,7 @@ def train_run(run: Run, threat: str, rows: int = ROWS) -> Trained:
     """
     parameters = {**SMALL.get(run.protocol, _TREES), **run.parameters}
     protocol = register.make("protocol", Spec(run.protocol, parameters))
-    setting = Setting.of(DataRef("sample"), Spec("iid"), run.clients, SEED, protocol)
+    setting = FederationConfig.of(DataRef("sample"), Spec("iid"), run.clients, SEED, protocol)
     partition = Partition("iid")
     federation = spread(_dataset(rows), partition, setting.holders, SEED, protocol.layout)
     training = train(

@@ -315,16 +315,25 @@ def price_text(trials: Trials, best: Recipe) -> str:
     """Write the price on the table where it is highest, and on the remaining tables."""
     tables, *_ = places(trials)
     where, price = _table_of(best.dearest), best.price
-    head = measure(price.utility.metric).head
     text = (
-        f"{head} changes by {_plain(wording.change(price.change))} on {where}, the costliest of "
-        f"{many(len(tables), 'table')} (mean and 95% interval): {wording.settled(price)}."
+        f"{measure(price.utility.metric).head} changes by {_change(price)} on {where}, the table "
+        f"with the largest loss of {many(len(tables), 'table')}: {wording.settled(price)}. "
+        "Intervals are 95% intervals of the mean over seeds."
     )
     price_of_table = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
-    changes = [
-        f"{_plain(wording.change(p.change))} on {table}" for table, p in price_of_table.items()
-    ]
-    return f"{text} On the others: {listed(changes)}." if changes else text
+    changes = [f"{_change(p)} on {table}" for table, p in price_of_table.items()]
+    return f"{text} On the other tables: {listed(changes)}." if changes else text
+
+
+def _change(price: UtilityChange) -> str:
+    """Format a change in utility with its interval. Minus signs are hyphens."""
+    return wording.change(price.change).replace("\N{MINUS SIGN}", "-")
+
+
+def _worst_of(tried: Sequence[RecipeResult], metric: str) -> tuple[str, LeakageResult] | None:
+    """Return place and cell with the largest advantage, None if nothing was scored."""
+    both = [(t.place, c) for t in tried for c in t.results if c.metric == metric and c.scores]
+    return max(both, key=lambda pair: pair[1].advantage.mean, default=None)
 
 
 def _at_worst(tried: Sequence[RecipeResult], metric: str) -> str:
@@ -333,53 +342,68 @@ def _at_worst(tried: Sequence[RecipeResult], metric: str) -> str:
     If another cell exceeds its blind baseline by more but stays below that of the population, it is
     written as well.
     """
-    both = [(t.place, c) for t in tried for c in t.results if c.metric == metric and c.scores]
-    if not both:
+    worst = _worst_of(tried, metric)
+    if worst is None:
         return ""
-    place, cell = max(both, key=lambda x: x[1].advantage.mean)
-    text = (
-        f"The result furthest above its baselines is {_format_compared(place, cell)}."
+    place, cell = worst
+    table, adversary = _parts_of(place)
+    phrase = measure(metric).phrase.format(_amount(cell))
+    by_seed = wording.by_seed(cell)
+    achieved = f"the adversary `{adversary}` can {phrase} ({table}, mean of "
+    achieved += many(len(cell.scores), "seed")
+    achieved += f"; {by_seed})" if by_seed else ")"
+    lead = (
+        "In the worst case,"
         if cell.advantage.mean > 0
-        else f"No result exceeds its baselines. The closest is {_format_compared(place, cell)}."
+        else "No attack exceeds its baselines. The closest is this result:"
     )
-    people = [(p, c) for p, c in both if c.has_population and c is not cell]
-    people = [(p, c) for p, c in people if c.score > mean_of(c.blinds) < mean_of(c.populations)]
+    text = f"{lead} {achieved}. {_baselines(cell)}"
+    people = [
+        (t.place, c, mean_of(c.blinds))
+        for t in tried
+        for c in t.results
+        if c.metric == metric and c.scores and c.has_population and c is not cell
+    ]
+    people = [p for p in people if p[1].score > p[2] < mean_of(p[1].populations)]
     if not people:
         return text
-    place, cell = max(people, key=lambda x: x[1].score - mean_of(x[1].blinds))
+    place, cell, blind = max(people, key=lambda p: p[1].score - p[2])
+    table, adversary = _parts_of(place)
     population = wording.value(cell, mean_of(cell.populations))
-    below = cell.score < mean_of(cell.populations)
-    comparison = "stays below" if below else "exceeds"
+    compared = "less than" if cell.score < mean_of(cell.populations) else "more than"
     if wording.value(cell, cell.score) == population:
-        comparison = "equals"
+        compared = "equal to"
     return (
-        f"{text} Among adversaries without rows of their own, {_place(place)} gains most over the "
-        f"blind baseline of {wording.value(cell, mean_of(cell.blinds))}: it reaches "
-        f"{wording.value(cell, cell.score)} and {comparison} the "
-        f"population baseline of {population}."
+        f"{text} Of all adversaries without local rows, `{adversary}` on {table} exceeds the blind "
+        f"baseline by most: {_amount(cell)} against {wording.value(cell, blind)}. "
+        f"This is {compared} the population baseline of {population}."
     )
 
 
-def _format_compared(place: str, cell: LeakageResult) -> str:
-    """Format a cell with its baselines, its scores by seed and its place."""
-    details = "; ".join(part for part in (wording.line(cell), wording.by_seed(cell)) if part)
-    return f"{wording.amount(cell, cell.score)} ({details}), by {_place(place)}"
+def _amount(cell: LeakageResult) -> str:
+    """Format the score of a cell with its total."""
+    return wording.amount(cell, cell.score)
 
 
-def _place(place: str) -> str:
-    """Format the adversary and the table of a place."""
+def _baselines(cell: LeakageResult) -> str:
+    """Write the baselines of a cell as a sentence."""
+    blind = wording.value(cell, mean_of(cell.blinds) if cell.has_population else cell.line)
+    sentence = f"A guess without any message reaches {blind} (blind baseline)"
+    if not cell.has_population:
+        return f"{sentence}."
+    population = wording.value(cell, mean_of(cell.populations))
+    return f"{sentence}, and a guess from rows of other persons {population} (population baseline)."
+
+
+def _parts_of(place: str) -> tuple[str, str]:
+    """Return table and adversary of a place."""
     table, adversary = place.split(_BETWEEN)[:2]
-    return f"{adversary} on {table}"
+    return table, adversary
 
 
 def _table_of(trial: RecipeResult) -> str:
     """Return the table of a trial."""
     return trial.place.split(_BETWEEN)[0]
-
-
-def _plain(text: str) -> str:
-    """Replace typographic minus signs by hyphens."""
-    return text.replace("\N{MINUS SIGN}", "-")
 
 
 def prices(trials: Trials) -> str:
@@ -394,10 +418,16 @@ def prices(trials: Trials) -> str:
             left.append(f"`{c.name}`")
             continue
         result = c.reason or ("holds" if c.shown else "may hold")
-        cost = _plain(wording.change(c.price.change))
         number = str(len(lines) + 1)
         lines.append(
-            [number, f"`{c.name}`", cost, _table_of(c.dearest), wording.settled(c.price), result]
+            [
+                number,
+                f"`{c.name}`",
+                _change(c.price),
+                _table_of(c.dearest),
+                wording.settled(c.price),
+                result,
+            ]
         )
     below = f"\n\nNot run everywhere: {listed(left)}." if left else ""
     return markdown(PRICES, lines) + below
@@ -413,16 +443,16 @@ def remaining(trials: Trials) -> str:
 
 def _row_of(number: str, tried: Sequence[RecipeResult], metric: str) -> list[str]:
     """Return the row of a recipe and a measure, empty if nothing was scored."""
-    both = [(t.place, c) for t in tried for c in t.results if c.metric == metric and c.scores]
-    if not both:
+    worst = _worst_of(tried, metric)
+    if worst is None:
         return []
-    place, cell = max(both, key=lambda x: x[1].advantage.mean)
-    table, adversary = place.split(_BETWEEN)[:2]
+    place, cell = worst
+    table, adversary = _parts_of(place)
     people = wording.value(cell, mean_of(cell.populations)) if cell.has_population else "none"
     by_seeds = ", ".join(wording.value(cell, score) for score in cell.scores)
     attack = cell.attacks[0].partition("[")[0] if cell.attacks else "none"
     return [
-        number, SHOWN[metric], wording.amount(cell, cell.score),
+        number, SHOWN[metric], _amount(cell),
         wording.value(cell, mean_of(cell.blinds)), people, by_seeds, table, adversary, attack,
     ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import Federation, federation_of
-from fedtrees.experiments.plan import Setting
+from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.session import Bench, default_workers
 from fedtrees.experiments.suite import DataRef, Suite
 from fedtrees.protocols.training import Training, train
@@ -139,7 +139,7 @@ def train_federation(
     *,
     partition: Spec | None = None,
     defense: str = "none",
-) -> tuple[Training, Federation, Setting]:
+) -> tuple[Training, Federation, FederationConfig]:
     """Train one federation outside any suite.
 
     Parameters
@@ -160,7 +160,9 @@ def train_federation(
         Defense.
     """
     protocol_object = register.make("protocol", protocol)
-    setting = Setting.of(DataRef(data), partition or Spec("iid"), clients, seed, protocol_object)
+    setting = FederationConfig.of(
+        DataRef(data), partition or Spec("iid"), clients, seed, protocol_object
+    )
     federation = federation_of(setting, data_dir)
     guard = make_defense(parse_composed([defense])[0])
     local_data, schema = federation.local_data, federation.schema

@@ -123,35 +123,13 @@ class Reference:
         """Return the accuracy in percent (Vero et al. 2023, Eq. 7)."""
         return 100 * float(match_cells(guess.X, truth.X, self.width)[0].mean())
 
-    def score_inversion(
-        self,
-        size: int,
-        which: int,
-        seed: int = 0,
-        noise: float = 0.0,
-        true: bool = True,
-        local: LocalSteps | None = None,
-        **how: Any,
-    ) -> tuple[float, float]:
+    def score_inversion(self, size: int, which: int, **how: Any) -> tuple[float, float]:
         """Return the accuracy of `tableak` on a batch in percent, and CPU seconds.
 
-        Parameters
-        ----------
-        size, which : int
-            Number of rows, and number of the batch.
-        seed : int
-            Seed of the attack.
-        noise : float
-            Standard deviation of Gaussian noise on every coordinate.
-        true : bool
-            Whether labels are known. If not, they are inferred.
-        local : LocalSteps or None
-            Local steps of a client, if an update is inverted instead of a gradient.
-        **how : object
-            Settings of the attack.
+        The arguments are those of `invert_batch`.
         """
         begin = process_time()
-        inversion = self.invert_batch(size, which, seed, noise, true, local, **how)
+        inversion = self.invert_batch(size, which, **how)
         return self.accuracy(inversion.table, self.batch(size, which)[0]), process_time() - begin
 
     def invert_batch(

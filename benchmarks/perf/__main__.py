@@ -1,7 +1,7 @@
 """Print the performance tables.
 
 ``python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`` measures all parts, or the
-selected ones.
+selected ones. ``--draw-rows FILE`` draws the cost by the number of rows instead.
 """
 
 import argparse
@@ -15,6 +15,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 
 from fedtrees.benchmarks.perf.measure import Size, markdown
 from fedtrees.benchmarks.perf.parts import parts
+from fedtrees.benchmarks.perf.runs import draw_rows
 
 
 def main() -> None:
@@ -35,7 +36,11 @@ def main() -> None:
         choices=[*names, "growth"],
         help=f"measure this part (may be repeated); growth, or one of {', '.join(names)}",
     )
+    parser.add_argument("--draw-rows", metavar="FILE", help="draw the cost by the number of rows")
     options = parser.parse_args()
+    if options.draw_rows:
+        draw_rows(options.draw_rows)
+        return
     print(f"{platform.machine()}, Python {platform.python_version()}", end="")
     print("; one thread, CPU seconds, medians, unless a line says otherwise")
     for name, measure in parts(options.data_dir).items():

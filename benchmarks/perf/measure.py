@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Case = TypeVar("Case")
 
@@ -129,14 +129,30 @@ def medians(
     return {name: sorted(times)[len(times) // 2] for name, times in spent.items()}
 
 
-def in_fresh_process(module: str, *arguments: str, threads: int = 1) -> dict[str, float]:
-    """Run ``python -m module`` with a number of threads and return the JSON that it prints."""
+#: Program of a process that calls a function and prints its result as JSON.
+_CALL = """
+import importlib, json, sys
+module, name, arguments = sys.argv[1:]
+print(json.dumps(getattr(importlib.import_module(module), name)(*json.loads(arguments))))
+"""
+
+
+def call_command(function: Callable[..., Any], *arguments: str | int) -> list[str]:
+    """Return the command line of a process that calls a function and prints its result as JSON."""
+    words = (function.__module__, function.__name__, json.dumps(arguments))
+    return [sys.executable, "-c", _CALL, *words]
+
+
+def in_fresh_process(
+    function: Callable[..., Any], *arguments: str | int, threads: int = 1
+) -> dict[str, float]:
+    """Call a function in a separate process with a number of threads and return its result."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    command = [sys.executable, "-m", module, *arguments]
     environment = {**os.environ, **dict.fromkeys(names, str(threads))}
+    command = call_command(function, *arguments)
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{function.__name__}{arguments} failed:\n{done.stderr[-2000:]}")
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -166,7 +182,7 @@ def peak_mib() -> float:
 def markdown(lines: list[Line]) -> str:
     """Format lines as a Markdown table without empty columns."""
     word = {True: "yes", False: "**no**", None: ""}
-    rows = [("what", "measured", "beside, same run", "target", "met")]
+    rows = [("what", "measured", "compared with, same run", "target", "met")]
     rows += [(x.what, x.measured, x.rival_result, x.target, word[x.met]) for x in lines]
     filled = [i for i in range(5) if i < 2 or any(row[i] for row in rows[1:])]
     text = ["| " + " | ".join(row[i] for i in filled) + " |" for row in rows]

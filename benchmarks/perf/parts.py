@@ -3,21 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fedtrees.benchmarks.perf import (
-    attack_rows,
-    attacks,
-    bench_rows,
-    central,
-    columns,
-    commands,
-    crypto,
-    federations,
-    labels,
-    memory,
-    scoring,
-    secure_sums,
-    two_threads,
-)
+from fedtrees.benchmarks.perf import central, crypto, federations, runs
 from fedtrees.benchmarks.perf.measure import Line, Size
 
 
@@ -26,11 +12,11 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
     return {
         "central": central.small,
         "central-million": central.large,
-        "memory": memory.lines,
-        "threads": two_threads.lines,
+        "memory": central.peak_memory,
+        "threads": central.two_threads,
         "federations": federations.in_process,
-        "columns": columns.lines,
-        "labels": labels.lines,
+        "columns": federations.vertical,
+        "labels": federations.label_attacks,
         "plugin": federations.beside_plugin,
         "multiclass": central.multiclass,
         "forests": central.forests,
@@ -40,11 +26,11 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "growth-depth": partial(central.by, "depth"),
         "growth-clients": federations.by_clients,
         "crypto": crypto.lines,
-        "secure-sums": secure_sums.lines,
-        "scoring": scoring.lines,
-        "attacks": partial(attacks.lines, data_dir=data_dir),
-        "commands": commands.lines,
-        "bench": commands.bench,
-        "bench-rows": bench_rows.lines,
-        "attack-rows": attack_rows.lines,
+        "secure-sums": crypto.secure_sums,
+        "scoring": runs.scoring,
+        "attacks": partial(runs.attacks, data_dir=data_dir),
+        "commands": runs.commands,
+        "bench": runs.bench,
+        "bench-rows": runs.bench_rows,
+        "attack-rows": runs.attack_rows,
     }

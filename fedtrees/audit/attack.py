@@ -268,8 +268,7 @@ def attack(
     if isinstance(evidence, Reason):
         return AttackResult(evidence)
     streams = Streams(seed).child("audit")
-    data = truth or own_data
-    schema = data.schema
+    schema = _given(own_data, truth).schema
     known_rows, sought, threat = _parts(own_data, truth, streams.rng("own-rows"))
     if audit.sources.kind != "one":
         clients = _victims(evidence, audit, known_rows, part=own_data is None or truth is None)
@@ -313,7 +312,7 @@ def _forest_attack(
     audit: Audit, own_data: Dataset | None, truth: Dataset | None, streams: Streams
 ) -> AttackResult:
     """Attack a random forest. The remaining behaviour is that of `attack`."""
-    schema = (truth or own_data).schema
+    schema = _given(own_data, truth).schema
     known_rows, sought, threat = _parts(own_data, truth, streams.rng("own-rows"))
     if audit.model.released is not None:
         schema = with_groups(schema, known_rows)
@@ -358,8 +357,13 @@ def _row_scores(
     metric, truth = RecordMetric(), VictimsRows(sought, schema, (), len(sought))
     lines = metric.best_of({k: metric.score([Records(g)], truth) for k, g in blind.items()})
     values = {s.name: s.value for s in metric.score([Records(reconstructed)], truth)}
-    facts = ((m.key, values[m.key], lines[m.key].value) for m in metric.measures if m.slot)
-    return [Score(key, value, line, advantage(value, line)) for key, value, line in facts]
+    scores = []
+    for m in metric.measures:
+        if m.slot:
+            value, line = values[m.key], lines[m.key].value
+            assert value is not None
+            scores.append(Score(m.key, value, line, advantage(value, line)))
+    return scores
 
 
 def _victims(
@@ -405,11 +409,18 @@ def _grown_on(
     return same and evidence.row_counts.n_rows == len(rows)
 
 
+def _given(own_data: Dataset | None, truth: Dataset | None) -> Dataset:
+    """Return the training rows if they are given, else the adversary's rows."""
+    data = truth or own_data
+    assert data is not None
+    return data
+
+
 def _parts(
     own_data: Dataset | None, truth: Dataset | None, rng: np.random.Generator
 ) -> tuple[Table, Table, str]:
     """Return the adversary's rows, the target rows, and a description of the adversary."""
-    data = truth or own_data
+    data = _given(own_data, truth)
     if own_data is not None and truth is not None:
         sought = _without(truth.table, own_data.table)
         known_rows, threat = own_data.table, "somebody who holds the model and the rows of --own"
@@ -525,6 +536,7 @@ def _of_client(common: BoostingObservations, audit: Audit, client: int) -> Boost
     is_client = [name == f"client {client}" for name in names]
     order = sorted(range(len(names)), key=lambda t: (t // per_round, not is_client[t], t))
     first = audit.trees[starts[client - 1]]
+    assert first.base_score is not None  # as `starts` shows
     margin = LOGISTIC.base_margin(first.base_score)
     shift = np.atleast_1d(np.float32(common.base_margin)) - margin
     return common.change(

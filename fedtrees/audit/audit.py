@@ -124,16 +124,18 @@ def audit(model: ModelFile, background: Known | None = None) -> Audit:
     if not isinstance(model.forest, Forest):
         return _complete_audit(model, None, recover_forest(model), background)
     if model.library == "lightgbm":
-        file_settings = model.learning_rate, model.reg_lambda
-        settings = None if None in file_settings else Settings(*file_settings, "file")
+        eta, reg_lambda = model.learning_rate, model.reg_lambda
+        settings = None
+        if eta is not None and reg_lambda is not None:
+            settings = Settings(eta, reg_lambda, "file")
         return _complete_audit(model, settings, recover_lightgbm(model), background)
     if model.dropout:
-        every_tree = enumerate(model.forest.trees)
-        outputs = model.forest.objective.n_outputs
+        every_tree = enumerate(model.boosted.trees)
+        outputs = model.boosted.objective.n_outputs
         trees = [TreeExposure.of((t, t % outputs), tree.leaves, DROPPED) for t, tree in every_tree]
         return replace(_complete_audit(model, None, trees, background), hint=DROPPED_HINT)
     settings, each = _settings_of_trees(model, background)
-    every = zip(model.forest.trees, model.statistics, each, strict=True)
+    every = zip(model.boosted.trees, model.statistics, each, strict=True)
     sums = [sums_of(tree, statistics, s) for tree, statistics, s in every]
     trees = recover_boosted(model, sums, background)
     if all(s is None for s in sums):
@@ -169,7 +171,7 @@ def _settings_of_trees(
     Some federations train with a different learning rate for each client. The first element is then
     the setting of the first tree.
     """
-    settings, trees = _common_settings(model, background), model.forest.trees
+    settings, trees = _common_settings(model, background), model.boosted.trees
     if settings is not None or background.learning_rate is not None:
         return settings, [settings] * len(trees)
     each = settings_by_tree(trees, model.statistics)
@@ -182,7 +184,7 @@ def _common_settings(model: ModelFile, background: Known) -> Settings | None:
     The result is None if no values explain all trees. Raises `UsageError` if the values that the
     auditor declares contradict the statistics.
     """
-    trees, statistics = model.forest.trees, model.statistics
+    trees, statistics = model.boosted.trees, model.statistics
     if background.settings is not None:
         declared = Settings(*background.settings, "given")
         worst = agreement(declared, trees[:CHECKED_TREES], statistics[:CHECKED_TREES])
@@ -255,8 +257,8 @@ def _sources(
 ) -> Sources:
     """Assign the trees to clients, in XGBoost's models on the log loss only."""
     if not sums or not is_logistic(model):
-        names = (None,) * len(trees)
-        return Sources("one", 1, names, "sources are told apart in XGBoost's models on log loss")
+        unnamed = (None,) * len(trees)
+        return Sources("one", 1, unnamed, "sources are told apart in XGBoost's models on log loss")
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
     # The trees that one training grows in parallel (num_parallel_tree) have the same source.
     each = first_round(model)
@@ -275,7 +277,7 @@ def _has_other_rows(model: ModelFile, before: TreeExposure, tree: TreeExposure) 
     `before`, all of them would have to be in leaves of one value there. The function returns True
     if that has a probability below `ALL_IN_ONE`.
     """
-    grown = model.forest.trees[before.at]
+    grown = model.boosted.trees[before.at]
     _, value = np.unique(grown.value[grown.leaves], return_inverse=True)
     if before.rows is None or not before.rows or tree.rows is None:
         return False
@@ -290,7 +292,7 @@ def _rows(
     share = None
     # With scale_pos_weight, the base score is the share of weighted rows.
     if is_logistic(model) and model.library == "xgboost" and model.positive_weight == 1:
-        share = label_share(start_of(model.forest, 0))
+        share = label_share(start_of(model.boosted, 0))
     each = first_round(model) if isinstance(model.forest, Forest) else 1
     first = [t for t in trees[::each] if t.base_score is not None and t.rows is not None]
     counted = first or [t for t in trees[:1] if t.rows is not None]
@@ -354,5 +356,5 @@ def fields_of(model: ModelFile) -> tuple[Field, ...]:
 def _leaves_only(model: ModelFile) -> bool:
     """Return whether the weights of all inner nodes are 0, so that only those of leaves remain."""
     weights = model.raw["base_weights"]
-    inner = [w[t.feature >= 0] for w, t in zip(weights, model.forest.trees, strict=True) if len(w)]
+    inner = [w[t.feature >= 0] for w, t in zip(weights, model.boosted.trees, strict=True) if len(w)]
     return any(len(w) for w in inner) and all((w == 0).all() for w in inner)

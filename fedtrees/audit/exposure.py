@@ -143,7 +143,8 @@ def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
     need = np.minimum(np.ceil(need * (1 - 1e-5) - 1e-6), 2.0**53)
     # A leaf contains at least one row if its H is not a rounding error. A refreshed model can have
     # leaves without rows, in which the subtraction of sums leaves a small remainder.
-    return np.maximum(need, h > TRACE * h.sum()).astype(np.int64)
+    rows: Ints = np.maximum(need, h > TRACE * h.sum()).astype(np.int64)
+    return rows
 
 
 def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Ints:

@@ -12,7 +12,7 @@ of random forests.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,7 +23,9 @@ from fedtrees.attacks.clients.masked_hessians import FLOAT32
 from fedtrees.attacks.observations.boosting import leaves_below
 from fedtrees.audit.exposure import UNKNOWN, TreeExposure
 from fedtrees.audit.model import ModelFile, parameter
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import LOGISTIC
+from fedtrees.trees.forest.random_forest import ClassTree
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -87,6 +89,8 @@ def counts_at(statistics: LeafStatistics, p: float, tries: float = 1.0) -> First
         `CHANCE` or more.
     """
     s, h = statistics, statistics.scale * p * (1 - p)
+    assert s.g is not None
+    assert s.g_error is not None
     n = np.maximum(np.rint(s.h / h), 0).astype(np.int64)
     n1 = np.clip(np.rint(n * p - s.g), 0, n).astype(np.int64)
     n_error = s.h_error / h + 2 * ROUNDING * n + 1e-9
@@ -151,6 +155,7 @@ def _base_scores(s: LeafStatistics, rows: Floats) -> Iterator[float]:
     ``scale p (1-p)`` equals the root's H divided by its rows within the error, and N1 is an
     integer.
     """
+    assert s.g is not None
     g, variance = float(s.g.sum()), s.h.sum() / rows / s.scale
     error = variance * (float(s.h_error.sum() / s.h.sum()) + 2 * ROUNDING)
     # p (1 - p) = v has the solutions 1/2 - sqrt(1/4 - v) and 1/2 + sqrt(1/4 - v). The error of v
@@ -184,25 +189,29 @@ CONTRADICTED = "leaf_count does not add up to internal_count: one was changed, o
 def recover_forest(model: ModelFile) -> list[TreeExposure]:
     """Return the exposure of every tree of a random forest whose file contains counts."""
     out = []
-    for t, (tree, statistics) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+    trees: Sequence[Tree | ClassTree] = model.forest.trees
+    for t, (tree, statistics) in enumerate(zip(trees, model.statistics, strict=True)):
         place, drawn = (t, 0), None if statistics.drawn is None else statistics.drawn[tree.leaves]
         if statistics.rows is None and drawn is not None:
             out.append(TreeExposure.of(place, tree.leaves, DRAWN, *_of_draws(drawn)))
             continue
-        counts = tuple(
+        n, n_pos = (
             x if x is None else x[tree.leaves] for x in (statistics.rows, statistics.positives)
         )
         how = COUNTED if drawn is None else ONCE
         if statistics.rows is None:
             how = "leaves hold shares of classes without counts"
             how = how if model.released is None else "counts are noisy"
-        out.append(TreeExposure.of(place, tree.leaves, how, counts))
+        out.append(TreeExposure.of(place, tree.leaves, how, (n, n_pos)))
     return out
 
 
 def _of_draws(
     drawn: NDArray[np.int64],
-) -> tuple[tuple[NDArray[np.int64], NDArray[np.int64] | None], tuple[NDArray[np.int64], ...]]:
+) -> tuple[
+    tuple[NDArray[np.int64], NDArray[np.int64] | None],
+    tuple[NDArray[np.int64], NDArray[np.int64]],
+]:
     """Return the counts and the bounds that follow from the draws of each class, shape (J, K).
 
     A leaf has at least one row of each class that was drawn, and at most as many rows as draws. The
@@ -237,13 +246,13 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     If ``leaf_count`` may be an estimate or was changed, only a first tree is counted whose
     ``leaf_weight`` and ``leaf_value`` give the same rows.
     """
-    outputs, doubt = model.forest.objective.n_outputs, None
+    outputs, doubt = model.boosted.objective.n_outputs, None
     if model.parameters.get("tree_learner", "serial") in DISTRIBUTED:
         doubt = ESTIMATED
     elif not model.consistent:
         doubt = CONTRADICTED
     out = []
-    for t, (tree, statistics) in enumerate(zip(model.forest.trees, model.statistics, strict=True)):
+    for t, (tree, statistics) in enumerate(zip(model.boosted.trees, model.statistics, strict=True)):
         how, n, n_pos, start = doubt or "leaf_count", None, None, None
         if statistics.rows is None:
             how = "the file holds no leaf_count"
@@ -262,9 +271,11 @@ def _first_tree(model: ModelFile, n: NDArray[np.int64]) -> FirstTree | None:
 
     An L1 penalty moves G, so that labels cannot be computed and the result is None.
     """
-    tree, h, eta = model.forest.trees[0], model.statistics[0].cover, model.learning_rate
+    tree, h, eta = model.boosted.trees[0], model.statistics[0].cover, model.learning_rate
     unmoved = parameter({"lambda_l1": "0", **model.parameters}, "lambda_l1") == 0
-    usable = unmoved and model.forest.objective.name == LOGISTIC.name and model.positive_weight == 1
+    usable = (
+        unmoved and model.boosted.objective.name == LOGISTIC.name and model.positive_weight == 1
+    )
     if not usable or h is None or not eta or model.reg_lambda is None or not n.any():
         return None
     leaf_h, value = h[tree.leaves], tree.value[tree.leaves].astype(np.float64)
@@ -288,7 +299,7 @@ def _gains_agree(model: ModelFile, g: NDArray[np.float64], h: NDArray[np.float64
     The result is True if the tree has no gains. LightGBM's `refit` on other labels changes leaf
     values partially and leaves the gains unchanged.
     """
-    tree, lam = model.forest.trees[0], model.reg_lambda
+    tree, lam = model.boosted.trees[0], model.reg_lambda
     assert lam is not None
     if tree.gain is None or not tree.gain.any():
         return True

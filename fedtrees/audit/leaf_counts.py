@@ -107,9 +107,9 @@ def recover_boosted(
     trees : list of TreeExposure
         In the order of the forest.
     """
-    if model.forest.objective.name == SQUARED_ERROR.name:
+    if model.boosted.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
-    forest, outputs = model.forest, model.forest.objective.n_outputs
+    forest, outputs = model.boosted, model.boosted.objective.n_outputs
     sums = _mark_truncated_steps(sums)
     low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
     followed = False
@@ -167,7 +167,7 @@ def _share_a_factor(n: NDArray[np.int64]) -> bool:
 def first_round(model: ModelFile) -> int:
     """Return how many trees of a training start from the model's base score."""
     parallel = parameter(model.parameters, "num_parallel_tree") or 1
-    outputs, trees = model.forest.objective.n_outputs, len(model.forest.trees)
+    outputs, trees = model.boosted.objective.n_outputs, len(model.boosted.trees)
     return outputs * int(min(max(parallel, 1), trees // outputs))
 
 
@@ -249,13 +249,13 @@ def _exposure_of_classes(
 
     `margins` are bounds on the log-odds of a row before the tree.
     """
-    outputs, leaves = model.forest.objective.n_outputs, model.forest.trees[t].leaves
+    outputs, leaves = model.boosted.objective.n_outputs, model.boosted.trees[t].leaves
     place, starts = (t, t % outputs), t in background.starts or t < first_round(model)
     if sums is None:
         return TreeExposure.of(place, leaves, NO_SUMS)
     # XGBoost's softmax doubles hessians
-    scale = 2.0 if isinstance(model.forest.objective, Softmax) else 1.0
-    p = background.starts.get(t, start_of(model.forest, t % outputs))
+    scale = 2.0 if isinstance(model.boosted.objective, Softmax) else 1.0
+    p = background.starts.get(t, start_of(model.boosted, t % outputs))
     first = _first_tree(sums, scale, p, model.positive_weight, starts)
     if first is not None and starts and t not in background.starts and model.base_score_given:
         first = first if outputs > 1 else _without_mirrored_labels(first, sums)
@@ -369,6 +369,8 @@ def _remove_weight(s: LeafStatistics, p: float, weight: float) -> LeafStatistics
     """Return the sums of a tree grown from p as if rows of class 1 had weight 1."""
     if weight == 1:
         return s
+    assert s.g is not None
+    assert s.g_error is not None
     rows = s.h / (s.scale * p * (1 - p))  # N0 + weight N1
     n1 = (rows * p - s.g) / weight
     n = rows - (weight - 1) * n1
@@ -384,7 +386,7 @@ def _squared_errors(model: ModelFile, sums: Sequence[LeafStatistics | None]) -> 
     """
     integral = model.positive_weight == 1 and all(s is None or _are_integers(s) for s in sums)
     out = []
-    for t, (tree, s) in enumerate(zip(model.forest.trees, sums, strict=True)):
+    for t, (tree, s) in enumerate(zip(model.boosted.trees, sums, strict=True)):
         how, n = NO_SUMS if s is None else NOT_WHOLE, None
         if s is not None and integral:
             how, n = SQUARED, np.rint(s.h).astype(np.int64)

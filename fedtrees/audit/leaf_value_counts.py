@@ -446,7 +446,7 @@ def count_from_values(
     without_counts = ValueCounts(trees, settings)
     if not is_logistic(model) or model.positive_weight != 1:
         return without_counts
-    share = label_share(start_of(model.forest, 0))
+    share = label_share(start_of(model.boosted, 0))
     sizes, mean = _tables(share, background.rows)
     if mean is None and not (background.rows and background.settings):
         return replace(without_counts, hint=FIXED)
@@ -455,13 +455,13 @@ def count_from_values(
     # With lambda 0, too, all counts can be multiplied by any factor.
     if background.rows is None and not background.reg_lambda:
         first = replace(trees[0], how=FACTOR)
-        hint = _if_lambda_was(model.forest, sizes, mean, background)
+        hint = _if_lambda_was(model.boosted, sizes, mean, background)
         return replace(without_counts, trees=[first, *trees[1:]], hint=hint)
-    explanation = _find_explanation(model.forest, sizes, mean, background)
+    explanation = _find_explanation(model.boosted, sizes, mean, background)
     return (
         without_counts
         if explanation is None
-        else _count_leaves(model.forest, without_counts, explanation, mean, background)
+        else _count_leaves(model.boosted, without_counts, explanation, mean, background)
     )
 
 

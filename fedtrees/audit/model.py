@@ -94,6 +94,12 @@ class ModelFile:
         return int(self.numbers[tree][node]) if self.numbers else node
 
     @property
+    def boosted(self) -> Forest:
+        """The forest of a boosted model, not of a random forest."""
+        assert isinstance(self.forest, Forest)
+        return self.forest
+
+    @property
     def served(self) -> Forest | RandomForest:
         """The forest that answers queries, without the rounds after the best iteration."""
         if self.served_rounds is None or not isinstance(self.forest, Forest):

@@ -8,7 +8,7 @@ from fedtrees import __version__
 from fedtrees.audit.attack import AttackResult
 from fedtrees.audit.audit import Audit
 from fedtrees.audit.tables import (
-    Shown,
+    ReportTable,
     attack_table,
     fields_table,
     headline,
@@ -97,7 +97,9 @@ def _sections(audit: Audit, attacked: AttackResult | None) -> Iterator[dict[str,
         yield _section("attack", "Attack", ATTACK, attack_table(attacked))
 
 
-def _section(id: str, title: str, lede: str, shown: Shown | None, *notes: str) -> dict[str, Any]:
+def _section(
+    id: str, title: str, lede: str, shown: ReportTable | None, *notes: str
+) -> dict[str, Any]:
     """Return the values that the template needs for one section."""
     first_notes = [f"{shown.note[:1].upper()}{shown.note[1:]}."] if shown and shown.note else []
     return {"id": id, "title": title, "lede": lede, "table": shown, "notes": [*first_notes, *notes],

@@ -57,7 +57,7 @@ def bare_model(model: ModelFile, stored_model: Mapping[str, Any]) -> dict[str, A
         If a part that prediction needs is not in the form that XGBoost writes.
     """
     learner = _check_object(stored_model, "learner")
-    forest = model.forest
+    forest = model.boosted
     booster, width = _check_object(learner, "gradient_booster", "model"), len(model.categorical)
     outputs = forest.objective.n_outputs
     places = order_of_trees(booster["tree_info"], len(forest), outputs)
@@ -104,7 +104,7 @@ def _bare_tree(number: int, tree: Tree, width: int) -> dict[str, Any]:
 
 
 def _objective(model: ModelFile, name: str) -> dict[str, Any]:
-    objective = model.forest.objective
+    objective = model.boosted.objective
     if isinstance(objective, Softmax):
         return {"name": name, "softmax_multiclass_param": {"num_class": str(objective.n_outputs)}}
     # An auditor of the copy needs the weight, because weighted sums are not numbers of rows.
@@ -348,7 +348,7 @@ def _compare(
 
     Raises `DataError` if the copy differs from the model.
     """
-    if not _same_trees(model.forest, read_model(copy).forest):
+    if not _same_trees(model.boosted, read_model(copy).boosted):
         raise DataError(f"the copy of {model.path} has other trees; none was written")
     points, share = _rows_to_compare(model, rows)
     before, after = margins_of([model.path, copy], points)
@@ -370,9 +370,9 @@ def _rows_to_compare(model: ModelFile, rows: NDArray[np.float32] | None) -> tupl
     """Return rows as a sparse matrix of the model's columns, and the share of leaves they reach."""
     from scipy.sparse import csr_matrix, vstack
 
-    (forest, used), width = compact(model.forest), max(len(model.categorical), 1)
-    points = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
-    points = islice(points, min(MOST_POINTS, MOST_CELLS // width))
+    (forest, used), width = compact(model.boosted), max(len(model.categorical), 1)
+    every_point = chain(() if rows is None else rows[:, used], covering_points(forest, len(used)))
+    points = islice(every_point, min(MOST_POINTS, MOST_CELLS // width))
     seen, parts = np.zeros(sum(len(t.leaves) for t in forest.trees), dtype=bool), []
     while some := list(islice(points, max(VALUES_IN_MEMORY // len(used), 1))):
         batch = np.array(some, dtype=np.float32)
@@ -448,7 +448,8 @@ def _by_threshold(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
 
 def _by_category(tree: Tree, node: int, before: Side) -> tuple[Side, Side]:
     """Return a code of the column and the allowed codes on both sides of a split by categories."""
-    goes_right, out = tree.categories[node], []
+    assert tree.categories is not None
+    goes_right, out = tree.categories[node], list[Side]()
     allowed = np.ones(len(goes_right), dtype=bool) if before[1] is None else before[1]
     for side in (~goes_right, goes_right):
         left = allowed & side

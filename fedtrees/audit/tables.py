@@ -36,7 +36,7 @@ SHOWN = 12  # number of lines of the long tables
 
 
 @dataclass(frozen=True)
-class Shown:
+class ReportTable:
     """A table as text.
 
     `numeric` columns are aligned to the right, and `prose` columns need the most width.
@@ -73,7 +73,7 @@ def settings_text(audit: Audit) -> str:
     return text + ("stated in the file" if s.source == "file" else "as given")
 
 
-def fields_table(audit: Audit) -> Shown:
+def fields_table(audit: Audit) -> ReportTable:
     """Return the table of the statistics in the file."""
     lines = []
     for f in audit.fields:
@@ -81,10 +81,10 @@ def fields_table(audit: Audit) -> Shown:
         gives = f.reveals if f.state == "present" else ""
         lines.append((f.name, state, "needed" if f.needed else "not needed", gives))
     columns = ("field", "state", "for prediction", "what it gives away")
-    return Shown("What the file carries", columns, tuple(lines), prose=frozenset({3}))
+    return ReportTable("What the file carries", columns, tuple(lines), prose=frozenset({3}))
 
 
-def trees_table(audit: Audit, limit: int = SHOWN) -> Shown:
+def trees_table(audit: Audit, limit: int = SHOWN) -> ReportTable:
     """Return the table of the trees, those with certain counts first, at most `limit` of them."""
     columns = ("tree", "source", "base score", "leaves", "rows known", "labels known", "small",
                "one label", "smallest leaf", "how")  # fmt: skip
@@ -93,7 +93,7 @@ def trees_table(audit: Audit, limit: int = SHOWN) -> Shown:
     note = f"and {left} more trees; --format json has them all" if left > 0 else ""
     lines = tuple(_tree_line(audit, t) for t in order[:limit])
     numeric = frozenset(range(2, 9)) | {0}
-    return Shown("Exposure per tree", columns, lines, numeric, note, prose=frozenset({9}))
+    return ReportTable("Exposure per tree", columns, lines, numeric, note, prose=frozenset({9}))
 
 
 def _tree_line(audit: Audit, t: TreeExposure) -> tuple[str, ...]:
@@ -115,12 +115,12 @@ def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:
     return f"{least} to {t.at_most[j]}" if rows is None or t.at_most[j] <= rows else f"≥ {least}"
 
 
-def leaves_table(audit: Audit, limit: int = SHOWN) -> Shown:
+def leaves_table(audit: Audit, limit: int = SHOWN) -> ReportTable:
     """Return the table of the leaves with the fewest rows and the conditions that lead to them."""
     columns = ("tree", "leaf", "rows", "positive", "who")
     lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, limit))
     numeric = frozenset({0, 1, 2, 3})
-    return Shown("Most exposed leaves", columns, lines, numeric, prose=frozenset({4}))
+    return ReportTable("Most exposed leaves", columns, lines, numeric, prose=frozenset({4}))
 
 
 def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def _leaf_line(audit: Audit, t: TreeExposure, j: int) -> tuple[str, ...]:
     return (*map(str, place), _rows_text(t, j, audit.rows.total), labels, persons)
 
 
-def attack_table(a: AttackResult) -> Shown:
+def attack_table(a: AttackResult) -> ReportTable:
     """Return the table of the scores of an attack next to the blind baseline."""
     lines = []
     for s in a.scores:
@@ -145,7 +145,7 @@ def attack_table(a: AttackResult) -> Shown:
         were = "row was" if a.rebuilt == 1 else "rows were"
         note += f"; {a.rebuilt} {were} rebuilt, the others are guesses without the model"
     columns = ("metric", "attack", "blind", "advantage")
-    return Shown(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
+    return ReportTable(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 
 
 def conditions(model: ModelFile, at: int, leaf: int) -> str:
@@ -177,6 +177,7 @@ def conditions(model: ModelFile, at: int, leaf: int) -> str:
         if hidden[node]:
             sets.append(f"{model.name_of(f)} {'below' if left else 'above'} a hidden threshold")
         elif math.isnan(cut) and isinstance(tree, Tree):
+            assert tree.categories is not None
             codes = np.flatnonzero(tree.categories[node]).tolist()
             chosen = [category_of(model, f, code) for code in codes[:6]]
             shown = ", ".join(chosen) + (", ..." if len(codes) > 6 else "")

@@ -51,7 +51,7 @@ _NONE = 1e-9  # singular values below this (relative to the largest) determine n
 
 
 @dataclass(frozen=True)
-class Freedom:
+class SettingsUncertainty:
     """Errors of eta, lambda and alpha that the equations admit, infinite if any value agrees."""
 
     eta: float  # relative
@@ -64,7 +64,7 @@ def freedom(
     eta: float,
     reg_lambda: float,
     settings_known: bool = False,
-) -> Freedom:
+) -> SettingsUncertainty:
     """Return how far eta, lambda and alpha may deviate from `eta`, `reg_lambda` and 0.
 
     Parameters
@@ -97,7 +97,7 @@ def freedom(
             rows.append(np.column_stack([sought[:, 2:] if settings_known else sought, apart]))
         errors = _errors(np.concatenate(rows)) if rows else np.full(3, np.inf)
         every.append([0.0, 0.0, errors[0]] if settings_known else errors[:3])
-    return Freedom(*map(float, np.max(every, axis=0)))
+    return SettingsUncertainty(*map(float, np.max(every, axis=0)))
 
 
 def _derivatives(
@@ -117,7 +117,8 @@ def _derivatives(
 
     def off(at: float) -> Floats:
         a, c, b = splits.system(at)
-        return a @ h + c * reg_lambda - b
+        residuals: Floats = a @ h + c * reg_lambda - b
+        return residuals
 
     by_eta = (off(eta * np.exp(_STEP)) - off(eta * np.exp(-_STEP))) / (2 * _STEP)
     weight = np.abs(np.where(splits.leaf, splits.child / eta, splits.child))
@@ -519,7 +520,9 @@ def leaf_sums(
     if statistics.weight is None or statistics.gain is None:
         return None
     eta, reg_lambda = settings.learning_rate, settings.reg_lambda
-    return hessians_from_gains(tree, statistics.weight, statistics.gain, eta, reg_lambda)
+    weight, gain = statistics.weight, statistics.gain
+    sums: tuple[Floats, Floats] | None = hessians_from_gains(tree, weight, gain, eta, reg_lambda)
+    return sums
 
 
 def settings_by_tree(

@@ -85,7 +85,7 @@ def verdict(audit: Audit) -> list[Finding]:
     if audit.model.served_rounds is not None:
         lines.append(
             f"XGBoost's scikit-learn interface predicts with the first {audit.model.served_rounds} "
-            f"of {audit.model.forest.rounds} rounds (best_iteration). The file contains all of "
+            f"of {audit.model.boosted.rounds} rounds (best_iteration). The file contains all of "
             "them, and so this audit is about all of them."
         )
     if audit.sources.kind != "one":

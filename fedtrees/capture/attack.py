@@ -6,7 +6,7 @@ The true rows of parties, with which readings and attacks are compared, are read
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,17 @@ from numpy.typing import NDArray
 
 from fedtrees.capture.collective import worker
 from fedtrees.capture.formats import WIRES, Decoded
-from fedtrees.capture.model_readings import SOMEBODY, THIRD, LeafRows, audited, model_readings
-from fedtrees.capture.readings import Reading, machine_readings, promises, readings
+from fedtrees.capture.readings import (
+    SOMEBODY,
+    THIRD,
+    LeafRows,
+    RevealedFacts,
+    audited,
+    machine_readings,
+    model_readings,
+    promises,
+    readings,
+)
 from fedtrees.capture.records import Capture, Record
 from fedtrees.capture.replay import Replay, local_data_of, named_protocol, schema_of, worked_out
 from fedtrees.capture.xgboost_training import SERVER
@@ -43,12 +52,18 @@ from fedtrees.messages.vertical import TreeColumns
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
 from fedtrees.protocols.views import view_of
 
 
-def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
+def party_and_file(text: str) -> tuple[str, str]:
+    """Return the party and the file of ``PARTY=FILE``. A file alone is named after its party."""
+    party, equals, path = text.partition("=")
+    return (party, path) if equals else (Path(text).stem, text)
+
+
+def read_party_tables(files: Sequence[str], target: str = "") -> dict[str, Table]:
     """Read the rows of every party, with the columns in the order of its file.
 
     `files` are ``PARTY=FILE``, or files whose names are those of the parties. If `target` is empty,
@@ -57,8 +72,7 @@ def read_truth(files: Sequence[str], target: str = "") -> dict[str, Table]:
     """
     tables = {}
     for text in files:
-        party, equals, path = text.partition("=")
-        party, path = (party, path) if equals else (Path(text).stem, text)
+        party, path = party_and_file(text)
         table = read_table(path)
         label = target or table.names[-1]
         # In a vertical partition, parties without the label column get labels of 0.
@@ -117,16 +131,13 @@ def report(
     decoded = Decoded(capture)
     other = untested(capture.run_facts.framework, capture.run_facts.version)
     peers = _peers(capture.run_facts.wire, protocol)
-    relevant, sees, parties = list[Record](), Counter[tuple[str, ...]](), set[str]()
-    size = Counter[tuple[str, ...]]()
+    relevant, received, parties = list[Record](), MessageCounts(who), set[str]()
     for record in decoded:
         parties |= {record.sender, *record.receivers}
         if who != THIRD and who not in (record.sender, *record.receivers):
             continue
         if who == THIRD or who in record.receivers:
-            key = kind_of(record, who)
-            sees[key] += 1
-            size[key] += encoded_size(record.message)
+            received.add(record)
         # Readings need only the histograms of the first tree. Storing all would fill the memory.
         if peers or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
             relevant.append(record)
@@ -149,30 +160,28 @@ def report(
         notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:
         notes.append("no attack of the bench: its trees do not tell how many rows each site has")
+    view: View | None = None
+    case: Case | None = None
     try:
-        seen = (
+        view, case = (
             replayed_view(again, who, truth)
             if again
             else captured_view(relevant, who, parties, truth, peers)
         )
     except DataError as err:
-        seen, notes = (None, None), [*notes, f"no attacks of the bench: {err}"]
+        notes.append(f"no attacks of the bench: {err}")
     wire = capture.run_facts.wire
     framework = WIRES[wire][0] if wire in WIRES else capture.run_facts.framework
-    columns = ("message", "from", "to", "reveals")
     package = f"{capture.run_facts.framework} {capture.run_facts.version}"
     return {
         "framework": f"{framework}, {package}".rstrip(),
         "as": who,
         "parties": sorted(parties),
         "promises": list(promises(capture.run_facts, capture, relevant, who, trees and trees[1])),
-        "sees": [
-            dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
-            for key, n in sees.items()
-        ],
+        "sees": received.rows(),
         "scored": bool(truth),
         "readings": [_row(reading, truth) for reading in _join_readings(facts)],
-        "attacks": list(_attacks(*seen, named)),
+        "attacks": [] if view is None else list(run_attacks(view, case, named)),
         "notes": notes,
     }
 
@@ -183,16 +192,43 @@ def _peers(wire: str, named: str) -> Any:
     return protocol if isinstance(protocol, _PEERS.get(wire, ())) else None
 
 
-def kind_of(record: Record, who: str) -> tuple[str, ...]:
-    """Return the type, sender, receivers and revealed information of a message, for its reader."""
-    to = who if who in record.receivers else ", ".join(record.receivers)
-    reveals = ", ".join(sorted(map(str, record.message.reveals)))
-    return type(record.message).__name__, record.sender, to, reveals
+class MessageCounts:
+    """Number and total size of the messages of each kind, from the perspective of one party.
+
+    Parameters
+    ----------
+    who : str
+        The party.
+    with_reason : bool
+        Whether messages with different reasons are counted separately.
+    """
+
+    def __init__(self, who: str, *, with_reason: bool = False) -> None:
+        self._who, self._with_reason = who, with_reason
+        self._rows: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def add(self, record: Record) -> None:
+        """Count one message."""
+        kind = {
+            "message": type(record.message).__name__,
+            "from": record.sender,
+            "to": self._who if self._who in record.receivers else ", ".join(record.receivers),
+            "reveals": ", ".join(sorted(map(str, record.message.reveals))),
+        }
+        if self._with_reason:
+            kind["why"] = record.why
+        row = self._rows.setdefault(tuple(kind.values()), {**kind, "count": 0, "bytes": 0})
+        row["count"] += 1
+        row["bytes"] += encoded_size(record.message)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per kind, with its number (``count``) and its size (``bytes``)."""
+        return list(self._rows.values())
 
 
-def _join_readings(readings: list[Reading]) -> list[Reading]:
+def _join_readings(readings: list[RevealedFacts]) -> list[RevealedFacts]:
     """Combine the readings of one kind about all columns of one party."""
-    joined: dict[tuple[str, str, bool], Reading] = {}
+    joined: dict[tuple[str, str, bool], RevealedFacts] = {}
     for r in readings:
         key = r.what, r.owner, r.certain
         before = joined.get(key)
@@ -200,7 +236,7 @@ def _join_readings(readings: list[Reading]) -> list[Reading]:
     return list(joined.values())
 
 
-def _row(reading: Reading, truth: Mapping[str, Table]) -> dict[str, Any]:
+def _row(reading: RevealedFacts, truth: Mapping[str, Table]) -> dict[str, Any]:
     """Return one reading as a row of the report, with its number of wrong facts if known."""
     row: dict[str, Any] = {"reading": reading.what, "of": reading.owner, "read": len(reading.facts)}
     if len(reading.facts) == 1 and reading.facts[0][0] is None:
@@ -286,14 +322,19 @@ def captured_view(
 
 
 def columns_held(
-    columns: Mapping[str, NDArray[np.int32]], truth: Mapping[str, Table]
+    columns: Mapping[str, NDArray[np.integer]], truth: Mapping[str, Table]
 ) -> dict[str, LocalData]:
     """Return the local data of parties with different columns of the same rows.
 
     Only the first worker has labels.
     """
     return {
-        name: LocalData(np.arange(len(t)), columns[name], t.X, t.y if name == worker(0) else None)
+        name: LocalData(
+            np.arange(len(t)),
+            columns[name].astype(np.intp),
+            t.X,
+            t.y if name == worker(0) else None,
+        )
         for name, t in truth.items()
         if name in columns
     }
@@ -337,28 +378,15 @@ def replayed_view(
     return view, case
 
 
-def _attacks(
-    view: View | None, case: Case | None, named: Sequence[str]
-) -> Iterator[dict[str, Any]]:
-    """Run the attacks on a view, if there is one."""
-    if view is None:
-        return
-    yield from tried(
-        view, lambda name, guess: {} if case is None else scored(name, guess, case), named
-    )
-
-
-def tried(
-    view: View, score: Callable[[str, Guess], Scores], named: Sequence[str] = ()
-) -> Iterator[Row]:
+def run_attacks(view: View, case: Case | None, named: Sequence[str] = ()) -> Iterator[Row]:
     """Run the attacks that apply to a view, and score their guesses.
 
     Parameters
     ----------
     view : View
         The view of the adversary.
-    score : callable
-        Returns the scores for the name of an attack and its guess.
+    case : Case or None
+        The ground truth. None: guesses are not scored.
     named : sequence of str
         Attacks to run. The default is every attack of the default suite.
 
@@ -378,15 +406,15 @@ def tried(
         try:
             guess = attacks().run(spec, view).guess
             assert guess is not None
-            scores = score(spec.name, guess)
+            scores = {} if case is None else main_scores(spec.name, guess, case)
         except FedtreesError as err:
             yield {"attack": str(spec), "said": f"failed: {err}"}
             continue
-        yield {"attack": str(spec), "said": describe_guess(guess), "scores": scores,
+        yield {"attack": str(spec), "said": summarize_guess(guess), "scores": scores,
                "certain": sum(claim.certain for claim in guess.claims)}  # fmt: skip
 
 
-def describe_guess(guess: Guess) -> str:
+def summarize_guess(guess: Guess) -> str:
     """Return the claims of a guess in words."""
     kinds = Counter(type(claim).__name__ for claim in guess.claims)
     sure = sum(claim.certain for claim in guess.claims)
@@ -394,7 +422,7 @@ def describe_guess(guess: Guess) -> str:
     return f"claims {claims}; {sure:,} of them certain"
 
 
-def scored(name: str, guess: Guess, case: Case) -> Scores:
+def main_scores(name: str, guess: Guess, case: Case) -> Scores:
     """Return the main scores of an attack's guess, each with its blind baseline.
 
     The result is empty if the capture lacks the information with which the claims are compared.

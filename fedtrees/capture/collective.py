@@ -12,14 +12,19 @@ decoders of all frameworks return.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedtrees.capture.records import Record
+from fedtrees.core.errors import DataError
+from fedtrees.messages.captured import WireBytes
 
 
 class OtherOperation(Exception):
@@ -71,6 +76,15 @@ class Ended:
 
     left: int = 0
     why: str = ""
+
+    @classmethod
+    def of(cls, left: int, why: str) -> Ended:
+        """Return the end of decoding. The reason only counts if there are bytes left."""
+        return cls(left, why) if left else cls()
+
+
+#: Yields the messages of a capture, and returns how the decoding ended.
+Decoding = Generator[Record, None, Ended]
 
 
 def worker(rank: int) -> str:
@@ -133,6 +147,78 @@ class Links(Reader):
         return bytes(self.streams[link][begin : begin + size])
 
 
+AnyLinks = TypeVar("AnyLinks", bound=Links)
+#: Number of bytes of the rank that the opener of a connection sends first.
+RANK_BYTES = 4
+
+
+class Connections(ABC):
+    """Assigns recorded bytes to the members at both ends of each connection.
+
+    Every pair of members has one connection. Its opener first sends its rank.
+
+    Parameters
+    ----------
+    records : iterable of Record
+        The records of the capture.
+
+    Attributes
+    ----------
+    ignored : int
+        Number of bytes on connections that do not belong to the members of this training.
+    """
+
+    #: Noun for a member, in errors.
+    member = "worker"
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._chunks = (r.message for r in records if isinstance(r.message, WireBytes))
+        self._received: dict[tuple[int, bool], bytearray] = {}
+        self._ends: dict[int, tuple[int, int]] = {}  # ranks of opener and acceptor, by connection
+        self._world = 0  # number of members, 0 until it is known
+        self.ignored = 0
+
+    @abstractmethod
+    def _identify(self, chunk: WireBytes) -> None:
+        """Use recorded bytes to find the members at the ends of connections."""
+
+    def links(self, kind: Callable[[int, Callable[[], bool]], AnyLinks]) -> AnyLinks:
+        """Return the bytes between the members, once all of them are connected.
+
+        Raises `DataError` if the capture ends before that.
+        """
+        for chunk in self._chunks:
+            self._identify(chunk)
+            if self._world and len(self._ends) == self._world * (self._world - 1) // 2:
+                break
+        else:
+            raise DataError(
+                f"the capture ends before all {self.member}s are connected with one another; let "
+                f"it run from before the first {self.member} starts"
+            )
+        links = kind(self._world, lambda: self._more(links))
+        for (link, opener), data in self._received.items():
+            if link in self._ends:
+                data = data[RANK_BYTES:] if opener else data
+                links.streams[self._direction(link, opener)] += data
+        self._received.clear()
+        return links
+
+    def _direction(self, link: int, opener: bool) -> tuple[int, int]:
+        """Return the ranks of sender and receiver of one direction of a connection."""
+        return self._ends[link] if opener else self._ends[link][::-1]
+
+    def _more(self, links: Links) -> bool:
+        """Append the next recorded bytes to their stream. Return False if there are none."""
+        for chunk in self._chunks:
+            if chunk.link not in self._ends:
+                self.ignored += chunk.data.size
+            elif chunk.data.size:
+                links.streams[self._direction(chunk.link, chunk.opener)] += chunk.data.tobytes()
+                return True
+        return False
+
+
 _MOST_TEXT, _FEW = 4096, 64
 
 
@@ -189,16 +275,16 @@ class Ring(Links):
         # forwards the sum. After w - 1 steps, each part is complete at one member.
         for step in range(w - 1):
             for member in range(w):
-                part, after = (member - step) % w, (member + 1) % w
-                numbers = np.frombuffer(self.take(member, after, sizes[part]), dtype)
-                whose = tuple((member - k) % w for k in range(step, -1, -1))
-                hops_there.append(Hop(member, (after,), begins[part], numbers, whose))
+                k, after = (member - step) % w, (member + 1) % w
+                numbers = np.frombuffer(self.take(member, after, sizes[k]), dtype)
+                whose = tuple((member - back) % w for back in range(step, -1, -1))
+                hops_there.append(Hop(member, (after,), begins[k], numbers, whose))
         # All-gather of the complete parts.
         last = [np.frombuffer(b, dtype) for b in self.gather(sizes, first=1)]
-        for part, numbers in enumerate(last):
-            member = (part - 1) % w
+        for k, numbers in enumerate(last):
+            member = (k - 1) % w
             to = tuple(r for r in everybody if r != member)
-            hops_there.append(Hop(member, to, begins[part], numbers, everybody))
+            hops_there.append(Hop(member, to, begins[k], numbers, everybody))
         return Reduced(tuple(hops_there), np.concatenate(last))
 
     def _plausible(self, sizes: list[int]) -> None:

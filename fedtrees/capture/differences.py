@@ -18,9 +18,9 @@ from fedtrees.core.schema import Table
 from fedtrees.core.transcript import Delivery
 from fedtrees.core.wire import encoded_size
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 
 Kind = tuple[str, str, str]  # message, from, to
 
@@ -140,10 +140,10 @@ def _compare_messages(
     two = TWO if len(parties) == 2 and isinstance(protocol, XGBoostRing) else {}
     besides = {**BESIDES, **two}
     spare = {*besides} - {type(d.message).__name__ for d in simulated} | {*two}
-    sides = [_messages_by_receiver(side, parties) for side in (records, simulated)]
+    captured, expected = (_messages_by_receiver(s, parties) for s in (records, simulated))
     rows = []
-    for kind in {**sides[0], **sides[1]}:
-        row = _row(kind, *sides, ROUNDING)
+    for kind in {**captured, **expected}:
+        row = _row(kind, captured, expected, ROUNDING)
         rows.append(row | {"apart": besides[kind[0]]} if kind[0] in spare else row)
     return {
         "files": [str(decoded.capture.path), protocol.name],
@@ -160,7 +160,7 @@ def _rename_parties(message: Message, names: Mapping[str, str]) -> Message:
         for name, value in vars(message).items()
         if name in ("owner", "party", "parties") and isinstance(value, str)
     }
-    return replace(message, **called) if called else message  # type: ignore[arg-type]
+    return replace(message, **called) if called else message
 
 
 def _messages_by_receiver(

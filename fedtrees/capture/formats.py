@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedtrees.capture.collective import Ended
-from fedtrees.capture.lightgbm import LightGBM
-from fedtrees.capture.models import Models
-from fedtrees.capture.rabit import Rabit
+from fedtrees.capture.collective import Decoding, Ended
+from fedtrees.capture.lightgbm import decode_lightgbm
+from fedtrees.capture.models import decode_models
+from fedtrees.capture.rabit import decode_rabit
 from fedtrees.capture.records import Capture, Record, Run, Writer
 from fedtrees.capture.relay import RabitRelay, Relay
-from fedtrees.capture.xgboost_server import Federated
+from fedtrees.capture.xgboost_server import decode_server
 from fedtrees.core.errors import DataError, check_known
 from fedtrees.core.supported import SYSTEMS, TESTED, name_versions, untested
 
@@ -21,22 +21,14 @@ _IDLE = 1.0  # seconds without an open connection after which a run is considere
 _PATIENCE = 120.0  # seconds to wait until a machine of LightGBM listens
 
 
-class Decoder(Protocol):
-    """Reads messages from recorded bytes. It can be iterated over once."""
-
-    ended: Ended | None
-
-    def __iter__(self) -> Iterator[Record]: ...
-
-
 #: By name: the framework, its package, and the decoder of its bytes.
-WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Any]]] = {
-    "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", Rabit),
-    "xgboost": ("XGBoost's federated server", "xgboost", Federated),
-    "lightgbm": ("LightGBM's data-parallel machines", "lightgbm", LightGBM),
-    "nvflare": ("NVFlare's histogram-based XGBoost", "nvflare", Federated),
-    "nvflare-trees": ("NVFlare's bagging or cyclic XGBoost", "nvflare", Models),
-    "flower": ("Flower's bagging or cyclic XGBoost", "flwr", Models),
+WIRES: dict[str, tuple[str, str, Callable[[Iterable[Record]], Decoding]]] = {
+    "rabit": ("XGBoost's own collective (Dask, Spark)", "xgboost", decode_rabit),
+    "xgboost": ("XGBoost's federated server", "xgboost", decode_server),
+    "lightgbm": ("LightGBM's data-parallel machines", "lightgbm", decode_lightgbm),
+    "nvflare": ("NVFlare's histogram-based XGBoost", "nvflare", decode_server),
+    "nvflare-trees": ("NVFlare's bagging or cyclic XGBoost", "nvflare", decode_models),
+    "flower": ("Flower's bagging or cyclic XGBoost", "flwr", decode_models),
 }
 #: Wires that a relay records. For the remaining ones, a plug-in within the framework records.
 LISTENED = ("rabit", "xgboost", "lightgbm")
@@ -164,10 +156,8 @@ class Decoded:
         if not self._wire:
             yield from self.capture
             return
-        decoder: Decoder = WIRES[self._wire][2](self.capture)
         try:
-            yield from decoder
+            self.ended = yield from WIRES[self._wire][2](self.capture)
         except DataError as err:
             other = untested(self.capture.run_facts.framework, self.capture.run_facts.version)
             raise DataError("; ".join(filter(None, [str(err), other]))) from err
-        self.ended = decoder.ended or Ended()

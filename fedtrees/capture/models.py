@@ -4,16 +4,19 @@ A model is sent complete or in parts. The new information in it are the trees th
 its sender, has not received before.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.audit.model import ModelFile
 from fedtrees.audit.readers import read_xgboost
-from fedtrees.capture.collective import Ended
+from fedtrees.capture.collective import Decoding, Ended
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.errors import DataError
@@ -27,7 +30,7 @@ _MOST_PARTS = 4096
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
+class SharedModel:
     """One model, or several parts of one, as a party sent it.
 
     Attributes
@@ -51,26 +54,22 @@ class Sent:
     scores: list[NDArray[np.float32]] = field(default_factory=list)
 
 
-class Models:
-    """Decodes a capture of shared models. It can be iterated over once.
-
-    `ended` describes the end after a complete iteration.
-    """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        self._sent, self.ended = Exchange(records), Ended()
-
-    def __iter__(self) -> Iterator[Record]:
-        order = 0
-        for sent in self._sent:
-            r = sent.record
-            for message, why in _messages(sent):
-                yield Record(r.run, order, r.sender, r.receivers, message, why)
-                order += 1
-        self.ended = self._sent.ended
+def decode_models(records: Iterable[Record]) -> Decoding:
+    """Decode a capture of shared models."""
+    models, order = ModelExchange(records).models(), 0
+    while True:
+        try:
+            sent = next(models)
+        except StopIteration as stop:
+            ended: Ended = stop.value
+            return ended
+        r = sent.record
+        for message, why in _messages(sent):
+            yield Record(r.run, order, r.sender, r.receivers, message, why)
+            order += 1
 
 
-def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
+def _messages(sent: SharedModel) -> Iterator[tuple[Message, str]]:
     """Yield the messages of the simulated protocol that correspond to one sent model."""
     down = sent.record.sender == SERVER
     if sent.model is not None:
@@ -85,20 +84,22 @@ def _messages(sent: Sent) -> Iterator[tuple[Message, str]]:
             if len(sent.scores) > 1:
                 for score in sent.scores:
                     yield Intercept(float(score[0])), "where boosting started at one of the sites"
+    assert isinstance(sent.record.message, ModelBytes)
     if down and sent.record.message.asks:
         yield GrowRequest(sent.round), "a site's turn to grow trees"
 
 
-class Exchange:
-    """Extracts the models from a capture. It can be iterated over once."""
+class ModelExchange:
+    """Extracts the models from a capture."""
 
     def __init__(self, records: Iterable[Record]) -> None:
-        self._records, self.ended = records, Ended()
+        self._records = records
         self._known: dict[str, list[bytes]] = {}  # trees that each site has received
         self._round: dict[str, int] = {}  # round of the model that each site received last
         self._made, self._last = 0, b""  # number of the server's models, and the last one
 
-    def __iter__(self) -> Iterator[Sent]:
+    def models(self) -> Generator[SharedModel, None, Ended]:
+        """Yield the models in their order, and return how the decoding ended."""
         parts: dict[tuple[str, tuple[str, ...]], list[bytes]] = {}
         left, why = 0, ""
         for r in self._records:
@@ -125,16 +126,15 @@ class Exchange:
                 continue
             del parts[ends]
             left -= sum(map(len, received_parts))
-        if left:
-            self.ended = Ended(left, why or "parts of a model are missing at the end")
+        return Ended.of(left, why or "parts of a model are missing at the end")
 
-    def _down(self, r: Record, parts: Sequence[bytes]) -> Sent:
+    def _down(self, r: Record, parts: Sequence[bytes]) -> SharedModel:
         """Return a model that the server sends to a site."""
         (site,) = r.receivers or ("",)
         data = b"".join(parts)
         if not data:
             self._known[site], self._round[site] = [], 0
-            return Sent(r, 0, 0, None)
+            return SharedModel(r, 0, 0, None)
         # The server sends the same model to several sites, which is counted once.
         if data != self._last:
             self._made, self._last = self._made + 1, data
@@ -146,15 +146,15 @@ class Exchange:
         self._known[site] = keys if again else before + keys
         self._round[site] = self._made
         new = part_of(model, len(before) if again else 0)
-        return Sent(r, self._made, len(before), new, scores)
+        return SharedModel(r, self._made, len(before), new, scores)
 
-    def _up(self, r: Record, parts: Sequence[bytes]) -> Sent:
+    def _up(self, r: Record, parts: Sequence[bytes]) -> SharedModel:
         """Return the reply of a site: its new trees, or the model with the new trees at the end."""
         model, scores = _read(parts)
         before, keys = self._known.get(r.sender, []), _keys(model)
         again = 0 < len(before) < len(keys) and keys[: len(before)] == before
         new = part_of(model, len(before) if again else 0)
-        return Sent(r, self._round.get(r.sender, 0), len(before), new, scores)
+        return SharedModel(r, self._round.get(r.sender, 0), len(before), new, scores)
 
 
 def _read(parts: Sequence[bytes]) -> tuple[ModelFile, list[NDArray[np.float32]]]:
@@ -176,14 +176,14 @@ def _keys(model: ModelFile) -> list[bytes]:
 
 def trees_of(model: ModelFile) -> tuple[Tree, ...]:
     """Return the boosted trees of a model."""
-    return model.forest.trees
+    return model.boosted.trees
 
 
 def part_of(model: ModelFile, first: int) -> ModelFile:
     """Return a model without its first trees."""
     return replace(
         model,
-        forest=replace(model.forest, trees=trees_of(model)[first:]),
+        forest=replace(model.boosted, trees=trees_of(model)[first:]),
         statistics=model.statistics[first:],
         raw={name: arrays[first:] for name, arrays in model.raw.items()},
         places=(),
@@ -197,11 +197,11 @@ def joined(models: Sequence[ModelFile]) -> ModelFile:
     Raises `DataError` if the models have different objectives.
     """
     first = models[0]
-    if len({m.forest.objective for m in models}) > 1:
+    if len({m.boosted.objective for m in models}) > 1:
         raise DataError("models of different objectives")
     return replace(
         first,
-        forest=replace(first.forest, trees=tuple(t for m in models for t in trees_of(m))),
+        forest=replace(first.boosted, trees=tuple(t for m in models for t in trees_of(m))),
         statistics=tuple(s for m in models for s in m.statistics),
         raw={name: [a for m in models for a in m.raw[name]] for name in first.raw},
         places=(),
@@ -209,7 +209,7 @@ def joined(models: Sequence[ModelFile]) -> ModelFile:
     )
 
 
-def arrays_of(model: ModelFile) -> dict[str, NDArray[np.generic]]:
+def arrays_of(model: ModelFile) -> dict[str, Any]:
     """Return the trees of a model as the array fields of `SharedTrees`.
 
     Raises `DataError` if trees were pruned.

@@ -1,17 +1,12 @@
-"""Facts that follow from captured messages without an attack, and promises that are not kept.
-
-For example, the sketch of a column with few distinct values contains each value together with its
-number of rows. Each fact can be compared with the true rows.
-
-The messages of LightGBM's machines have separate functions. The module also compares the promises
-of a framework with a capture, and reports the promises that are not kept.
-"""
+"""Facts that follow from captured messages without an attack, and promises that are not kept."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +21,13 @@ from fedtrees.attacks.observations.lightgbm import (
     values_of,
     values_told,
 )
-from fedtrees.audit import Audit
+from fedtrees.audit import Audit, Known, audit
+from fedtrees.audit.exposure import TreeExposure
+from fedtrees.audit.model import ModelFile
 from fedtrees.capture.collective import worker
+from fedtrees.capture.models import ModelExchange, SharedModel, joined, trees_of
 from fedtrees.capture.records import Record, Run
+from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.schema import Table
 from fedtrees.messages.captured import (
     BestSplits,
@@ -41,10 +40,24 @@ from fedtrees.messages.captured import (
     RowGradients,
 )
 from fedtrees.messages.lightgbm import BinMappers
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.routing import Routes
+
+
+class Fact(NamedTuple):
+    """One fact about the rows of a party. An entry is None if the fact does not contain it.
+
+    Without a column, the value is the mean label.
+    """
+
+    column: int | None = None
+    value: float | None = None
+    rows: int | None = None
+    positives: int | None = None
 
 
 @dataclass(frozen=True)
-class Reading:
+class RevealedFacts:
     """Facts of one kind about one party.
 
     Attributes
@@ -53,16 +66,15 @@ class Reading:
         Description of the facts.
     owner : str
         The party that the facts are about.
-    facts : tuple of (column, value, rows, positives)
-        An entry is None if the fact does not contain it. Without a column, the value is the mean
-        label.
+    facts : tuple of Fact
+        The facts.
     certain : bool
         Whether all facts follow from the bytes with certainty.
     """
 
     what: str
     owner: str
-    facts: tuple[tuple[int | None, float | None, int | None, int | None], ...]
+    facts: tuple[Fact, ...]
     certain: bool
 
     def wrong(self, truth: Table) -> int:
@@ -71,7 +83,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class RowLabels(Reading):
+class RowLabels(RevealedFacts):
     """Labels of all rows, in their order. There is one empty fact per row."""
 
     labels: tuple[int, ...] = ()
@@ -83,7 +95,7 @@ class RowLabels(Reading):
         return int((truth.y != np.array(self.labels)).sum())
 
 
-def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth: Table) -> bool:
+def _holds(fact: Fact, truth: Table) -> bool:
     """Return whether a fact is true."""
     column, value, rows, positives = fact
     if column is None and value is not None:
@@ -99,7 +111,7 @@ def _holds(fact: tuple[int | None, float | None, int | None, int | None], truth:
     )
 
 
-def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
+def readings(seen: Iterable[Record], who: Sequence[str]) -> list[RevealedFacts]:
     """Return the facts that follow from messages about all parties except their readers."""
     sketches: dict[str, RankedSketch] = {}
     means: dict[str, LabelShare] = {}
@@ -125,13 +137,13 @@ def readings(seen: Iterable[Record], who: Sequence[str]) -> list[Reading]:
             cuts.setdefault(m.owner, set()).update(_thresholds(m))
     start = _start(intercept, means, sketches, roots)
     rows = sum(m.rows for m in means.values()) if set(sketches) <= set(means) else 0
-    result: list[Reading] = []
+    result: list[RevealedFacts] = []
     if labels and worker(0) not in who:
-        facts = ((None, None, None, None),) * len(labels)
+        facts = (Fact(),) * len(labels)
         result.append(RowLabels("labels of rows, in their order", worker(0), facts, True, labels))
     for owner, pairs in cuts.items():
-        facts = tuple((f, value, None, None) for f, value in sorted(pairs))
-        result.append(Reading("thresholds that are values of the party", owner, facts, False))
+        facts = tuple(Fact(f, value) for f, value in sorted(pairs))
+        result.append(RevealedFacts("thresholds that are values of the party", owner, facts, False))
     for name in (name for name in sketches if name not in who):
         result += _counts(name, means.get(name), rows, roots.get(frozenset([name])), start)
         result += _columns(name, sketches[name])
@@ -178,7 +190,7 @@ def _counts(
     rows: int,
     root: NDArray[np.float64] | None,
     start: float | None,
-) -> Iterator[Reading]:
+) -> Iterator[RevealedFacts]:
     """Yield the numbers of rows and of positives of a party.
 
     They follow from label shares, or from the sums of a first root. `rows` is the number of rows of
@@ -192,11 +204,11 @@ def _counts(
         n_rows = n_rows or round(root[1] / (start * (1 - start)))
         positives = n_rows * start - root[0]
     if n_rows is not None:
-        yield Reading("number of rows", name, ((None, None, n_rows, None),), True)
+        yield RevealedFacts("number of rows", name, (Fact(rows=n_rows),), True)
     # Up to 2^17 rows, float32 sums are precise enough to determine the number of positives.
     sure = start is not None and abs(positives - np.rint(positives)) < WHOLE and rows < 1 << 17
     if sure and n_rows is not None and 0 <= round(positives) <= n_rows:
-        yield Reading("number of positives", name, ((None, None, None, round(positives)),), True)
+        yield RevealedFacts("number of positives", name, (Fact(positives=round(positives)),), True)
 
 
 def _row_labels(m: RowGradients) -> tuple[int, ...]:
@@ -215,15 +227,17 @@ def _thresholds(m: BestSplits) -> Iterator[tuple[int, float]]:
             yield int(feature) - m.first, float(value)
 
 
-def _columns(name: str, sketch: RankedSketch) -> list[Reading]:
+def _columns(name: str, sketch: RankedSketch) -> list[RevealedFacts]:
     """Return the values of each column whose sketch contains all of them."""
     result = []
     for f in range(len(sketch.low)):
         part = slice(sketch.offsets[f], sketch.offsets[f + 1])
         pairs = zip(sketch.points[part].tolist(), sketch.weights[part].tolist(), strict=True)
         if sketch.whole[f]:
-            facts = tuple((f, value, rows, None) for value, rows in pairs)
-            result.append(Reading("values of a column, each with its rows", name, facts, True))
+            facts = tuple(Fact(f, value, rows) for value, rows in pairs)
+            result.append(
+                RevealedFacts("values of a column, each with its rows", name, facts, True)
+            )
     return result
 
 
@@ -232,7 +246,7 @@ def _with_labels(
     histograms: Mapping[str, NDArray[np.float64]],
     start: float,
     who: Sequence[str],
-) -> list[Reading]:
+) -> list[RevealedFacts]:
     """Return the labels of the rows in bins that contain exactly one value."""
     victims = {name: n for name, n in histograms.items() if name not in who and name in sketches}
     total = max((len(n) // 2 for n in victims.values()), default=0)
@@ -256,11 +270,13 @@ def _with_labels(
         result = []
         for name in label_counts:
             facts = tuple(
-                (*bins[b], *label_counts[name][b].tolist())
+                Fact(*bins[b], *label_counts[name][b].tolist())
                 for b in np.flatnonzero(seen[name] & (rows_in_bins[name] > 0))
             )
             if facts:
-                result.append(Reading("values with the labels of their rows", name, facts, True))
+                result.append(
+                    RevealedFacts("values with the labels of their rows", name, facts, True)
+                )
         return result
     return []
 
@@ -307,34 +323,36 @@ def _count_rows(sketch: RankedSketch, f: int, value: float | None) -> int:
     return int(sketch.weights[part][at]) if present else 0
 
 
-def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Reading]:
+def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[RevealedFacts]:
     """Yield the facts that follow from messages about all parties except their readers."""
     evidence = LightGBMTranscript.of((r.sender, r.message) for r in seen)
     for name, root in evidence.roots.items():
         if (
             name not in who and name not in evidence.classes
         ):  # not certain, the rows may be a sample
-            yield Reading("number of rows", name, ((None, None, root.rows, None),), False)
+            yield RevealedFacts("number of rows", name, (Fact(rows=root.rows),), False)
     for name, c in evidence.classes.items():
         if name not in who:
             rows = c.positives + c.negatives
-            yield Reading("number of rows", name, ((None, None, rows, None),), True)
-            yield Reading("number of positives", name, ((None, None, None, c.positives),), True)
+            yield RevealedFacts("number of rows", name, (Fact(rows=rows),), True)
+            yield RevealedFacts("number of positives", name, (Fact(positives=c.positives),), True)
     for name, mean in evidence.mean_labels.items():
         if name not in who:
-            yield Reading("mean label", name, ((None, mean, None, None),), True)
+            yield RevealedFacts("mean label", name, (Fact(value=mean),), True)
     for name, mappers in evidence.mappers.items():
-        ends = tuple((f, value, None, None) for f, value in extremes(mappers))
+        ends = tuple(Fact(f, value) for f, value in extremes(mappers))
         if ends and name not in who:
-            yield Reading("least and greatest values", name, ends, True)
+            yield RevealedFacts("least and greatest values", name, ends, True)
     for name, column, column_values in values_told(evidence.mappers):
         if name not in who:
-            facts = tuple((column, float(v), None, None) for v in column_values.values)
-            yield Reading("values off the bins of a column", name, facts, False)
+            facts = tuple(Fact(column, float(v)) for v in column_values.values)
+            yield RevealedFacts("values off the bins of a column", name, facts, False)
     yield from _machines_with_labels(evidence, who)
 
 
-def _machines_with_labels(evidence: LightGBMTranscript, who: Sequence[str]) -> Iterator[Reading]:
+def _machines_with_labels(
+    evidence: LightGBMTranscript, who: Sequence[str]
+) -> Iterator[RevealedFacts]:
     """Yield the values of columns together with the labels of their rows."""
     for name, bins in bins_of(evidence):
         owner, k = evidence.columns[bins.column]
@@ -347,7 +365,7 @@ def _machines_with_labels(evidence: LightGBMTranscript, who: Sequence[str]) -> I
         sure = column_values.certain & bins.sure
         for certain in (True, False):
             facts = tuple(
-                (bins.column, float(v), *map(int, rows))
+                Fact(bins.column, float(v), *map(int, rows))
                 for v, rows in zip(
                     column_values.values[sure == certain],
                     labelled_rows[sure == certain],
@@ -355,7 +373,7 @@ def _machines_with_labels(evidence: LightGBMTranscript, who: Sequence[str]) -> I
                 )
             )
             if facts:
-                yield Reading("values with the labels of their rows", name, facts, certain)
+                yield RevealedFacts("values with the labels of their rows", name, facts, certain)
 
 
 def promises(
@@ -425,3 +443,198 @@ def _not_summed(records: list[Record], who: str) -> Iterator[str]:
         complete = sum(int(s.whole.sum()) for s in sketches)
         columns = sum(len(s.whole) for s in sketches)
         yield f"rows stay where they are: {complete:,} of {columns:,} columns cross value by value"
+
+
+#: An observer that sees all messages and is not a party.
+THIRD = "third"
+#: Owner of a tree whose client is not known.
+SOMEBODY = "one of the others"
+
+
+@dataclass(frozen=True)
+class LeafRows(RevealedFacts):
+    """Rows and positives of leaves, tree by tree."""
+
+    leaves: tuple[tuple[Tree, TreeExposure], ...] = ()
+
+    def wrong(self, truth: Table) -> int:
+        """Return the number of leaves with wrong counts."""
+        return sum(self._wrong(truth))
+
+    def wrong_of_all(self, truths: Iterable[Table]) -> int:
+        """Return the number of leaves with wrong counts if the owner of the trees is not known.
+
+        Each tree is compared with the party whose rows fit it best.
+        """
+        return sum(map(min, zip(*map(self._wrong, truths), strict=True)))
+
+    def _wrong(self, truth: Table) -> list[int]:
+        """Return the number of leaves with wrong counts for each tree."""
+        wrong_leaves = []
+        for tree, exposure in self.leaves:
+            at = Routes.of([tree]).apply(truth.X)[:, 0]
+            leaves = exposure.leaf[exposure.exact]
+            rows = (at[:, None] == leaves).sum(axis=0)
+            positives = ((at[:, None] == leaves) & (truth.y == 1)[:, None]).sum(axis=0)
+            off = (rows != exposure.n[exposure.exact]) | (
+                positives != exposure.n_pos[exposure.exact]
+            )
+            wrong_leaves.append(int(off.sum()))
+        return wrong_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedTrees:
+    """All trees that a party received, as one model, and the owner of each tree.
+
+    Attributes
+    ----------
+    model : ModelFile
+        The trees.
+    owners : tuple of str
+        The site that grew each tree, or a placeholder if it is not known.
+    scores : dict of str to float32 array, shape (K,)
+        Base score of each site that began a model, if it was sent.
+    starts : dict of int to float
+        For each tree that began a training, by its number, the probability from which it started.
+    """
+
+    model: ModelFile
+    owners: tuple[str, ...]
+    scores: dict[str, NDArray[np.float32]]
+    starts: dict[int, float]
+
+    @staticmethod
+    def of(seen: Iterable[Record], who: str) -> ObservedTrees | None:
+        """Combine the models that an observer saw. Return None if there were no models.
+
+        Only the server and an observer of the wire know which site replied with which tree.
+        """
+        downloads, replies = list[SharedModel](), list[SharedModel]()
+        for sent in ModelExchange(seen).models():
+            if sent.model is not None:
+                (downloads if sent.record.sender == SERVER else replies).append(sent)
+        parts, n_trees = list[ModelFile](), 0
+        starts: dict[bytes, set[float]] = defaultdict(set)
+        for sent in downloads + replies:
+            for tree, start in _starts(sent):
+                starts[_key(tree)].add(start)
+        # The models to all sites contain the same trees. Each tree is used once.
+        for sent in downloads:
+            assert sent.model is not None
+            if sent.first == n_trees:  # otherwise it is the copy for another site
+                parts.append(sent.model)
+                n_trees += len(trees_of(sent.model))
+        owner: dict[bytes, str] = {}
+        scores: dict[str, NDArray[np.float32]] = {}
+        received_keys = {_key(t) for part in parts for t in trees_of(part)}
+        for sent in replies:
+            assert sent.model is not None
+            if not sent.first:  # otherwise it is the base score of the site that began the model
+                scores.setdefault(sent.record.sender, sent.scores[0])
+            trees = trees_of(sent.model)
+            owner |= {_key(t): sent.record.sender for t in trees}
+            if not {_key(t) for t in trees} & received_keys and who != sent.record.sender:
+                parts.append(sent.model)  # trees of the last round, which no site receives
+        if not parts:
+            return None
+        model = joined(parts)
+        names = tuple(owner.get(_key(t), SOMEBODY) for t in trees_of(model))
+        begun = {t: starts[_key(tree)] for t, tree in enumerate(trees_of(model))}
+        return ObservedTrees(
+            model, names, scores, {t: s.pop() for t, s in begun.items() if len(s) == 1}
+        )
+
+
+def _starts(sent: SharedModel) -> Iterator[tuple[Tree, float]]:
+    """Yield trees that began a training, with the probability from which each of them started.
+
+    These are the first trees of sites without a model. The server's first model contains the base
+    score of each tree if every part of it is one tree.
+    """
+    trees = () if sent.model is None else trees_of(sent.model)
+    if sent.first or not trees or any(score.size > 1 for score in sent.scores):
+        return
+    if sent.record.sender != SERVER:
+        yield trees[0], float(sent.scores[0][0])
+    elif len(trees) == len(sent.scores):
+        yield from zip(trees, (float(score[0]) for score in sent.scores), strict=True)
+
+
+def _key(tree: Tree) -> bytes:
+    """Return a key that distinguishes a tree from all different trees."""
+    return b"".join(a.tobytes() for a in (tree.feature, tree.threshold, tree.value))
+
+
+def audited(capture: Iterable[Record], who: str) -> tuple[ObservedTrees, Audit] | None:
+    """Audit all trees that an observer saw. Return None if there were none.
+
+    Every participant knows eta and lambda. They are therefore inferred from the trees of all sites.
+    """
+    everybody = ObservedTrees.of(capture, SERVER)
+    seen = (r for r in capture if who in (THIRD, r.sender, *r.receivers))
+    shared = everybody if who == SERVER else ObservedTrees.of(seen, who)
+    if everybody is None or shared is None:
+        return None
+    result = audit(everybody.model, Known(starts=everybody.starts))
+    if shared is everybody:
+        return shared, result
+    knowledge = Known(starts=shared.starts)
+    if result.settings is not None:
+        eta, reg_lambda = result.settings.learning_rate, result.settings.reg_lambda
+        knowledge = replace(knowledge, learning_rate=eta, reg_lambda=reg_lambda)
+    return shared, audit(shared.model, knowledge)
+
+
+def model_readings(shared: ObservedTrees, audited: Audit, who: str) -> Iterator[RevealedFacts]:
+    """Yield the facts that follow from models about all parties except their reader.
+
+    Parameters
+    ----------
+    shared : Shared
+        The trees that the reader saw.
+    audited : Audit
+        Audit of these trees.
+    who : str
+        The reader.
+
+    Yields
+    ------
+    reading : Reading
+    """
+    firsts = dict[str, TreeExposure]()
+    leaves: dict[str, list[tuple[Tree, TreeExposure]]] = defaultdict(list)
+    cuts: dict[str, set[tuple[int, float]]] = defaultdict(set)
+    for tree, exposure, owner in zip(
+        trees_of(shared.model), audited.trees, shared.owners, strict=True
+    ):
+        if owner == who:
+            continue
+        firsts.setdefault(owner, exposure)
+        if exposure.exact.any():
+            leaves[owner].append((tree, exposure))
+        inner = tree.feature >= 0
+        cuts[owner].update(
+            zip(tree.feature[inner].tolist(), tree.threshold[inner].tolist(), strict=True)
+        )
+    for owner, first in firsts.items():
+        score, complete = shared.scores.get(owner), bool(first.exact.all())
+        rows, positives = int(first.n.sum()), int(first.n_pos.sum())
+        if complete and owner != SOMEBODY:
+            sure = not audited.assumes
+            yield RevealedFacts("number of rows", owner, (Fact(rows=rows),), sure)
+            yield RevealedFacts("number of positives", owner, (Fact(positives=positives),), sure)
+        if score is not None:
+            same = complete and abs(float(score[0]) * rows - positives) < 1e-3 * max(positives, 1)
+            yield RevealedFacts("mean label", owner, (Fact(value=float(score[0])),), same)
+    for owner, leaves_of_owner in leaves.items():
+        facts = tuple(
+            Fact(rows=int(n), positives=int(k))
+            for _, exposure in leaves_of_owner
+            for n, k in zip(exposure.n[exposure.exact], exposure.n_pos[exposure.exact], strict=True)
+        )
+        what, sure = "leaves with their rows and positives", not audited.assumes
+        yield LeafRows(what, owner, facts, sure, tuple(leaves_of_owner))
+    for owner, pairs in cuts.items():
+        told_cuts = tuple(Fact(f, value) for f, value in sorted(pairs))
+        yield RevealedFacts("thresholds that are values of the party", owner, told_cuts, False)

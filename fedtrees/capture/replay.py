@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from fedtrees.audit import audit
 from fedtrees.capture.formats import Decoded
-from fedtrees.capture.model_readings import Shared
 from fedtrees.capture.models import trees_of
+from fedtrees.capture.readings import ObservedTrees
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import SERVER
 from fedtrees.core.errors import DataError, UsageError
@@ -59,9 +59,9 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training, train
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -297,12 +297,13 @@ class Replay:
         If `truth` contains the rows of all parties, they compute their messages from these rows.
         Raises `DataError` if the capture lacks a message that the protocol requests.
         """
-        names, sent, protocol = [*self.rows], self.sent, self.protocol
+        names, sent = [*self.rows], self.sent
+        protocol: Any = self.protocol
         if not names or not self.columns:
             raise DataError("the capture does not tell how many rows and columns there are")
 
         # The same protocol with recorded clients. Only the server is a real party.
-        class Replayed(type(protocol)):
+        class Replayed(type(protocol)):  # type: ignore[misc]
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
 
@@ -310,13 +311,14 @@ class Replay:
                 self, name: str, role: str, local_data: LocalData | None, *given: object
             ) -> Party:
                 if name == SERVER or truth is not None:
-                    return super().create_party(name, role, local_data, *given)
+                    real: Party = super().create_party(name, role, local_data, *given)
+                    return real
                 return RecordedClient(name, sent[name])
 
         again = Replayed(**{f.name: getattr(protocol, f.name) for f in fields(protocol)})
         # Recorded clients need no rows, and only the sizes of these tables are used.
         nothing = {
-            name: Table(np.zeros((n, self.columns)), np.zeros(n, np.int64))
+            name: Table(np.zeros((n, self.columns), np.float32), np.zeros(n, np.int64))
             for name, n in self.rows.items()
         }
         tables = nothing if truth is None else {name: truth[name] for name in names}
@@ -387,7 +389,7 @@ def _depth(tree: Tree) -> int:
 
 def _replay_trees(decoded: Decoded, named: Any) -> Replay | None:
     """Return the replay of a capture of local trees, None if its parameters cannot be inferred."""
-    shared = Shared.of(decoded.capture, SERVER)
+    shared = ObservedTrees.of(decoded.capture, SERVER)
     if shared is None:
         return None
     audited, sent = audit(shared.model), _messages_by_party(decoded)

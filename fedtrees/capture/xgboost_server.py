@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.capture.collective import CutOff, Ended, Hop, OtherOperation, Reader, Reduced, worker
+from fedtrees.capture.collective import (
+    CutOff,
+    Decoding,
+    Ended,
+    Hop,
+    OtherOperation,
+    Reader,
+    Reduced,
+    worker,
+)
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import INTERCEPT, decoded, recorded
 from fedtrees.core.errors import DataError
@@ -86,7 +95,7 @@ class Messages:
                 yield from self._whole(stream, body, bool(flags & _END))
         del self._left[:at]
 
-    def _whole(self, stream: int, body: bytes, end: bool) -> Iterator[tuple[int, bytes]]:
+    def _whole(self, stream: int, body: bytearray, end: bool) -> Iterator[tuple[int, bytes]]:
         """Yield the complete messages of one stream, after appending a part of it."""
         buffer = self._streams.setdefault(stream, bytearray())
         buffer += body
@@ -371,34 +380,28 @@ def _best(
 _CODES = {1: "<f4", 2: "<f8", 6: "<i4", 7: "<i8", 8: "|u1", 10: "<u4", 11: "<u8"}
 
 
-class Federated:
-    """Decodes a capture of ``xgboost`` or ``nvflare``. It can be iterated over once.
+def decode_server(records: Iterable[Record]) -> Decoding:
+    """Decode a capture of ``xgboost`` or ``nvflare``.
 
-    `ended` describes the end after a complete iteration. Raises `DataError` if the bytes are not
-    calls of XGBoost.
+    Raises `DataError` if the bytes are not calls of XGBoost.
     """
-
-    def __init__(self, records: Iterable[Record]) -> None:
-        kinds = WireBytes | CollectiveCall
-        self._chunks = (r.message for r in records if isinstance(r.message, kinds))
-        self.ended: Ended | None = None
-
-    def __iter__(self) -> Iterator[Record]:
-        server = Server(self._chunks)
-        if not server.world:
-            raise DataError("the capture ends before the server's first answer")
-        if server.vertical:
-            why = yield from recorded(messages(server.calls(), server.world), server.world)
-        else:
-            why = yield from decoded(server)
-        left = server.left()
-        self.ended = Ended(left, why) if left else Ended()
+    kinds = WireBytes | CollectiveCall
+    server = Server(r.message for r in records if isinstance(r.message, kinds))
+    if not server.world:
+        raise DataError("the capture ends before the server's first answer")
+    if server.vertical:
+        why = yield from recorded(messages(server.calls(), server.world), server.world)
+    else:
+        why = yield from decoded(server)
+    return Ended.of(server.left(), why)
 
 
 class Server(Reader):
     """The calls of a server, each of which is a collective operation."""
 
     central = True
+
+    _at: int
 
     def __init__(self, chunks: Iterator[WireBytes | CollectiveCall]) -> None:
         self._chunks, self._calls = chunks, Calls()

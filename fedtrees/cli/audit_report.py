@@ -19,7 +19,7 @@ from fedtrees.audit.readers import XGBOOST_STATISTICS, read_model
 from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.audit.scrub import Scrubbed, scrub
 from fedtrees.audit.tables import (
-    Shown,
+    ReportTable,
     attack_table,
     check_labels,
     fields_table,
@@ -246,7 +246,7 @@ def _paragraph(out: Console, text: str, begin: str = "") -> None:
         out.print(Text(begin if at == 0 else " " * len(begin)) + line)
 
 
-def _text_table(shown: Shown, plain: bool = False) -> TextTable:
+def _text_table(shown: ReportTable, plain: bool = False) -> TextTable:
     """Return a table of the audit as a table for the terminal."""
     style: dict[str, Any] = {"caption": shown.note or None, "caption_justify": "left"}
     style |= {"box": None, "pad_edge": False} if plain else {}

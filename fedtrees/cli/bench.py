@@ -62,7 +62,7 @@ def bench(
 
 def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
     """Connect to the machines that run the jobs. Without --jobs, as many run as there are cores."""
-    from fedtrees.cluster.ray_engine import RayEngine
+    from fedtrees.cluster import RayEngine
 
     engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
     if options.jobs is None:

@@ -137,8 +137,8 @@ def attack(
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
     """
-    from fedtrees.capture.attack import read_truth, report
-    from fedtrees.capture.model_readings import THIRD
+    from fedtrees.capture.attack import read_party_tables, report
+    from fedtrees.capture.readings import THIRD
     from fedtrees.capture.records import Capture
     from fedtrees.federation import attack as of_log
     from fedtrees.federation.log import FRAMEWORK
@@ -146,7 +146,7 @@ def attack(
     if Capture(file, run).run_facts.framework == FRAMEWORK:
         facts: dict[str, Any] = of_log.report(file, who, truth or (), id, run, named or ())
     else:
-        rows = read_truth(truth or (), target)
+        rows = read_party_tables(truth or (), target)
         facts = report(file, who or THIRD, rows, run, named or (), protocol)
     emit(facts, format, lambda: _print(facts))
 
@@ -172,14 +172,14 @@ def diff(
 
     With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
     """
-    from fedtrees.capture.attack import read_truth
+    from fedtrees.capture.attack import read_party_tables
     from fedtrees.capture.differences import differences, from_protocol
 
     runs: list[int | None] = list(run) if run else [None] * (1 if protocol else 2)
     if bool(second) == bool(protocol) or len(runs) != 1 + bool(second):
         raise UsageError("give a second capture or --protocol; --run once for each capture")
     if protocol:
-        comparison = from_protocol(first, runs[0], protocol, read_truth(truth or (), target))
+        comparison = from_protocol(first, runs[0], protocol, read_party_tables(truth or (), target))
     else:
         comparison = differences((first, second), (runs[0], runs[1]))
     emit(comparison, format, lambda: _print_comparison(comparison))

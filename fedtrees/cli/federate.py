@@ -14,7 +14,7 @@ from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
 from fedtrees.core.errors import ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from fedtrees.federation.agreement import Agreed
+    from fedtrees.federation.agreement import FederationAgreement
     from fedtrees.federation.deployment import Deployment
 
 
@@ -80,7 +80,7 @@ def federate(
         raise ProtocolError(f"the run stopped: {result['stopped']}; nothing was published")
 
 
-def _absent(federation: Agreed, sites: Path) -> str:
+def _absent(federation: FederationAgreement, sites: Path) -> str:
     """Return the name of the first missing file with the settings of a site, "" if all exist."""
     named = (f"{site}.toml" for site in federation.parties.values())
     return next((name for name in named if not (sites / name).is_file()), "")
@@ -94,7 +94,7 @@ def _check_installed() -> None:
         raise UsageError("federate needs NVFlare: pip install 'fedtrees[federation]'")
 
 
-def _print_agreement(federation: Agreed, format: Format) -> None:
+def _print_agreement(federation: FederationAgreement, format: Format) -> None:
     """Print the contents and the hash of a federation."""
     facts = {
         "hash": federation.hash,
@@ -109,7 +109,7 @@ def _print_agreement(federation: Agreed, format: Format) -> None:
     emit(facts, format, "\n".join(lines))
 
 
-def _run(federation: Agreed, kit: Path, out: Path, seconds: float) -> dict[str, Any]:
+def _run(federation: FederationAgreement, kit: Path, out: Path, seconds: float) -> dict[str, Any]:
     """Run a job and return how it ended."""
     import tempfile
 
@@ -142,7 +142,7 @@ class _Progress:
         self._n_printed, self._status = len(lines), status
 
 
-def summarise_run(federation: Agreed, out: Path, status: str) -> dict[str, Any]:
+def summarise_run(federation: FederationAgreement, out: Path, status: str) -> dict[str, Any]:
     """Return how a run ended, from the files of its server."""
     from fedtrees.federation.log import end_of
 

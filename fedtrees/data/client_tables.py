@@ -24,7 +24,7 @@ from fedtrees.data.cleaning import with_empty_cells
 from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset
 from fedtrees.data.spreadsheets import read_table, read_uncleaned
-from fedtrees.data.user_tables import Declared, dataset_of
+from fedtrees.data.user_tables import TableSpec, dataset_of
 
 MOST_NAMED = 8  # number of clients in the note on their sizes
 #: Ratio between the median values of two clients that suggests different units or decimal marks.
@@ -69,7 +69,7 @@ def load_clients(
     UsageError
         If the client column is the target, or as `load_csv`.
     """
-    declared, target, column = Declared.of(options), plain_name(target), plain_name(column)
+    declared, target, column = TableSpec.of(options), plain_name(target), plain_name(column)
     if len(paths) > 1:
         tables = [read_uncleaned(path, declared.reading, (target,)) for path in paths]
         table, owners, names = _stack_tables(tables, paths)
@@ -271,7 +271,7 @@ def load_joined(
     UsageError
         If the target is the id, or as `load_csv`.
     """
-    declared, target, id = Declared.of(options), plain_name(target), plain_name(id)
+    declared, target, id = TableSpec.of(options), plain_name(target), plain_name(id)
     if target == id:
         raise UsageError(f"target and id are both {id!r}; name the column of the labels as target")
     tables = [read_table(path, declared.reading, (id, target)) for path in paths]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, many
-from fedtrees.data.categories import categories_of, with_leading_zeros, yes_and_no
+from fedtrees.data.categories import categories_of, codes_of_cells, with_leading_zeros, yes_and_no
 from fedtrees.data.cells import MOSTLY, assumptions_of_dates, dates, numbers, plain
 from fedtrees.data.csv_file import TextTable
 
@@ -95,8 +95,6 @@ class Column:
     reads: str = ""
     # Names of the categories in the order of their codes.
     order: tuple[str, ...] = field(default=(), repr=False)
-    # Category of each cell whose spelling differs from the name of its category.
-    merged: Mapping[str, str] = field(default_factory=dict, repr=False)
     out: str = ""  # why the column is left out unless it is declared; empty: it is used
     note: str = ""  # note for readers of results
     merges: int = 0  # how many different integers become equal as float32
@@ -161,19 +159,19 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
     """Return the kind of a column that is not numeric: yes/no, category, id or free text."""
     if pair := yes_and_no(cells):
         order, merged = pair
-        column = replace(column, kind="yes/no", distinct=2, order=order, merged=merged)
+        column = replace(column, kind="yes/no", distinct=2, order=order)
         other = sorted(cell for cell in merged if cell.casefold() != merged[cell].casefold())
         if not other:
             return column
         shown = ", ".join(f"{cell!r} as {merged[cell]!r}" for cell in other)
         return _add_note(column, f"one spelling of yes and no: {shown}")
-    order, merged = categories_of(cells)
-    column = replace(column, distinct=len(order))
-    if column.present < LEAST or len(order) <= _MANY_TEXTS * column.present:
+    categories, _ = categories_of(cells)
+    column = replace(column, distinct=len(categories))
+    if column.present < LEAST or len(categories) <= _MANY_TEXTS * column.present:
         read, note = numbers(cells), ""
         if 2 * sum(cells[cell] for cell in read) > column.present and len(read) < len(cells):
             note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
-        return replace(column, kind="category", order=order, merged=merged, note=note)
+        return replace(column, kind="category", order=categories, note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")
     return replace(column, out="free text")
@@ -188,10 +186,10 @@ def _numeric(
     integral = all(value.is_integer() for value in values.values())
     distinct = len(set(values.values()))
     if integral and distinct + len(odd) <= FEW:
-        order, merged = categories_of(cells)
+        order, _ = categories_of(cells)
         if len(order) <= FEW and column.present >= OFTEN * len(order):
             note = f"codes, and {text}" if odd else ""
-            column = replace(column, distinct=len(order), order=order, merged=merged)
+            column = replace(column, distinct=len(order), order=order)
             return replace(column, kind="category", note=note)
     lost = sum(cells[cell] for cell in odd)
     note = f"{text} {'is' if lost == 1 else 'are'} read as missing" if odd else ""
@@ -294,8 +292,8 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
 
 def _as_category(table: TextTable, column: Column) -> Column:
     """Return a column as categories."""
-    order, merged = categories_of(_count_cells(table, column.name))
-    return replace(column, kind="category", order=order, merged=merged, distinct=len(order))
+    order, _ = categories_of(_count_cells(table, column.name))
+    return replace(column, kind="category", order=order, distinct=len(order))
 
 
 def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
@@ -309,11 +307,11 @@ def values_of(table: TextTable, column: Column) -> NDArray[np.float64]:
     )
     if complete and (values := plain(cells)) is not None:
         return np.array(values)
+    codes: Mapping[str, float] = {}
     if column.categorical:
-        codes = {name: float(k) for k, name in enumerate(column.order)}
-        codes |= {cell: codes[name] for cell, name in column.merged.items()}
+        codes = codes_of_cells(set(cells) - {""}, column.order)
     elif column.reads == "date":
         codes = dates(_count_cells(table, column.name)) or {}
-    else:
-        codes = numbers(_count_cells(table, column.name)) if column.reads else {}
+    elif column.reads:
+        codes = numbers(_count_cells(table, column.name))
     return np.fromiter((codes.get(cell, math.nan) for cell in cells), np.float64, len(cells))

@@ -119,6 +119,12 @@ class TextTable:
         doubts = {names.get(name, name): doubt for name, doubt in self.doubts.items()}
         return replace(self, names=tuple(names.get(n, n) for n in self.names), doubts=doubts)
 
+    def part(self, name: str, rows: Sequence[int]) -> TextTable:
+        """Return some rows of one column as a table."""
+        cells = self.column(name)
+        text = cells_as_text(cells[i] for i in rows)
+        return replace(self, names=(name,), columns=(text,), lines=[self.lines[i] for i in rows])
+
     def check_readable(self, name: str) -> None:
         """Raise `Problems` if the numbers of a column can be read in two ways."""
         if name in self.doubts:

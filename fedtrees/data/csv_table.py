@@ -240,13 +240,28 @@ def encoded(
     features : tuple of Feature
     X : float64 array, shape (n, d)
     """
-    features, columns = [], []
+    features = []
     for name in names:
         if name in categorical:
-            column, categories = coded(table, name, orders.get(name, ()))
-            features.append(Feature(name, "categorical", categories=categories))
+            order = orders.get(name) or categories_of(Counter(filter(None, table.column(name))))[0]
+            features.append(Feature(name, "categorical", categories=tuple(order)))
         else:
-            column = numeric(table, name)
             features.append(Feature(name, "continuous", *ranges.get(name, ())))
-        columns.append(column)
-    return tuple(features), np.column_stack(columns)
+    return tuple(features), read_features(table, features)
+
+
+def read_features(
+    table: TextTable, features: Sequence[Feature], dtype: type = np.float64
+) -> NDArray[Any]:
+    """Return the columns of known features, shape (n, d).
+
+    Categories become the codes of their feature, and all remaining columns are read as numbers.
+    Raises `DataError` as `coded` and `numeric`.
+    """
+    X: NDArray[Any] = np.empty((len(table), len(features)), dtype=dtype)
+    for k, feature in enumerate(features):
+        if feature.kind == "categorical":
+            X[:, k] = coded(table, feature.name, feature.categories)[0]
+        else:
+            X[:, k] = numeric(table, feature.name)
+    return X

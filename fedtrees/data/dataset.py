@@ -84,9 +84,10 @@ class Dataset:
             object.__setattr__(self, "test_rows", _checked_rows(self.test_rows, len(self.table)))
         if self.owners is not None and len(self.owners) != len(self.table):
             raise DataError(f"{self.name}: {len(self.owners)} owners of {len(self.table)} rows")
-        lacking = np.isnan(self.table.X).any(axis=0)
-        lacking_by_feature = zip(self.schema.features, lacking.tolist(), strict=True)
-        features = tuple(replace(f, complete=not missing) for f, missing in lacking_by_feature)
+        lacking = np.atleast_1d(np.isnan(self.table.X).any(axis=0))
+        features = tuple(
+            replace(f, complete=not lacking[k]) for k, f in enumerate(self.schema.features)
+        )
         object.__setattr__(self, "schema", replace(self.schema, features=features))
         object.__setattr__(self, "digest", self._hash())
 
@@ -186,11 +187,11 @@ def prepare(
         )
     numbers = _numeric_features(name, schema, X, place)
     _check_groups(name, schema, numbers, place)
-    target = _target_values(name, schema, y, place)
+    values = _target_values(name, schema, y, place)
     target = (
-        _class_codes(name, schema, target)
+        _class_codes(name, schema, values)
         if schema.classes
-        else _check_target(name, schema, target, place)
+        else _check_target(name, schema, values, place)
     )
     return Dataset(
         name,

@@ -8,7 +8,7 @@ at once, each with the option that solves it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from fedtrees.data.column_types import (
     reading,
     values_of,
 )
-from fedtrees.data.csv_file import Reading, TextTable, cells_as_text, plain_name
+from fedtrees.data.csv_file import Reading, TextTable, plain_name
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.spreadsheets import read_table
@@ -51,7 +51,7 @@ _LISTED = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class TableSpec:
     """Declarations about a table and its columns. All remaining properties are inferred.
 
     Raises `UsageError` if the task is unknown, or if a positive class is declared for a task that
@@ -81,7 +81,7 @@ class Declared:
         object.__setattr__(self, "ranges", ranges)
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Declared:
+    def of(cls, options: Mapping[str, Any]) -> TableSpec:
         """Create a declaration from the options of a loader: fields of this class and of `Reading`.
 
         Raises `UsageError` if a value cannot be used.
@@ -122,7 +122,7 @@ def load_csv(
     name : str, optional
         Name of the dataset. The default is the file name without its extension.
     **options
-        Fields of `Declared` and of `fedtrees.data.csv_file.Reading`, for example `positive`,
+        Fields of `TableSpec` and of `fedtrees.data.csv_file.Reading`, for example `positive`,
         `separator` and `decimal`.
 
     Returns
@@ -136,15 +136,15 @@ def load_csv(
     DataError
         As `read_csv` and `prepare`.
     UsageError
-        As `Declared`.
+        As `TableSpec`.
     """
-    declared, target = Declared.of(options), plain_name(target)
+    declared, target = TableSpec.of(options), plain_name(target)
     table = read_table(path, declared.reading, (target,))
     return dataset_of(table, target, declared, name or Path(path).stem, top)
 
 
 def dataset_of(
-    table: TextTable, target: str, declared: Declared, name: str, top: Sequence[str] = ()
+    table: TextTable, target: str, declared: TableSpec, name: str, top: Sequence[str] = ()
 ) -> Dataset:
     """Create a dataset from a text table.
 
@@ -154,7 +154,7 @@ def dataset_of(
         The cleaned table.
     target : str
         Name of the label column.
-    declared : Declared
+    declared : TableSpec
         Declarations about the columns.
     name : str
         Name of the dataset.
@@ -200,7 +200,7 @@ def dataset_of(
 
 
 def _used_columns(
-    table: TextTable, columns: Iterable[Column], target: str, declared: Declared
+    table: TextTable, columns: Iterable[Column], target: str, declared: TableSpec
 ) -> tuple[list[Column], list[Problem]]:
     """Return the columns that become features, and the problems of columns that cannot be used."""
     used: list[Column] = []
@@ -226,7 +226,7 @@ def _used_columns(
     return used, problems
 
 
-def _no_features(target: str, out: Mapping[str, Column], declared: Declared) -> Problem:
+def _no_features(target: str, out: Mapping[str, Column], declared: TableSpec) -> Problem:
     """Return the problem that no column becomes a feature, with the columns that could be kept."""
     usable = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
     reasons = ": " + "; ".join(_reasons(out, declared)) if out else ""
@@ -265,13 +265,13 @@ def one_hot_groups(features: Sequence[Feature], X: NDArray[Any]) -> tuple[OneHot
     return tuple(groups)
 
 
-def _feature(column: Column, declared: Declared) -> Feature:
+def _feature(column: Column, declared: TableSpec) -> Feature:
     if column.categorical:
         return Feature(column.name, "categorical", categories=column.order)
     return Feature(column.name, "continuous", *declared.ranges.get(column.name, ()))
 
 
-def _as_wished(table: TextTable, column: Column, declared: Declared) -> Column:
+def _as_wished(table: TextTable, column: Column, declared: TableSpec) -> Column:
     """Return a column in the form that the declaration requests."""
     if column.name in declared.categorical:
         return reading(table, column, "category")
@@ -280,7 +280,7 @@ def _as_wished(table: TextTable, column: Column, declared: Declared) -> Column:
     return reading(table, column, "keep" if column.name in declared.keep else "")
 
 
-def _together(problems: Sequence[Problem], declared: Declared) -> list[Problem]:
+def _together(problems: Sequence[Problem], declared: TableSpec) -> list[Problem]:
     """Return the problems, in which all problems of one option propose the same combined value."""
     before = {"drop": declared.drop, "keep": declared.keep, "categorical": declared.categorical}
     mended = {option: list(names) for option, names in before.items()}
@@ -306,7 +306,7 @@ def _with(names: Sequence[str], name: str) -> str:
 
 
 def _unknown_names(
-    table: TextTable, target: str, declared: Declared, top: Sequence[str]
+    table: TextTable, target: str, declared: TableSpec, top: Sequence[str]
 ) -> list[Problem]:
     """Return the problems with the column names in the options, option by option."""
     problems = []
@@ -345,7 +345,7 @@ def _unknown_names(
     return problems
 
 
-def _parted_name(names: Sequence[str], columns: Sequence[str]) -> str:
+def _parted_name(names: Collection[str], columns: Sequence[str]) -> str:
     """Return the column whose name was split at its commas into several names.
 
     The result is empty if there is no such column.
@@ -358,7 +358,7 @@ def _parted_name(names: Sequence[str], columns: Sequence[str]) -> str:
 
 
 def _target(
-    table: TextTable, column: Column, declared: Declared
+    table: TextTable, column: Column, declared: TableSpec
 ) -> tuple[NDArray[np.intp], NDArray[Any], tuple[str, ...]]:
     """Return the rows that have a label, the labels, and the names of the classes."""
     table.check_readable(column.name)
@@ -375,14 +375,7 @@ def _target(
     rows = np.flatnonzero(~np.isnan(values_of(table, coded)))
     if not len(rows):
         raise DataError(f"target {column.name!r} has no values")
-    cells = table.column(column.name)
-    merged = (coded.merged.get(cells[i], cells[i]) for i in rows)
-    part = replace(
-        table,
-        names=(column.name,),
-        columns=(cells_as_text(merged),),
-        lines=[table.lines[i] for i in rows],
-    )
+    part = table.part(column.name, rows.tolist())
     positive = declared.positive
     if positive is None and column.kind == "yes/no" and task == "binary":
         positive = column.order[1]
@@ -415,7 +408,7 @@ def _check_marks(table: TextTable, column: Column, columns: Iterable[Column]) ->
     raise Problems(str(table.path), [Problem(text, "missing", joined_names(remaining or ["nan"]))])
 
 
-def _task(table: TextTable, column: Column, declared: Declared) -> str:
+def _task(table: TextTable, column: Column, declared: TableSpec) -> str:
     """Return the task of a target: binary for two values, a number if there are many numbers."""
     if declared.positive is not None or column.distinct <= 2:
         return "binary"
@@ -438,7 +431,7 @@ def _list_names(names: Sequence[str]) -> str:
     return f"{shown} and {more} more" if more > 1 else shown
 
 
-def _reasons(out: Mapping[str, Column], declared: Declared) -> list[str]:
+def _reasons(out: Mapping[str, Column], declared: TableSpec) -> list[str]:
     """Return the columns that are left out, grouped by the reason."""
     why: dict[str, list[str]] = {}
     for name, column in out.items():
@@ -450,7 +443,7 @@ def _notes(
     table: TextTable,
     used: Sequence[Column],
     out: Mapping[str, Column],
-    declared: Declared,
+    declared: TableSpec,
     target: Column,
     dataset: Dataset,
     without: int,

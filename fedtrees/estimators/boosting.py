@@ -11,6 +11,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.streams import NoiseFrom
 from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.boosted.forest import Forest
@@ -66,7 +67,7 @@ class _Boosting(FederatedEstimator):
         cuts: Any = None,
         ranges: Any = None,
         random_state: Any = None,
-        noise_from: str = "system",
+        noise_from: NoiseFrom = "system",
     ) -> None:
         self._keep(locals())
 
@@ -283,9 +284,9 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
             If parameters are invalid (it is a ValueError).
         """
         target = target_name(y)
-        X, y = self._accept(X, y)
-        weight = row_weights(sample_weight, len(y))
-        codes = self._learn_classes(y, weight)
+        X, labels = self._accept(X, y)
+        weight = row_weights(sample_weight, len(labels))
+        codes = self._learn_classes(labels, weight)
         sets = self._eval_sets(eval_set)
         self._fit(X, codes, self.classes_, target=target, weight=weight, client=client)
         self._evaluate(sets)
@@ -336,10 +337,10 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
             If parameters are invalid (it is a ValueError).
         """
         target = target_name(y)
-        X, y = self._accept(X, y, numeric_y=True)
-        weight = row_weights(sample_weight, len(y))
+        X, values = self._accept(X, y, numeric_y=True)
+        weight = row_weights(sample_weight, len(values))
         sets = self._eval_sets(eval_set)
-        self._fit(X, y.astype(np.float64), (), target=target, weight=weight, client=client)
+        self._fit(X, values.astype(np.float64), (), target=target, weight=weight, client=client)
         self._evaluate(sets)
         return self
 

@@ -1,7 +1,7 @@
 """Base of all federated estimators: it distributes rows over clients and runs a protocol."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.core.streams import Streams
+from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.view import View
 from fedtrees.data.partition import Rows, split
 from fedtrees.estimators.columns import (
@@ -30,7 +30,7 @@ from fedtrees.estimators.columns import (
     validated,
 )
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.training import train
+from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.forest.params import ForestParams
 
@@ -50,11 +50,13 @@ class FederatedEstimator(BaseEstimator):
     cuts: Any
     ranges: Mapping[str, tuple[float, float]] | None
     random_state: Any
-    noise_from: str
+    noise_from: NoiseFrom
 
     def _keep(self, parameters: Mapping[str, Any]) -> None:
         """Store the arguments of a constructor unchanged, as scikit-learn requires."""
-        vars(self).update({name: value for name, value in parameters.items() if name != "self"})
+        for name, value in parameters.items():
+            if name != "self":
+                setattr(self, name, value)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -73,7 +75,7 @@ class FederatedEstimator(BaseEstimator):
         self,
         X: NDArray[Any],
         y: NDArray[Any],
-        classes: Sequence[Any],
+        classes: Collection[Any],
         *,
         target: str,
         weight: NDArray[Any] | None = None,
@@ -206,7 +208,8 @@ class FederatedEstimator(BaseEstimator):
             Rows.
         """
         rows = self._rows(X)
-        return self.model_.apply(rows)
+        leaves: NDArray[np.int32] = self.model_.apply(rows)
+        return leaves
 
     def view(self, *principals: str) -> View:
         """Return the view of parties after the training, as the input of an attack.
@@ -236,6 +239,8 @@ class ClassifierPart(ClassifierMixin):
     """Part of federated classifiers: labels of classes, and probabilities."""
 
     classes_: NDArray[Any]
+    training_: Training
+    _rows: Callable[[Any], NDArray[np.float32]]
 
     def _learn_classes(self, y: NDArray[Any], weight: NDArray[Any] | None) -> NDArray[np.int64]:
         """Return labels as codes, shape (n,). Classes without positive weights are ignored.
@@ -263,8 +268,8 @@ class ClassifierPart(ClassifierMixin):
         X : array or DataFrame, shape (n, d)
             Rows.
         """
-        rows = self._rows(X)  # type: ignore[attr-defined]
-        predicted = self.training_.predict(rows)  # type: ignore[attr-defined]
+        rows = self._rows(X)
+        predicted = self.training_.predict(rows)
         return np.column_stack([1 - predicted, predicted]) if predicted.ndim == 1 else predicted
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -275,8 +280,9 @@ class ClassifierPart(ClassifierMixin):
         X : array or DataFrame, shape (n, d)
             Rows.
         """
-        chosen = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[chosen]
+        codes = self.predict_proba(X).argmax(axis=1)
+        classes: NDArray[Any] = self.classes_[codes]
+        return classes
 
 
 def _seed(random_state: Any) -> int:

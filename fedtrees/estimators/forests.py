@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.core.errors import UsageError
+from fedtrees.core.streams import NoiseFrom
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -71,7 +72,7 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         cuts: Any = None,
         ranges: Any = None,
         random_state: Any = None,
-        noise_from: str = "system",
+        noise_from: NoiseFrom = "system",
     ) -> None:
         self._keep(locals())
 
@@ -90,8 +91,8 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
             Client of each row.
         """
         target = target_name(y)
-        X, y = self._accept(X, y)
-        codes = self._learn_classes(y, None)
+        X, labels = self._accept(X, y)
+        codes = self._learn_classes(labels, None)
         self._fit(X, codes, self.classes_, target=target, client=client)
         return self
 
@@ -110,8 +111,9 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         trees = [_importances(t, self.n_features_in_) for t in self.model_.trees if len(t) > 1]
         if not trees:
             return np.zeros(self.n_features_in_)
-        mean = np.mean(trees, axis=0)
-        return mean / (mean.sum() or 1.0)
+        mean: NDArray[np.float64] = np.mean(trees, axis=0)
+        total = float(mean.sum())
+        return mean / total if total else mean
 
     def save_model(self, path: str | PathLike[str]) -> None:
         """Write the forest as a NumPy ``.npz`` file, which `load_random_forest` reads.

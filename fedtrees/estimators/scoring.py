@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from fedtrees.core.errors import UsageError, did_you_mean
@@ -75,7 +76,9 @@ class Leakage:
         assert table is not None  # the clients of an estimator have complete rows
         assert table.y is not None
         dataset = prepare("fit", training.schema, table.X, table.y)
-        federation = Federation(dataset, local_data, test=table.take([]), reserve=None)
+        federation = Federation(
+            dataset, local_data, test=table.take(np.array([], dtype=int)), reserve=None
+        )
         seed = 0  # used by the attack and the blind baseline only
         # The bench's functions require a setting. Its names have no effect here.
         setting = FederationConfig(

@@ -45,7 +45,7 @@ MOST_VALUE = 3.4e38
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreed:
+class FederationAgreement:
     """Public facts on which the parties of a federation agree before any of them reads its table.
 
     Attributes
@@ -148,7 +148,8 @@ class Agreed:
                 "another, and only a coordinator has lines to others"
             )
         # A parameter with the value "ideal" selects a simulation of the cryptography.
-        for part in (self.made, *self.composed.parts):
+        parts: tuple[Any, ...] = (self.made, *self.composed.parts)
+        for part in parts:
             ideal = [f.name for f in fields(part) if getattr(part, f.name) == "ideal"]
             if ideal:
                 raise UsageError(
@@ -223,11 +224,15 @@ class Agreed:
 
 
 _COLUMN = {f.name for f in fields(Feature)}
-_KNOWN = {f.name for f in fields(Agreed)} - {"schema"} | {"target", "classes", "columns"}
+_KNOWN = {f.name for f in fields(FederationAgreement)} - {"schema"} | {
+    "target",
+    "classes",
+    "columns",
+}
 _NEEDED = ("name", "protocol", "parties", "target", "columns")
 
 
-def read(document: Mapping[str, Any], where: str = "federation") -> Agreed:
+def read(document: Mapping[str, Any], where: str = "federation") -> FederationAgreement:
     """Create a federation from the values of its file, or of the job that contains them.
 
     Integers among the names of classes and categories are converted to text. No other value is
@@ -268,7 +273,7 @@ def read(document: Mapping[str, Any], where: str = "federation") -> Agreed:
             raise UsageError(
                 f"target = {target!r} is one of the columns; remove it from [[columns]]"
             )
-        return Agreed(schema=Schema(features, target, classes), **values)
+        return FederationAgreement(schema=Schema(features, target, classes), **values)
     except (UsageError, DataError, TypeError, AttributeError) as err:
         raise UsageError(f"{where}: {err}") from err
 
@@ -353,7 +358,7 @@ def _feature(column: object) -> Feature:
     return Feature(**values)
 
 
-def load(path: str | Path) -> Agreed:
+def load(path: str | Path) -> FederationAgreement:
     """Read a federation from its file. Raises `UsageError`."""
     try:
         values = tomllib.loads(Path(path).read_text("utf-8"))
@@ -365,7 +370,7 @@ def load(path: str | Path) -> Agreed:
     return read(values, str(path))
 
 
-def written(federation: Agreed) -> str:
+def written(federation: FederationAgreement) -> str:
     """Return the text of a federation's file."""
     values = federation.plain()
     columns, parties = values.pop("columns"), values.pop("parties")
@@ -413,14 +418,14 @@ def runs_of(records: Iterable[dict[str, str]], agreement: str) -> list[dict[str,
     return [record for record in records if record["federation"] == agreement]
 
 
-def begin_run(folder: Path, federation: Agreed, allowed: int) -> int | None:
+def begin_run(folder: Path, federation: FederationAgreement, allowed: int) -> int | None:
     """Count a run that is about to begin.
 
     Parameters
     ----------
     folder : Path
         Folder of the site's logs.
-    federation : Agreed
+    federation : FederationAgreement
         The agreement of the parties.
     allowed : int
         Number of runs of it that the owner of the site allows.

@@ -1,13 +1,13 @@
 """Run attacks on the log of one party of a federation, which contains its messages."""
 
-from collections import Counter
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from fedtrees.capture.attack import kind_of, scored, tried
+from fedtrees.capture.attack import MessageCounts, party_and_file, run_attacks
 from fedtrees.capture.records import Capture, Record
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean
@@ -16,8 +16,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
-from fedtrees.core.wire import encoded_size
-from fedtrees.federation.agreement import Agreed, read
+from fedtrees.federation.agreement import FederationAgreement, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.isolation.process import attacks
@@ -26,7 +25,7 @@ from fedtrees.protocols.views import stated_changes
 
 
 @dataclass(frozen=True)
-class Read:
+class FederationLog:
     """A log from the perspective of one party, by default the party that wrote it.
 
     Raises
@@ -57,7 +56,7 @@ class Read:
         return Capture(self.file, self.run)
 
     @cached_property
-    def federation(self) -> Agreed:
+    def federation(self) -> FederationAgreement:
         """Agreement of the parties."""
         return read(self.capture.run_facts.details["federation"])
 
@@ -115,24 +114,18 @@ class Read:
             f"{federation.defense}",
             "as": self.who,
             "parties": [*federation.agreement.roles],
-            "sees": kinds(received, self.who),
-            "sent": kinds(sent, self.who),
+            "sees": count_messages(received, self.who),
+            "sent": count_messages(sent, self.who),
             "notes": [] if self.who == self.kept_by else [elsewhere],
         }
 
 
-def kinds(records: Iterable[Record], who: str) -> list[dict[str, Any]]:
+def count_messages(records: Iterable[Record], who: str) -> list[dict[str, Any]]:
     """Return the kinds of messages among records, with their number and size in bytes."""
-    count, size = Counter[tuple[str, ...]](), Counter[tuple[str, ...]]()
+    counts = MessageCounts(who, with_reason=True)
     for record in records:
-        key = (*kind_of(record, who), record.why)
-        count[key] += 1
-        size[key] += encoded_size(record.message)
-    columns = ("message", "from", "to", "reveals", "why")
-    return [
-        dict(zip(columns, key, strict=True)) | {"count": n, "bytes": size[key]}
-        for key, n in count.items()
-    ]
+        counts.add(record)
+    return counts.rows()
 
 
 def explained(file: str) -> dict[str, Any]:
@@ -141,7 +134,7 @@ def explained(file: str) -> dict[str, Any]:
     It lists the messages that left the party, and the attacks that apply to the view of each
     recipient. Errors as in `Read`.
     """
-    log = Read(file)
+    log = FederationLog(file)
     facts, specs = log.facts(), [Spec(name) for name in contenders()]
     roles = {**log.federation.agreement.roles, PUBLIC: PUBLIC}
     recipients = [name for r in log.records if r.sender == log.who for name in r.receivers]
@@ -186,11 +179,11 @@ def report(
     DataError
         If a table cannot be read (`read_site_data`).
     """
-    log = Read(file, who, run)
+    log = FederationLog(file, who, run)
     local_data = _truth(log.federation, truth, id)
     view = log.view(log.who, local_data)
     case = _case(view, local_data, log.model)
-    results = [*tried(view, lambda n, g: {} if case is None else scored(n, g, case), named)]
+    results = list(run_attacks(view, case, named))
     return log.facts() | {
         "promises": [],
         "scored": bool(local_data),
@@ -200,12 +193,11 @@ def report(
     }
 
 
-def _truth(federation: Agreed, files: Sequence[str], id: str) -> dict[str, LocalData]:
+def _truth(federation: FederationAgreement, files: Sequence[str], id: str) -> dict[str, LocalData]:
     """Read the local data of parties from their tables."""
     local_data = {}
     for text in files:
-        party, equals, path = text.partition("=")
-        party, path = (party, path) if equals else (Path(text).stem, text)
+        party, path = party_and_file(text)
         if party not in federation.parties:
             suggestion = did_you_mean(party, federation.parties)
             raise UsageError(f"--truth of {party!r}: no party is called so{suggestion}")

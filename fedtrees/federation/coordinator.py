@@ -3,6 +3,8 @@
 The module does not depend on the transport. `fedtrees.federation.flare` supplies it with NVFlare.
 """
 
+from __future__ import annotations
+
 import secrets
 import threading
 import time
@@ -19,7 +21,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.remote import RemoteHost
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode, read_call, write_call
-from fedtrees.federation.agreement import Agreed
+from fedtrees.federation.agreement import FederationAgreement
 from fedtrees.federation.log import Log, Logged, keep_model, run_folder
 from fedtrees.federation.site import SiteData, refusal
 from fedtrees.messages.models import as_message
@@ -76,8 +78,8 @@ def _one(failures: list[BaseException]) -> BaseException:
     return next((err for err in failures if not isinstance(err, PartyError)), failures[0])
 
 
-def conduct(
-    federation: Agreed,
+def run_federation(
+    federation: FederationAgreement,
     send: Send,
     out: Path,
     say: Callable[[str], None],
@@ -88,7 +90,7 @@ def conduct(
 
     Parameters
     ----------
-    federation : Agreed
+    federation : FederationAgreement
         The agreement.
     send : callable
         Sends a frame to a party (`Send`).
@@ -118,7 +120,7 @@ def conduct(
         return reply_header
 
     log: Log | None = None
-    beats = Beats(names, send, federation.patience)
+    beats = Heartbeat(names, send, federation.patience)
     try:
         # 1. Every party checks the agreement and declares its rows.
         asks = {"federation": federation.plain(), "hash": federation.hash, "key": key.hex()}
@@ -164,7 +166,7 @@ def conduct(
         beats.over.set()
 
 
-class Beats(threading.Thread):
+class Heartbeat(threading.Thread):
     """Sends regular signs of life. A site that receives none for `seconds` stops the run."""
 
     def __init__(self, names: list[str], send: Send, seconds: float) -> None:
@@ -188,7 +190,7 @@ def why_of(err: BaseException) -> str:
     return str(err) if is_public else f"the coordinator failed ({type(err).__name__})"
 
 
-def _rows(federation: Agreed, declared: Mapping[str, Declared]) -> int:
+def _rows(federation: FederationAgreement, declared: Mapping[str, Declared]) -> int:
     """Return the number of rows of all parties, or raise `PartyError`.
 
     The error is raised if the tables do not match.
@@ -217,7 +219,7 @@ def _read_declared(reply: Mapping[str, Any]) -> Declared:
 
 
 def _network(
-    federation: Agreed,
+    federation: FederationAgreement,
     send: Send,
     site_data: SiteData | None,
     rows: int,

@@ -16,7 +16,7 @@ from typing import Any
 
 from fedtrees.core.errors import ProtocolError, UsageError
 from fedtrees.core.files import copy_private, make_private, opens_private, write_private
-from fedtrees.federation.agreement import SERVER, Agreed
+from fedtrees.federation.agreement import SERVER, FederationAgreement
 
 SETTINGS = "site.toml"
 #: Key under which the owner of a job finds the progress lines of its coordinator.
@@ -79,7 +79,7 @@ def user_of(kit: Path) -> str:
         ) from err
 
 
-def job_of(federation: Agreed, folder: Path) -> Path:
+def job_of(federation: FederationAgreement, folder: Path) -> Path:
     """Write a job. It contains names and the agreement, but no code and no path of a table."""
     agreement = json.dumps(federation.plain(), sort_keys=True)
     options = {"max_call_threads": 2 * len(federation.parties) + 8}
@@ -136,7 +136,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def provision(federation: Agreed, folder: Path) -> Path:
+def provision(federation: FederationAgreement, folder: Path) -> Path:
     """Create certificates and startup kits of a deployment on this machine.
 
     Return the folder with the kits.
@@ -190,14 +190,14 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def started(federation: Agreed, sites: Path, folder: Path) -> Iterator[Path]:
+def started(federation: FederationAgreement, sites: Path, folder: Path) -> Iterator[Path]:
     """Start a deployment on this machine and end it afterwards.
 
     Yields the startup kit of its admin.
 
     Parameters
     ----------
-    federation : Agreed
+    federation : FederationAgreement
         The agreement.
     sites : Path
         Folder with the settings of each site, ``SITE.toml``.

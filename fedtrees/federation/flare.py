@@ -18,8 +18,8 @@ from nvflare.widgets.info_collector import InfoCollector
 
 from fedtrees.core.errors import PartyError
 from fedtrees.core.files import append_private
-from fedtrees.federation.agreement import Agreed, read
-from fedtrees.federation.coordinator import Send, conduct, why_of
+from fedtrees.federation.agreement import FederationAgreement, read
+from fedtrees.federation.coordinator import Send, run_federation, why_of
 from fedtrees.federation.deployment import SAID, SETTINGS
 from fedtrees.federation.log import ENDED, PROGRESS, end_with
 from fedtrees.federation.site import Refused, Settings, Site, refusal
@@ -27,7 +27,7 @@ from fedtrees.federation.site import Refused, Settings, Site, refusal
 _POLL = 1.0  # seconds between two polls of a coordinating site by the server
 
 
-def _sender(federation: Agreed, proxies: Any, *, secure: bool) -> Send:
+def _sender(federation: FederationAgreement, proxies: Any, *, secure: bool) -> Send:
     """Return the function that sends frames to parties.
 
     With `secure`, only the receiver can read a frame, and not the server that forwards it.
@@ -66,7 +66,7 @@ class Coordinator:
     Parameters
     ----------
     federation : str
-        JSON of `Agreed.plain`.
+        JSON of `FederationAgreement.plain`.
     """
 
     def __init__(self, federation: str) -> None:
@@ -94,13 +94,13 @@ class Coordinator:
                 self._watch(federation, say)
             else:
                 send = _sender(federation, collab.clients, secure=False)
-                conduct(federation, send, out, say, stopped=over)
+                run_federation(federation, send, out, say, stopped=over)
             over("")
         except BaseException as err:
             over(why_of(err))
             raise
 
-    def _watch(self, federation: Agreed, say: Any) -> None:
+    def _watch(self, federation: FederationAgreement, say: Any) -> None:
         """Let a site coordinate, and poll it until it is done."""
         party = federation.coordinator
         site, seconds, n_lines = federation.site(party), federation.patience, 0
@@ -186,13 +186,13 @@ class FlareSite:
         over, why = self._over, self._why
         return [self._said[n_received:], over, why]
 
-    def _conduct(self, site: Site, federation: Agreed, other_sites: Any) -> None:
+    def _conduct(self, site: Site, federation: FederationAgreement, other_sites: Any) -> None:
         """Coordinate the run, and store why it stopped."""
         try:
             settings = site.agree(federation, federation.hash)
             local_data = site.own(federation, settings)
             send = _sender(federation, other_sites, secure=True)
-            conduct(federation, send, Path(settings.out), self._said.append, local_data)
+            run_federation(federation, send, Path(settings.out), self._said.append, local_data)
         except Refused as err:
             try:
                 refusal(federation.coordinator, site.name, {"refused": err.code})

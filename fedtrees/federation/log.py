@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.files import write_whole
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import PUBLIC, Transcript
-from fedtrees.federation.agreement import Agreed
+from fedtrees.federation.agreement import FederationAgreement
 
 LOG, STATUS, MODEL = "log.capture", "status.json", "model"
 ENDED, PROGRESS = "ended.json", "progress.txt"  # files of a server
@@ -22,7 +22,7 @@ ENDED, PROGRESS = "ended.json", "progress.txt"  # files of a server
 FRAMEWORK = "fedtrees"
 
 
-def run_folder(out: Path, federation: Agreed) -> Path:
+def run_folder(out: Path, federation: FederationAgreement) -> Path:
     """Create a folder for a run that only its owner may read."""
     for n in count(1):
         path = out / (f"{federation.name}-{n}" if n > 1 else federation.name)
@@ -43,7 +43,7 @@ class Log:
     ----------
     folder : Path
         Folder of the run.
-    federation : Agreed
+    federation : FederationAgreement
         The agreement.
     party : str
         Name of the party.
@@ -51,7 +51,9 @@ class Log:
         Number of rows of all parties.
     """
 
-    def __init__(self, folder: Path, federation: Agreed, party: str, rows: int) -> None:
+    def __init__(
+        self, folder: Path, federation: FederationAgreement, party: str, rows: int
+    ) -> None:
         self.folder = folder
         facts = {"federation": federation.plain(), "party": party, "rows": rows}
         started = datetime.now(UTC).isoformat(timespec="seconds")
@@ -137,12 +139,12 @@ class Logged(Transcript):
             self.log.write(message, sender, receivers, why)
 
 
-def keep_model(federation: Agreed, model: Message, folder: Path) -> Path:
+def keep_model(federation: FederationAgreement, model: Message, folder: Path) -> Path:
     """Write a released model like `fedtrees train`. Only its owner may read the file.
 
     Parameters
     ----------
-    federation : Agreed
+    federation : FederationAgreement
         The agreement.
     model : Message
         The released model.

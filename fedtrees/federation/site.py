@@ -31,11 +31,11 @@ from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import decode, read_call, write_call
 from fedtrees.data.csv_file import Reading, TextTable
-from fedtrees.data.csv_table import class_target, coded, numeric
+from fedtrees.data.csv_table import class_target, numeric, read_features
 from fedtrees.data.plain_file import read_plain
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.federation import agreement
-from fedtrees.federation.agreement import Agreed, check_text, read
+from fedtrees.federation.agreement import FederationAgreement, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
 from fedtrees.protocols.compatibility import check_channels
 from fedtrees.protocols.training import create_host
@@ -164,14 +164,14 @@ class SiteData:
         return replace(Declared.of(self.local_data), order=order)
 
 
-def read_site_data(settings: Settings, federation: Agreed, party: str) -> SiteData:
+def read_site_data(settings: Settings, federation: FederationAgreement, party: str) -> SiteData:
     """Read the table of a site as the federation declares it. Raises `DataError`.
 
     Parameters
     ----------
     settings : Settings
         Settings of the site.
-    federation : Agreed
+    federation : FederationAgreement
         The agreement.
     party : str
         Name of the party.
@@ -206,13 +206,7 @@ def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[Local
     if not vertical and len(present) < len(schema.names):
         lacking = [name for name in schema.names if name not in table.names]
         raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
-    X = np.empty((len(table), len(present)), dtype=np.float32)
-    for k, c in enumerate(present):
-        feature = schema.features[c]
-        if feature.kind == "categorical":
-            X[:, k] = coded(table, feature.name, feature.categories)[0]
-        else:
-            X[:, k] = numeric(table, feature.name)
+    X = read_features(table, [schema.features[c] for c in present], np.float32)
     y = _labels(table, schema) if schema.target in table.names else None
     rows, columns = np.arange(len(table)), np.array(present)
     if not vertical:
@@ -261,7 +255,7 @@ class Site:
         self, name: str, settings: Callable[[], Settings], say: Callable[[str], None]
     ) -> None:
         self.name, self._settings, self._say = name, settings, say
-        self.federation: Agreed | None = None
+        self.federation: FederationAgreement | None = None
         self._served: HostServer | None = None
         self._log: Log | None = None
         self._site_data: SiteData | None = None
@@ -308,7 +302,7 @@ class Site:
         if federation is None or self._over or caller != federation.site(federation.coordinator):
             raise Refused("not-asked", f"{caller!r} is not the coordinator, or asks out of turn")
 
-    def agree(self, federation: Agreed, announced_hash: str) -> Settings:
+    def agree(self, federation: FederationAgreement, announced_hash: str) -> Settings:
         """Return the settings of a site that takes part. Raises `Refused` if it does not."""
         try:
             settings = self._settings()
@@ -331,7 +325,7 @@ class Site:
             raise Refused("used-up", agreement.summary(records, announced_hash, settings.runs))
         return settings
 
-    def own(self, federation: Agreed, settings: Settings) -> SiteData:
+    def own(self, federation: FederationAgreement, settings: Settings) -> SiteData:
         """Read the table of the site. Raises `Refused` if it does not match the federation."""
         party = federation.party(self.name)
         assert party is not None
@@ -341,7 +335,7 @@ class Site:
             raise Refused("other-table", str(err)) from err
         return replace(read_data, begin=partial(self._count, federation, settings))
 
-    def _count(self, federation: Agreed, settings: Settings) -> None:
+    def _count(self, federation: FederationAgreement, settings: Settings) -> None:
         """Count a run before it begins.
 
         Raises `Refused` if another job used up the last allowed run.

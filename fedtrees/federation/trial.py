@@ -14,7 +14,7 @@ from fedtrees.core.specs import parse_grid
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef
-from fedtrees.federation.agreement import Agreed, written
+from fedtrees.federation.agreement import FederationAgreement, written
 from fedtrees.federation.site import Settings
 
 #: Column of a trial's tables that names rows.
@@ -30,7 +30,7 @@ def make_trial(
     parties: int = 3,
     seed: int = 0,
     **more: object,
-) -> Agreed:
+) -> FederationAgreement:
     """Write the files of a trial: the agreement, the tables, and the settings of each site.
 
     Training rows are those of `fedtrees train` for the same seed. Declared ranges are rounded
@@ -47,18 +47,18 @@ def make_trial(
     seed : int
         Seed of the distribution of rows.
     **more : object
-        Further fields of `Agreed`.
+        Further fields of `FederationAgreement`.
 
     Returns
     -------
-    federation : Agreed
+    federation : FederationAgreement
     """
     protocol_object = register.make("protocol", parse_grid(protocol)[0])
     names = protocol_object.holder_names(parties)
     dataset = load_dataset(DataRef(data), None)
     federation = spread(dataset, Partition("iid"), names, seed, protocol_object.layout)
     schema = _with_ranges(federation.schema, list(federation.local_data.values()))
-    agreed = Agreed(
+    agreed = FederationAgreement(
         name=folder.name, protocol=protocol, defense=defense, schema=schema, seed=seed,
         parties={name: f"site-{i + 1}" for i, name in enumerate(names)},
         installation=code_digest(), **more,  # type: ignore[arg-type]

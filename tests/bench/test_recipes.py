@@ -57,7 +57,7 @@ def test_no_figure_of_the_recipe_is_written_outside_of_the_generated_part(name):
     found = recommend(TRIALS)
     best = found.choice or found.least
     numbers = [f"{best.price.change.mean:+.3f}", f"{best.price.change.low:+.3f}"]
-    assert not [n for n in (*numbers, split_recipe(best.name)[0], "(blind") if n in rest]
+    assert not [n for n in (*numbers, split_recipe(best.name)[0], "(blind baseline") if n in rest]
 
 
 @pytest.mark.parametrize("name", PAGES)
@@ -68,7 +68,7 @@ def test_pages_name_the_table_of_the_price_and_its_reading(name):
     table = best.dearest.place.split(" \N{MIDDLE DOT} ")[0]
     (line,) = [x for x in quoted.splitlines() if x.startswith("- **Price.**")]
     assert f"{best.price.change.mean:+.3f}" in line
-    assert f"on {table}, the costliest of" in line
+    assert f"on {table}, the table with the largest loss of" in line
     assert settled(best.price) in line
 
 

@@ -4,7 +4,7 @@ import gzip
 from collections import Counter
 from pathlib import Path
 
-from fedtrees.capture.attack import read_truth
+from fedtrees.capture.attack import read_party_tables
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
 
@@ -34,4 +34,4 @@ def told_of(found):
 
 def rows(name):
     """Return the rows of every party of a recorded capture, or of a folder."""
-    return read_truth([str(p) for p in sorted((HERE / name).glob("*.csv"))], "label")
+    return read_party_tables([str(p) for p in sorted((HERE / name).glob("*.csv"))], "label")

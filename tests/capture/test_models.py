@@ -14,8 +14,7 @@ from captures import capture, rows
 
 from fedtrees.capture.attack import report
 from fedtrees.capture.formats import Decoded
-from fedtrees.capture.model_readings import audited, model_readings
-from fedtrees.capture.models import Models
+from fedtrees.capture.readings import audited, model_readings
 from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.capture.replay import Replay
 from fedtrees.core.schema import Table
@@ -36,7 +35,7 @@ def found(path, who):
 
 
 def test_two_rounds_of_three_sites_are_told_in_the_bench_s_messages(path):
-    decoder = Models(Capture(path))
+    decoder = Decoded(Capture(path))
     records = list(decoder)
     assert not decoder.ended.left
     kinds = Counter((type(r.message), r.sender == "server") for r in records)
@@ -116,7 +115,7 @@ def test_damaged_models_and_lost_parts_end_the_decoding_and_say_why(tmp_path):
         writer.write(ModelBytes(np.zeros(0, np.uint8)), "server", ("site-1",))
         writer.write(ModelBytes(np.frombuffer(b'{"learner": 1}', np.uint8)), "site-1", ("server",))
         writer.write(ModelBytes(np.zeros(0, np.uint8), 1, 3), "server", ("site-2",))
-    decoder = Models(Capture(path))
+    decoder = Decoded(Capture(path))
     assert [type(r.message) for r in decoder] == [GrowRequest]
     assert decoder.ended.left == 14
     assert "what 'site-1' sent: not an XGBoost model" in decoder.ended.why

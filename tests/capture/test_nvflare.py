@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from captures import capture, rows
 
-from fedtrees.capture.attack import replayed_view, report, scored
+from fedtrees.capture.attack import main_scores, replayed_view, report
 from fedtrees.capture.differences import BESIDES, from_protocol
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.jobs import recorded_job
@@ -47,7 +47,7 @@ def test_an_attack_reaches_on_the_capture_what_it_reaches_in_simulation(path):
     again = Replay.of(Decoded(Capture(path)))
     view, case = replayed_view(again, "server", truth, simulated=True)
     guess = attacks().run(Spec("sketch-reading"), view).guess
-    assert attack["scores"] == scored("sketch-reading", guess, case)
+    assert attack["scores"] == main_scores("sketch-reading", guess, case)
     value, blind = attack["scores"]["column_values"]
     assert value == 1.0 > blind
 

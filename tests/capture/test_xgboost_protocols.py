@@ -17,7 +17,7 @@ from fedtrees.attacks.lightgbm.attack import RingSegments
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.plaintext import ClearGradients, SplitValues
 from fedtrees.attacks.sketch_reading import SketchReading
-from fedtrees.capture.attack import captured_view, describe_guess, report, scored
+from fedtrees.capture.attack import captured_view, main_scores, report, summarize_guess
 from fedtrees.capture.differences import from_protocol
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.records import Capture
@@ -35,9 +35,9 @@ from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts,
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
 
@@ -275,9 +275,9 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     case = Case(held, done.transcript.roles, who, done.schema, Streams(0), owner)
     for row in told["attacks"]:
         guess = attacks().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
-        assert describe_guess(guess) == row["said"]
+        assert summarize_guess(guess) == row["said"]
         if guess.claims:
-            assert scored(row["attack"], guess, case) == row["scores"]
+            assert main_scores(row["attack"], guess, case) == row["scores"]
     assert any("claims nothing" not in row["said"] for row in told["attacks"])
     if split:
         labels = told["attacks"][1]["scores"]
@@ -304,7 +304,7 @@ def test_on_a_ring_of_today_rows_are_read_as_in_the_bench(make, tmp_path):
         assert found[0].table.y.tolist() == found[1].table.y.tolist()
         assert [o.replace("worker", "client") for o in found[0].owner] == [*found[1].owner]
         assert len(found[0].table) >= least
-        value, blind = scored("", Guess((found[0],)), case)["ra"]
+        value, blind = main_scores("", Guess((found[0],)), case)["ra"]
         assert value > blind  # rows that are not read are guessed as who never looked guesses them
     with pytest.raises(DataError, match="grown with other parameters"):
         captured_view(seen, "worker-1", {*truth}, truth, replace(protocol, max_depth=3))

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from fedtrees.capture.formats import Decoded
-from fedtrees.capture.model_readings import SOMEBODY, LeafRows, audited, model_readings
+from fedtrees.capture.readings import SOMEBODY, LeafRows, audited, model_readings
 from fedtrees.capture.records import Capture
 from fedtrees.core.schema import Table
 

@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from fedtrees.cluster.ray_engine import RayEngine
+from fedtrees.cluster import RayEngine
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import read_records

@@ -8,8 +8,16 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from fedtrees.cluster.bundle import Done, accept, apart, bundle_of, tables_of, work
-from fedtrees.cluster.ray_engine import RayEngine, address_of
+from fedtrees.cluster import (
+    Done,
+    RayEngine,
+    accept,
+    address_of,
+    apart,
+    bundle_of,
+    tables_of,
+    work,
+)
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.executor import Lost, run_jobs
 from fedtrees.experiments.session import Bench

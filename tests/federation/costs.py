@@ -22,8 +22,8 @@ from fedtrees.core.source import code_digest
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.wire import encode, read_call
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.federation.agreement import Agreed
-from fedtrees.federation.coordinator import conduct
+from fedtrees.federation.agreement import FederationAgreement
+from fedtrees.federation.coordinator import run_federation
 from fedtrees.federation.deployment import Deployment, job_of, started
 from fedtrees.federation.site import Settings, Site
 from fedtrees.federation.trial import make_trial
@@ -83,7 +83,8 @@ def memory(rows, columns=28):
                 file.write(",".join([*schema.names, "y"]) + "\n")
                 for _ in range(times):
                     file.writelines(lines)
-            agreed = Agreed(name=f"with-{name}", protocol="fedtree-hist[trees=2]", schema=schema,
+            agreed = FederationAgreement(
+                            name=f"with-{name}", protocol="fedtree-hist[trees=2]", schema=schema,
                             parties={"client-0": "site-0", "client-1": "site-1"},
                             installation=code_digest(), defense="masking")  # fmt: skip
             begin = resident(anew=True)
@@ -97,7 +98,7 @@ def memory(rows, columns=28):
                     read = resident("VmHWM")
                 return answer
 
-            conduct(agreed, send, folder / "coordinator", lambda text: None)
+            run_federation(agreed, send, folder / "coordinator", lambda text: None)
     table, most = rows * columns * 4 / 2**20, resident("VmHWM")
     return f"{table:.0f} MiB: {read - begin:.0f}, {most - begin:.0f} MiB"
 

@@ -21,8 +21,8 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.source import code_digest
 from fedtrees.core.wire import encode, encoded_size, read_call, write_call
 from fedtrees.federation import agreement, coordinator
-from fedtrees.federation.agreement import Agreed, load, read, written
-from fedtrees.federation.coordinator import RemoteNetwork, conduct
+from fedtrees.federation.agreement import FederationAgreement, load, read, written
+from fedtrees.federation.coordinator import RemoteNetwork, run_federation
 from fedtrees.federation.deployment import job_of
 from fedtrees.federation.log import LOG, STATUS
 from fedtrees.federation.site import Refused, Settings, Site
@@ -49,11 +49,11 @@ def agreed(protocol, defense="none", parties=3, **more):
     _, schema = sample_federation(rows=60)
     said = {"name": "small", "protocol": protocol, "defense": defense, "seed": 5}
     named = {"noise_from": "seed", "installation": code_digest(), "schema": schema}
-    first = Agreed.__new__(Agreed)
+    first = FederationAgreement.__new__(FederationAgreement)
     object.__setattr__(first, "protocol", protocol)
     names = first.made.holder_names(parties)
     sites = {name: f"site-{i}" for i, name in enumerate(names)}
-    return Agreed(**{**said, **named, "parties": sites, **more})
+    return FederationAgreement(**{**said, **named, "parties": sites, **more})
 
 
 def local_data(federation):
@@ -100,7 +100,7 @@ class Sites:
             own = driving.own(federation, driving.agree(federation, federation.hash))
         out = self.folder / "coordinator"
         more = {"send": self.send, **more}
-        return conduct(federation, out=out, say=self.said.append, site_data=own, **more)
+        return run_federation(federation, out=out, say=self.said.append, site_data=own, **more)
 
 
 @pytest.mark.parametrize(("protocol", "defense"), RUNS)

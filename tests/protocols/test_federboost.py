@@ -108,7 +108,7 @@ def test_one_value_moves_bins_of_others_so_that_nothing_bounds_them():
     assert (one[1:] != moved[1:]).any()
     claim = register.make("protocol", parse_grid("federboost-v[epsilon=1.0]")[0]).claim()
     assert claim.epsilon == np.inf
-    assert claim.unprotected == "ends-of-bins"
+    assert claim.unprotected == ("ends-of-bins",)
 
 
 def test_buckets_cross_once():

@@ -34,10 +34,10 @@ from fedtrees.messages.vertical import (
     sibling,
 )
 from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 

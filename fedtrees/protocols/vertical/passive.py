@@ -37,9 +37,9 @@ from fedtrees.messages.vertical import (
     TreeColumns,
     sibling,
 )
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.protocols.vertical.local_bins import GlobalBins
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.forest.params import feature_count
 
 

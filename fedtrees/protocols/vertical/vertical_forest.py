@@ -16,12 +16,11 @@ from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.packing import Slots
-from fedtrees.protocols.settings import class_count
+from fedtrees.protocols.settings import ACTIVE, class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
 from fedtrees.protocols.vertical.local_bins import GlobalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
-from fedtrees.protocols.vertically_held import ACTIVE
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest

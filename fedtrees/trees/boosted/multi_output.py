@@ -18,8 +18,7 @@ from fedtrees.trees.boosted.grower import TreeBuilder, children_to_build, with_s
 from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import node_weights
-from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain
+from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain, node_weights
 from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 from fedtrees.trees.routing import Routed

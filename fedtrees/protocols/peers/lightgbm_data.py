@@ -29,26 +29,22 @@ from fedtrees.messages.lightgbm import (
     WeightedLabels,
 )
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.protocols.peers.collectives import scattering
+from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
 from fedtrees.trees.lightgbm.bins import Mapper, blocks, dealt, find_bins
 from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Limits, Split, best_split, fixed
-from fedtrees.trees.lightgbm.halving import scattering
 
 
-class Machine(RowHolder):
+class Machine(HorizontalPeer):
     """One machine of LightGBM's data-parallel training."""
 
-    params: LightGBMData
+    receives = (
+        BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits,
+    )  # fmt: skip
 
-    hear_bins = hears(BinMappers)
-    hear_classes = hears(ClassRows)
-    hear_labels = hears(WeightedLabels)
-    hear_start = hears(OwnStart)
-    hear_root = hears(RootSums)
-    hear_splits = hears(FoundSplits)
-    hear_histogram = hears(HistogramSegment)
+    params: LightGBMData
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its place in the run, and its sender."""
@@ -61,7 +57,7 @@ class Machine(RowHolder):
     def run_training(self) -> Script:
         """Agree on bins and initial prediction, and boost."""
         p = self.params
-        self.sit()
+        self.assign_ranks()
         self.columns = yield from self.agree_bins()
         self.owners = dealt({c: m.sent for c, m in self.columns.items()}, self.world)
         start = yield from self.agree_start()
@@ -278,7 +274,7 @@ class Column:
         return len(self.mapper.bounds) - int(self.mapper.frequent == 0)
 
 
-class FirstMachine(Machine, First):
+class FirstMachine(Machine, StartingPeer):
     """The machine of rank 0."""
 
     role = "client"
@@ -309,7 +305,7 @@ _MOST_ROWS = 200_000  # with more rows, LightGBM computes bins from a sample
 
 @register.protocol("lightgbm-data")
 @dataclass(frozen=True, kw_only=True)
-class LightGBMData(RowPeers):
+class LightGBMData(HorizontalPeers):
     """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``, machine to machine.
 
     Each machine computes the bins of a block of columns from its local rows and sends them to all
@@ -337,13 +333,10 @@ class LightGBMData(RowPeers):
     objective: str | None = None
 
     info = replace(
-        RowPeers.info,
-        message_types=(
-            BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment,
-            FoundSplits,
-        ),
+        HorizontalPeers.info,
+        message_types=Machine.receives,
         conditional_types=dict.fromkeys((ClassRows, WeightedLabels), "labels are classes"),
-    )  # fmt: skip
+    )
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
 
