@@ -48,7 +48,7 @@ from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.privacy.mechanisms import permute_and_flip
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
+from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import (
@@ -123,7 +123,7 @@ class _Client:
     """A client of a reference federation: its rows, their margins so far, and its growth."""
 
     rows: Table
-    growth: Continuation
+    growth: BoostingState
     score: NDArray[np.float32]
     margin: NDArray[np.float32]
     trees: list[Tree] = field(default_factory=list)
@@ -147,8 +147,8 @@ class _Client:
             sums = objective.target_sums(rows.y, None)
             score = estimated_score(objective, sums, view.parameters["intercept"])
         cuts = xgboost_cuts(rows.X, params.max_bin)
-        owned = Owned(bin_rows(rows.X, cuts), rows.y, None)
-        growth = Continuation(owned, cuts, params, objective, Streams(0))
+        owned = OwnerRows(bin_rows(rows.X, cuts), rows.y, None)
+        growth = BoostingState(owned, cuts, params, objective, Streams(0))
         start = start_margin(objective, score)
         return _Client(rows, growth, score, np.repeat(start[:, None], len(rows), axis=1))
 

@@ -29,7 +29,7 @@ from fedtrees.messages.horizontal import (
 from fedtrees.messages.lightgbm import FoundSplits
 from fedtrees.messages.models import BoostedModel
 from fedtrees.trees.boosted.losses import Logistic, Softmax, SquaredError, objective_of, sigmoid
-from fedtrees.trees.boosted.splits import weights_of
+from fedtrees.trees.boosted.splitting import weights_of
 
 Floats = NDArray[np.float32]
 

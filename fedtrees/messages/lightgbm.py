@@ -1,6 +1,6 @@
 """Messages between the machines of LightGBM's data-parallel training.
 
-Each machine has all columns of its local rows. `fedtrees.protocols.horizontal.lightgbm_data`
+Each machine has all columns of its local rows. `fedtrees.protocols.peers.lightgbm_data`
 describes the training. In all messages, `rank` is the number of the sending machine.
 """
 

@@ -23,7 +23,7 @@ from fedtrees.messages.horizontal import SharedTrees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import weights_of
+from fedtrees.trees.boosted.splitting import weights_of
 from fedtrees.trees.routing import joined_sets
 
 NODE_FIELDS = (

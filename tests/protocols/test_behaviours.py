@@ -37,7 +37,7 @@ from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.compatibility import Data, before, fits
 from fedtrees.protocols.cut_points import check_sketches
-from fedtrees.protocols.horizontal.followed_trees import check_splits
+from fedtrees.protocols.horizontal.histogram_parties import check_splits
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_limits import TreeLimits
