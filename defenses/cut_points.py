@@ -153,7 +153,7 @@ class PrivateGridCuts(SummedCounts):
     ``m - colluders`` clients: the shares of these add up to the Laplace noise of the claim. If more
     clients collude, the shares that they do not know still have ``(m - c) / (m - colluders)`` of
     its variance, but their sum is not Laplace noise any more, and epsilon grows by more than that
-    ratio (`fedtrees.privacy.polya`). A sum over fewer clients than `survivors` is not opened.
+    ratio (`fedtrees.privacy.mechanisms`). A sum over fewer clients than `survivors` is not opened.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ class PrivateGridCuts(SummedCounts):
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points against `colluders` colluding clients."""
         epsilon, colluders = float(self.epsilon), self.colluders
-        return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
+        return PureDP(epsilon, unit="cuts", trusted=(_SHARED,), colluders=colluders)
 
     def cut_plan(self) -> CutPlan:
         """Return the plan of the grid, and the budget of the counts."""

@@ -86,7 +86,9 @@ class DPGradientDescent(Defense):
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all decrypted gradients."""
-        return ApproximateDP(float(self.epsilon), self.delta, unprotected="rows", trusted="arbiter")
+        return ApproximateDP(
+            float(self.epsilon), self.delta, unprotected=("rows",), trusted=("arbiter",)
+        )
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more parties than `parties`, and mini-batches.
@@ -177,6 +179,6 @@ class DPGradientDescent(Defense):
         statistics_sent = any(isinstance(d.message, ColumnScales) and not d.message.declared
                    for d in transcript)  # fmt: skip
         if statistics_sent:
-            return ApproximateDP(math.inf, self.delta, unprotected="columns+rows",
-                                 trusted="arbiter", updates=epsilon)  # fmt: skip
-        return ApproximateDP(epsilon, self.delta, unprotected="rows", trusted="arbiter")
+            return ApproximateDP(math.inf, self.delta, unprotected=("columns", "rows"),
+                                 trusted=("arbiter",), updates=epsilon)  # fmt: skip
+        return ApproximateDP(epsilon, self.delta, unprotected=("rows",), trusted=("arbiter",))

@@ -24,8 +24,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.neural.opacus_engine import OPACUS, noisy_sum
 from fedtrees.privacy.accounting import compose_releases
-from fedtrees.privacy.gaussian_dp import multiplier
-from fedtrees.privacy.opacus_accountants import epsilons_of_events
+from fedtrees.privacy.gaussian_dp import epsilons_of_events, multiplier
 
 #: Libraries that clients compute with. The first one is the default.
 ENGINES = ("torch", OPACUS)
@@ -101,13 +100,13 @@ class DPSGD(Defense):
         return ("dp_accounting", *(("torch", "opacus") if self.engine == OPACUS else ()))
 
     @property
-    def _told(self) -> str:
-        """Name of the number of rows in the claim, empty if a declared number replaces it."""
-        return "" if self.declared_rows else "rows"
+    def _public(self) -> tuple[str, ...]:
+        """Name of the number of rows in the claim, none if a declared number replaces it."""
+        return () if self.declared_rows else ("rows",)
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all updates."""
-        return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._told)
+        return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._public)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the subsampled Gaussian mechanism."""
@@ -168,7 +167,7 @@ class DPSGD(Defense):
         # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
         exact_releases = {names[trait] for trait in crossed & {*names}}
-        unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
+        unprotected = tuple(sorted({*exact_releases, *self._public}))
         if exact_releases:
             return ApproximateDP(
                 math.inf, self.delta, unprotected=unprotected, updates=epsilon, **opacus_epsilons

@@ -217,7 +217,7 @@ class LaplaceHistogram(ChannelDefense):
         # Sums of passive parties exist in vertical training only, where exact routes are sent, too.
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
-            return PureDP(math.inf, histograms=compose_releases(bins), unprotected="routes")
+            return PureDP(math.inf, histograms=compose_releases(bins), unprotected=("routes",))
         histogram_events = [e for e in transcript.events if e.what == "Histogram"]
         loss_events = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is in the training set or in the validation set, by a draw that does not depend on
@@ -230,9 +230,9 @@ class LaplaceHistogram(ChannelDefense):
         )
         unprotected = exact_releases(transcript)
         if not histogram_events:
-            return PureDP(epsilon=math.inf, unprotected="everything")
+            return PureDP(epsilon=math.inf, unprotected=("everything",))
         if unprotected:
-            return PureDP(math.inf, histograms=epsilon, unprotected="+".join(unprotected))
+            return PureDP(math.inf, histograms=epsilon, unprotected=tuple(unprotected))
         return with_adversaries(
             PureDP(epsilon=epsilon, trusted=trusted_with(cut_events)),
             [*histogram_events, *cut_events],
@@ -356,5 +356,5 @@ class LaplaceGradient(Defense):
         """
         epsilon = compose_releases(e for e in transcript.events if e.what == "gradients")
         # Hessians of 1 make the hessian sums equal to the numbers of rows.
-        unprotected = "+".join(["counts", *exact_releases(transcript)])
+        unprotected = ("counts", *exact_releases(transcript))
         return PureDP(math.inf, histograms=epsilon, unprotected=unprotected)

@@ -79,9 +79,9 @@ class Masking(RealSums):  # type: ignore[misc]
         lost = Event("a client's part of the sums of a tree may be lost on the way")
         return {("sums", "parties"): lost} if self.dropout else {}
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level in bits, and the cryptographic assumptions."""
-        return 128, "x25519+chacha20"
+        return 128, ("x25519", "chacha20")
 
     def secure_aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""
@@ -129,5 +129,4 @@ class Masking(RealSums):  # type: ignore[misc]
 def _add_differing_survivors(claim: Guarantee, also: bool) -> Guarantee:
     """Add the name of different survivors to the uncovered information if `also` is true."""
     assert isinstance(claim, Computational)
-    names = [claim.uncovered, _DIFFERING] if also else [claim.uncovered]
-    return replace(claim, uncovered="+".join(filter(None, names)))
+    return replace(claim, uncovered=(*claim.uncovered, _DIFFERING)) if also else claim

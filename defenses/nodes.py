@@ -1,7 +1,7 @@
 """Defenses of vertical training that reveal the row ids of fewer nodes.
 
 - `id-lmid` (Takahashi et al. 2023, Sec. 5.2): the active party reveals only row ids of nodes with a
-  small leakage. `fedtrees.privacy.node_information` bounds the mutual information of one node.
+  small leakage. `fedtrees.privacy.accounting` bounds the mutual information of one node.
 - `reduced-leakage` (Cheng et al. 2021, Sec. 5): the active party grows the first trees from its
   columns without the passive parties.
 """
@@ -33,7 +33,7 @@ from fedtrees.core.parameters import flag, positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
-from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.accounting import node_information
 
 # The rarest class has at least one row, so that the information is at most the log of the number of
 # rows. A larger bound would not hide any node.

@@ -77,9 +77,9 @@ class Paillier(RealSums):  # type: ignore[misc]
         """Whether clients use short exponents, so that the key is sent with a base for them."""
         return self.backend == BACKENDS[0] if self.djn is None else self.djn
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level of the key in bits, and the assumptions."""
-        return _STRENGTH[self.bits], "paillier+djn" if self.short_powers else "paillier"
+        return _STRENGTH[self.bits], ("paillier", *(["djn"] if self.short_powers else []))
 
     def secure_aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""

@@ -78,7 +78,7 @@ class RealSums(SealedSums):
     nonexpansive = types_with(Trait.SUMMED, Trait.COUNTED)  # sums are exact
     mode: str
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level in bits, and the names of the assumptions."""
         raise NotImplementedError
 
@@ -93,5 +93,5 @@ class RealSums(SealedSums):
 
     def _claim(self, *uncovered: str) -> Guarantee:
         bits, assumes = self.strength()
-        names = [*uncovered, *([self.always_read] if self.always_read else [])]
-        return Computational(bits, assumes, "+".join(names), self.mode)
+        names = (*uncovered, *([self.always_read] if self.always_read else []))
+        return Computational(bits, assumes, names, self.mode)

@@ -48,4 +48,4 @@ class HistogramNoise(ChannelDefense):
 
     def spent(self, transcript):
         # The cut points and the base score are exact, so that the complete run has no epsilon.
-        return PureDP(math.inf, histograms=self.epsilon, unprotected="cuts+base-score")
+        return PureDP(math.inf, histograms=self.epsilon, unprotected=("cuts", "base-score"))
