@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
 from fedtrees.core.defense import Context, CutPlan, Defense, DefenseInfo, Place, Requirements
-from fedtrees.core.errors import UsageError, check_positive, check_whole
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
+from fedtrees.core.parameters import positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -92,7 +93,7 @@ class ForcedBins(SettledCuts):
         between values, as without forced bins.
     """
 
-    bounds: int = 63
+    bounds: int = whole(1, 65_534, default=63)
     fill: bool = False
 
     applies_to = (BinMappers,)
@@ -100,9 +101,6 @@ class ForcedBins(SettledCuts):
         BinMappers: "bounds are declared; the least and the greatest value are let through",
         HistogramSegment: LATER[Trait.SUMMED],
     }
-
-    def __post_init__(self) -> None:
-        check_whole("bounds", self.bounds, 1, 65_534)
 
     def cut_plan(self) -> CutPlan:
         """Return the plan to use the declared bounds."""
@@ -135,11 +133,8 @@ class GridCuts(SummedCounts):
         every feature.
     """
 
-    cells: int = 1024
-    rounds: int = 2
-
-    def __post_init__(self) -> None:
-        check_grid(self.cells, self.rounds)
+    cells: int = whole(2, _MOST_CELLS, default=1024)
+    rounds: int = whole(1, 4, default=2)
 
     def cut_plan(self) -> CutPlan:
         """Return the plan of the grid."""
@@ -158,7 +153,7 @@ class PrivateGridCuts(SummedCounts):
     ``m - colluders`` clients: the shares of these add up to the Laplace noise of the claim. If more
     clients collude, the shares that they do not know still have ``(m - c) / (m - colluders)`` of
     its variance, but their sum is not Laplace noise any more, and epsilon grows by more than that
-    ratio (`fedtrees.privacy.polya`). A sum over fewer clients than `survivors` is not opened.
+    ratio (`fedtrees.privacy.mechanisms`). A sum over fewer clients than `survivors` is not opened.
 
     Parameters
     ----------
@@ -174,20 +169,13 @@ class PrivateGridCuts(SummedCounts):
         Number of colluding clients against whom `epsilon` holds. 0: it holds for outsiders only.
     """
 
-    epsilon: float
-    cells: int = 64
-    rounds: int = 2
-    survivors: int | None = None
-    colluders: int = 1
+    epsilon: float = positive()
+    cells: int = whole(2, _MOST_CELLS, default=64)
+    rounds: int = whole(1, 4, default=2)
+    survivors: int | None = whole(1, default=None)
+    colluders: int = whole(0, default=1)
 
     info = DefenseInfo(bench_grid={"epsilon": (1.0,)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_grid(self.cells, self.rounds)
-        if self.survivors is not None:
-            check_whole("survivors", self.survivors, 1)
-        check_whole("colluders", self.colluders, 0)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more survivors than clients, and as many colluders as survivors."""
@@ -204,7 +192,7 @@ class PrivateGridCuts(SummedCounts):
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points against `colluders` colluding clients."""
         epsilon, colluders = float(self.epsilon), self.colluders
-        return PureDP(epsilon, unit="cuts", trusted=_SHARED, colluders=colluders)
+        return PureDP(epsilon, unit="cuts", trusted=(_SHARED,), colluders=colluders)
 
     def cut_plan(self) -> CutPlan:
         """Return the plan of the grid, and the budget of the counts."""
@@ -260,12 +248,6 @@ def _count_features(schema: Schema, parameters: Mapping[str, Any]) -> int:
     return sum(not f.cuts and not 0 < len(f.categories) <= few for f in schema.features)
 
 
-def check_grid(cells: int, rounds: int) -> None:
-    """Raise `UsageError` unless a grid has 2 to 65536 cells and 1 to 4 rounds."""
-    check_whole("cells", cells, 2, _MOST_CELLS)
-    check_whole("rounds", rounds, 1, 4)
-
-
 # Number of steps into which the declared range of a column is divided. It is far larger than any
 # useful number of bins.
 _STEPS = 1 << 20
@@ -293,8 +275,8 @@ class PrivateQuantileCuts(Defense):
         more.
     """
 
-    epsilon: float
-    quantiles: int = 15
+    epsilon: float = positive()
+    quantiles: int = whole(1, 1024, default=15)
 
     roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
@@ -303,10 +285,6 @@ class PrivateQuantileCuts(Defense):
     applies_to = (CutPoints,)
     requirements = Requirements(reads_local_data=True)
     info = DefenseInfo(bench_grid={"epsilon": (1.0,)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_whole("quantiles", self.quantiles, 1, 1024)
 
     def claim(self) -> Guarantee:
         """Return pure DP of the cut points."""

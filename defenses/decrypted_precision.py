@@ -13,9 +13,9 @@ import numpy as np
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.deterministic_channels import Rounding
-from fedtrees.core.errors import check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
+from fedtrees.core.parameters import whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.linear import drop_places, pack_integers, to_python_integers, unpack_integers
@@ -38,15 +38,12 @@ class DecryptedPrecision(Defense):
         sent unchanged.
     """
 
-    bits: int = 16
+    bits: int = whole(0, default=16)
 
     guarantee = Structural()
     roles = frozenset({"arbiter", "server"})
     handled_types = (Gradient, AverageWeights)
     info = DefenseInfo(bench_grid={"bits": (8, 16, 24, 32)})
-
-    def __post_init__(self) -> None:
-        check_whole("bits", self.bits, 0)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding to multiples of ``2^-bits``."""

@@ -12,9 +12,10 @@ from typing import Any
 
 from fedtrees.core.channel import Change
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place, Requirements
-from fedtrees.core.errors import UsageError, check_positive, check_share, check_whole
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import positive, share, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -68,21 +69,15 @@ class DPGradientDescent(Defense):
         Upper bound on the number of parties that have columns.
     """
 
-    epsilon: float
-    delta: float = 1e-5
-    clip: float = 2.0
-    parties: int = 3
+    epsilon: float = positive()
+    delta: float = share(1e-5)
+    clip: float = positive(2.0)
+    parties: int = whole(1, default=3)
 
     roles = frozenset({"arbiter"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES})
     handled_types = (Gradient,)
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 8.0)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_positive("clip", self.clip)
-        check_share("delta", self.delta)
-        check_whole("parties", self.parties, 1)
 
     @property
     def requirements(self) -> Requirements:
@@ -91,7 +86,9 @@ class DPGradientDescent(Defense):
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all decrypted gradients."""
-        return ApproximateDP(float(self.epsilon), self.delta, unprotected="rows", trusted="arbiter")
+        return ApproximateDP(
+            float(self.epsilon), self.delta, unprotected=("rows",), trusted=("arbiter",)
+        )
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more parties than `parties`, and mini-batches.
@@ -182,6 +179,6 @@ class DPGradientDescent(Defense):
         statistics_sent = any(isinstance(d.message, ColumnScales) and not d.message.declared
                    for d in transcript)  # fmt: skip
         if statistics_sent:
-            return ApproximateDP(math.inf, self.delta, unprotected="columns+rows",
-                                 trusted="arbiter", updates=epsilon)  # fmt: skip
-        return ApproximateDP(epsilon, self.delta, unprotected="rows", trusted="arbiter")
+            return ApproximateDP(math.inf, self.delta, unprotected=("columns", "rows"),
+                                 trusted=("arbiter",), updates=epsilon)  # fmt: skip
+        return ApproximateDP(epsilon, self.delta, unprotected=("rows",), trusted=("arbiter",))

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
-from fedtrees.core.errors import check_known, check_positive, check_share, check_whole
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal, Trait, permit_types_with
+from fedtrees.core.parameters import one_of, positive, share, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.networks import NetworkUpdate
 from fedtrees.neural.opacus_engine import OPACUS, noisy_sum
 from fedtrees.privacy.accounting import compose_releases
-from fedtrees.privacy.gaussian_dp import multiplier
-from fedtrees.privacy.opacus_accountants import epsilons_of_events
+from fedtrees.privacy.gaussian_dp import epsilons_of_events, multiplier
 
 #: Libraries that clients compute with. The first one is the default.
 ENGINES = ("torch", OPACUS)
@@ -69,11 +68,11 @@ class DPSGD(Defense):
         accountants. The noise is calibrated in the same way with both engines.
     """
 
-    epsilon: float
-    delta: float = 1e-5
-    clip: float = 1.0
-    declared_rows: int = 0
-    engine: str = ENGINES[0]
+    epsilon: float = positive()
+    delta: float = share(1e-5)
+    clip: float = positive(1.0)
+    declared_rows: int = whole(0, default=0)
+    engine: str = one_of(ENGINES, default=ENGINES[0])
 
     roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
@@ -86,13 +85,6 @@ class DPSGD(Defense):
     })  # fmt: skip
     example_stages = frozenset({"example-gradients"})
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 16.0)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
-        check_positive("clip", self.clip)
-        check_share("delta", self.delta)
-        check_whole("declared_rows", self.declared_rows, 0)
-        check_known("engine", self.engine, ENGINES)
 
     @property
     def requirements(self) -> Requirements:
@@ -108,13 +100,13 @@ class DPSGD(Defense):
         return ("dp_accounting", *(("torch", "opacus") if self.engine == OPACUS else ()))
 
     @property
-    def _told(self) -> str:
-        """Name of the number of rows in the claim, empty if a declared number replaces it."""
-        return "" if self.declared_rows else "rows"
+    def _public(self) -> tuple[str, ...]:
+        """Name of the number of rows in the claim, none if a declared number replaces it."""
+        return () if self.declared_rows else ("rows",)
 
     def claim(self) -> Guarantee:
         """Return (epsilon, delta)-DP of all updates."""
-        return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._told)
+        return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._public)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the subsampled Gaussian mechanism."""
@@ -175,7 +167,7 @@ class DPSGD(Defense):
         # The traits of all sent messages show whether exact sums or trees were among them.
         crossed = {trait for d in transcript for trait in d.message.traits}
         exact_releases = {names[trait] for trait in crossed & {*names}}
-        unprotected = "+".join(sorted({*exact_releases, self._told} - {""}))
+        unprotected = tuple(sorted({*exact_releases, *self._public}))
         if exact_releases:
             return ApproximateDP(
                 math.inf, self.delta, unprotected=unprotected, updates=epsilon, **opacus_epsilons

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Chain, Change, Channel
 from fedtrees.core.defense import Context, Defense, Place
 from fedtrees.core.deterministic_channels import Decimals, Ends, LargestRemainders
-from fedtrees.core.errors import check_positive, check_whole
 from fedtrees.core.guarantee import Structural
+from fedtrees.core.parameters import positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.privacy.noise import Laplace, NoisyShares
@@ -71,10 +71,7 @@ class AnswerRounding(_Answers):
         Number of decimals of the returned scores, 0 to 12.
     """
 
-    decimals: int = 2
-
-    def __post_init__(self) -> None:
-        check_whole("decimals", self.decimals, 0, 12)
+    decimals: int = whole(0, 12, default=2)
 
     def law(self, classes: int) -> Channel:
         """Return `Decimals` for two classes or a number, `LargestRemainders` for more classes."""
@@ -96,10 +93,7 @@ class AnswerNoise(_Answers):
         Scale of the Laplace noise, above 0, in the unit of the scores.
     """
 
-    scale: float = 0.01
-
-    def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
+    scale: float = positive(0.01)
 
     def law(self, classes: int) -> Channel:
         """Return the noise, followed by clipping if the scores are probabilities."""
@@ -125,12 +119,9 @@ class QueryLimit(Defense):
         Number of rows, at least 1.
     """
 
-    records: int = 1000
+    records: int = whole(1, default=1000)
 
     guarantee = Structural()
-
-    def __post_init__(self) -> None:
-        check_whole("records", self.records, 1)
 
     def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Reduce the budget to `records` rows."""

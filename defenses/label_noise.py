@@ -23,9 +23,10 @@ from fedtrees.core.defense import (
     Place,
     Requirements,
 )
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import flag, positive
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -60,7 +61,7 @@ class NoisyLabels(Defense):
         Budget of label-DP, in nats, above 0.
     """
 
-    epsilon: float
+    epsilon: float = positive()
 
     roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -75,9 +76,6 @@ class NoisyLabels(Defense):
     example_stages: ClassVar[frozenset[str]] = frozenset({"labels"})
     requirements = Requirements(reads_local_data=True)
     info = DefenseInfo(bench_grid={"epsilon": (0.5, 2.0)})
-
-    def __post_init__(self) -> None:
-        check_positive("epsilon", self.epsilon)
 
     def claim(self) -> Guarantee:
         """Return label-DP of everything that is sent."""
@@ -249,7 +247,7 @@ class ManyStages(NoisyLabels):
     """
 
     stages: int = 2
-    published: bool = False
+    published: bool = flag(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -257,7 +255,6 @@ class ManyStages(NoisyLabels):
             raise UsageError(
                 f"stages={self.stages!r}: give a whole number, 2 or more; one stage is 'lp-1st'"
             )
-        check_flag("published", self.published)
 
     @property
     def parts(self) -> int:

@@ -10,7 +10,7 @@ gets noise and row counts stay exact. This is FedTree's mechanism in the form th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Removal
-from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
-from fedtrees.core.errors import UsageError, check_flag, check_positive
+from fedtrees.core.defense import (
+    ChannelDefense,
+    Context,
+    Defense,
+    DefenseInfo,
+    ExampleStage,
+    Place,
+    Requirements,
+)
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, PureDP
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import flag, positive
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
@@ -57,7 +66,7 @@ _ROUTES = "exact, as splits are; `spent` counts routes as unprotected"
 
 @register.defense("laplace-hist")
 @dataclass(frozen=True)
-class LaplaceHistogram(Defense):
+class LaplaceHistogram(ChannelDefense):
     """Add discrete Laplace noise to all gradient and hessian sums of clients and passive parties.
 
     The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to 2 `clip`,
@@ -84,11 +93,12 @@ class LaplaceHistogram(Defense):
         Vertical training only: every row's ciphertext comes with a proof of its range.
     """
 
-    epsilon: float
-    clip: float = 1.0
-    calibrated: bool = False
-    proven: bool = True
+    epsilon: float = positive()
+    clip: float = positive(1.0)
+    calibrated: bool = flag(False)
+    proven: bool = flag(True)
 
+    randomness = "histogram-noise"
     roles = frozenset({"client", "passive"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
     handled_types = (Histogram, ValidationLoss, OpenedBinSums)
@@ -100,10 +110,7 @@ class LaplaceHistogram(Defense):
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 8.0, 64.0)})
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "clip"):
-            check_positive(name, getattr(self, name))
-        for name in ("calibrated", "proven"):
-            check_flag(name, getattr(self, name))
+        super().__post_init__()
         if self.calibrated and not self.proven:
             raise UsageError("proven=false is of passive parties, where nothing is calibrated")
 
@@ -168,36 +175,26 @@ class LaplaceHistogram(Defense):
         """Add noise to the sums of a message, and record the privacy loss."""
         if isinstance(message, ValidationLoss):
             return self._noisy_loss(message, ctx)
-        if isinstance(message, OpenedBinSums):
-            return self._noisy_bins(message, ctx)
-        assert isinstance(message, Histogram)
-        scale = self.scale(ctx.schema, ctx.parameters)
-        rng = ctx.rng("histogram-noise")
-        law = Laplace(scale).within(*message.unit_of("sums"))
-        sums, totals = law.send(message.sums, rng), message.totals
-        # Only the histogram of a root contains the totals of the node.
-        if totals.size:
-            totals = law.send(totals, rng)
-            # The events of all levels of the tree are entered once, with its root. The depth that
-            # the tree reaches depends on the data, so that `max_depth` levels are charged.
-            for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
-                count = _histograms(ctx.schema, ctx.parameters)
-                ctx.record_release("laplace", l1=bound, scale=scale, count=count, what="Histogram")
-        return replace(message, sums=sums, totals=totals)
+        for bound, count in self._releases(message, ctx):
+            scale, what = self.scale(ctx.schema, ctx.parameters), type(message).__name__
+            ctx.record_release("laplace", l1=bound, scale=scale, count=count, what=what)
+        return super().transform_message(message, ctx)
 
-    def _noisy_bins(self, message: OpenedBinSums, ctx: Context) -> OpenedBinSums:
-        """Add noise to a passive party's sums. All levels of a tree are charged with its root."""
-        scale = self.scale(ctx.schema, ctx.parameters)
-        law = Laplace(scale).within(*message.unit_of("sums"))
-        if 0 in message.nodes:
+    def _releases(self, message: Message, ctx: Context) -> Iterator[tuple[float, int]]:
+        """Yield the sensitivity and the number of noisy sums that a message pays for.
+
+        The releases of all levels of a tree are entered once, with its root. The depth that the
+        tree reaches depends on the data, so that `max_depth` levels are charged.
+        """
+        bounds = clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip)
+        if isinstance(message, Histogram) and message.totals.size:
+            # Only the histogram of a root contains the totals of the node.
+            yield from ((bound, _histograms(ctx.schema, ctx.parameters)) for bound in bounds)
+        elif isinstance(message, OpenedBinSums) and 0 in message.nodes:
             # A row is in one bin of each column at every level. Replacing its value moves it from
             # one bin to another, which changes both (factor 2).
             count = int(ctx.parameters["max_depth"]) * len(message.columns)
-            for bound in clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip):
-                ctx.record_release(
-                    "laplace", l1=2 * bound, scale=scale, count=count, what="OpenedBinSums"
-                )
-        return replace(message, sums=law.send(message.sums, ctx.rng("histogram-noise")))
+            yield from ((2 * bound, count) for bound in bounds)
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the validation loss and to the number of validation rows."""
@@ -220,7 +217,7 @@ class LaplaceHistogram(Defense):
         # Sums of passive parties exist in vertical training only, where exact routes are sent, too.
         bins = [e for e in transcript.events if e.what == "OpenedBinSums"]
         if bins:
-            return PureDP(math.inf, histograms=compose_releases(bins), unprotected="routes")
+            return PureDP(math.inf, histograms=compose_releases(bins), unprotected=("routes",))
         histogram_events = [e for e in transcript.events if e.what == "Histogram"]
         loss_events = [e for e in transcript.events if e.what == "ValidationLoss"]
         # A row is in the training set or in the validation set, by a draw that does not depend on
@@ -233,9 +230,9 @@ class LaplaceHistogram(Defense):
         )
         unprotected = exact_releases(transcript)
         if not histogram_events:
-            return PureDP(epsilon=math.inf, unprotected="everything")
+            return PureDP(epsilon=math.inf, unprotected=("everything",))
         if unprotected:
-            return PureDP(math.inf, histograms=epsilon, unprotected="+".join(unprotected))
+            return PureDP(math.inf, histograms=epsilon, unprotected=tuple(unprotected))
         return with_adversaries(
             PureDP(epsilon=epsilon, trusted=trusted_with(cut_events)),
             [*histogram_events, *cut_events],
@@ -287,8 +284,8 @@ class LaplaceGradient(Defense):
         Bound R on a row's absolute gradient.
     """
 
-    epsilon: float
-    clip: float = 1.0
+    epsilon: float = positive()
+    clip: float = positive(1.0)
 
     roles = frozenset({"client"})
     protects = frozenset({Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS})
@@ -296,10 +293,6 @@ class LaplaceGradient(Defense):
     permitted_types = dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT)
     example_stages = frozenset({"gradients"})
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 8.0, 64.0)})
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon", "clip"):
-            check_positive(name, getattr(self, name))
 
     @property
     def requirements(self) -> Requirements:
@@ -363,5 +356,5 @@ class LaplaceGradient(Defense):
         """
         epsilon = compose_releases(e for e in transcript.events if e.what == "gradients")
         # Hessians of 1 make the hessian sums equal to the numbers of rows.
-        unprotected = "+".join(["counts", *exact_releases(transcript)])
+        unprotected = ("counts", *exact_releases(transcript))
         return PureDP(math.inf, histograms=epsilon, unprotected=unprotected)

@@ -11,8 +11,9 @@ from typing import Any
 
 from fedtrees.core.channel import Change, Event
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_flag, check_whole
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational, Guarantee
+from fedtrees.core.parameters import flag, one_of, whole
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -21,7 +22,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.crypto.mask_keys import MaskPlan, usual_threshold
 from fedtrees.crypto.masking import MaskedAggregation
 from fedtrees.crypto.survivors import SurvivorSets
-from fedtrees.defenses.secure_sum import RealSums
+from fedtrees.defenses.secure_sum import MODES, RealSums
 from fedtrees.messages.aggregation import MaskSurvivors
 
 # Name in the claim: the opened sums have different survivors, and their combination reveals the
@@ -57,18 +58,15 @@ class Masking(RealSums):  # type: ignore[misc]
         one client (`fedtrees.crypto.survivors`). False: the clients refuse, and the run stops.
     """
 
-    threshold: int | None = None
-    mode: str = "real"
+    threshold: int | None = whole(2, default=None)
+    mode: str = one_of(MODES, default="real")
     dropout: float = 0.0
-    exposing: bool = False
+    exposing: bool = flag(False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threshold is not None:
-            check_whole("threshold", self.threshold, 2)
         if type(self.dropout) not in (int, float) or not 0 <= self.dropout < 1:
             raise UsageError(f"dropout={self.dropout!r}: give a number from 0 to below 1")
-        check_flag("exposing", self.exposing)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse a threshold that is not a majority of the clients, or more than all of them."""
@@ -81,9 +79,9 @@ class Masking(RealSums):  # type: ignore[misc]
         lost = Event("a client's part of the sums of a tree may be lost on the way")
         return {("sums", "parties"): lost} if self.dropout else {}
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level in bits, and the cryptographic assumptions."""
-        return 128, "x25519+chacha20"
+        return 128, ("x25519", "chacha20")
 
     def secure_aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""
@@ -131,5 +129,4 @@ class Masking(RealSums):  # type: ignore[misc]
 def _add_differing_survivors(claim: Guarantee, also: bool) -> Guarantee:
     """Add the name of different survivors to the uncovered information if `also` is true."""
     assert isinstance(claim, Computational)
-    names = [claim.uncovered, _DIFFERING] if also else [claim.uncovered]
-    return replace(claim, uncovered="+".join(filter(None, names)))
+    return replace(claim, uncovered=(*claim.uncovered, _DIFFERING)) if also else claim

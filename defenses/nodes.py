@@ -1,7 +1,7 @@
 """Defenses of vertical training that reveal the row ids of fewer nodes.
 
 - `id-lmid` (Takahashi et al. 2023, Sec. 5.2): the active party reveals only row ids of nodes with a
-  small leakage. `fedtrees.privacy.node_information` bounds the mutual information of one node.
+  small leakage. `fedtrees.privacy.accounting` bounds the mutual information of one node.
 - `reduced-leakage` (Cheng et al. 2021, Sec. 5): the active party grows the first trees from its
   columns without the passive parties.
 """
@@ -26,13 +26,14 @@ from fedtrees.core.defense import (
     Place,
     Requirements,
 )
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import Guarantee, MutualInformation, Structural
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import flag, positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
-from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.accounting import node_information
 
 # The rarest class has at least one row, so that the information is at most the log of the number of
 # rows. A larger bound would not hide any node.
@@ -62,8 +63,8 @@ class IDLMID(Defense):
         Interpret `xi` as a fraction of ``log(1 / p)``.
     """
 
-    xi: float
-    relative: bool = False
+    xi: float = positive()
+    relative: bool = flag(False)
 
     roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
@@ -78,8 +79,7 @@ class IDLMID(Defense):
     info = DefenseInfo(bench_grid={"xi": (0.3, 0.5, 0.8)})
 
     def __post_init__(self) -> None:
-        check_positive("xi", self.xi)
-        check_flag("relative", self.relative)
+        super().__post_init__()
         largest, unit = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
         if self.xi > largest:
             raise UsageError(
@@ -186,7 +186,7 @@ class ReducedLeakage(Defense):
         least 1.
     """
 
-    trees: int = 1
+    trees: int = whole(1, default=1)
 
     info = DefenseInfo(
         deployments={
@@ -202,9 +202,6 @@ class ReducedLeakage(Defense):
         RowsToRoute: "rows that nobody trained on",
     }
     applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
-
-    def __post_init__(self) -> None:
-        check_whole("trees", self.trees, 1)
 
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Refuse more rounds than the protocol has trees. Raises `UsageError`."""

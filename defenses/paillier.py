@@ -8,14 +8,15 @@ ciphertexts, and the first client decrypts the product (Paillier 1999). The sums
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
+from fedtrees.core.errors import UsageError
+from fedtrees.core.parameters import flag, one_of, whole
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
 from fedtrees.crypto.modes import BACKENDS
 from fedtrees.crypto.paillier_sum import PaillierAggregation
-from fedtrees.defenses.secure_sum import RealSums
+from fedtrees.defenses.secure_sum import MODES, RealSums
 
 # Symmetric strength in bits by length of the modulus (NIST SP 800-57, part 1, table 2).
 _STRENGTH = {1024: 80, 2048: 112, 3072: 128}
@@ -55,10 +56,10 @@ class Paillier(RealSums):  # type: ignore[misc]
     """
 
     bits: int = DEFAULT_BITS
-    packing: int | None = None
-    djn: bool | None = None
-    mode: str = "real"
-    backend: str = BACKENDS[0]
+    packing: int | None = whole(8, _INT64_BITS, default=None)
+    djn: bool | None = flag(None)
+    mode: str = one_of(MODES, default="real")
+    backend: str = one_of(BACKENDS, default=BACKENDS[0])
 
     always_read = "sums-to-key-holder"
     additional_readers = frozenset({"client"})
@@ -66,11 +67,6 @@ class Paillier(RealSums):  # type: ignore[misc]
     def __post_init__(self) -> None:
         super().__post_init__()
         check_key_bits("bits", self.bits)
-        if self.packing is not None:
-            check_whole("packing", self.packing, 8, _INT64_BITS)
-        if self.djn is not None:
-            check_flag("djn", self.djn)
-        check_known("backend", self.backend, BACKENDS)
         if self.backend == "phe" and self.djn:
             raise UsageError(
                 "djn=true: backend=phe has no short exponents; leave out djn, or take backend=gmpy2"
@@ -81,9 +77,9 @@ class Paillier(RealSums):  # type: ignore[misc]
         """Whether clients use short exponents, so that the key is sent with a base for them."""
         return self.backend == BACKENDS[0] if self.djn is None else self.djn
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level of the key in bits, and the assumptions."""
-        return _STRENGTH[self.bits], "paillier+djn" if self.short_powers else "paillier"
+        return _STRENGTH[self.bits], ("paillier", *(["djn"] if self.short_powers else []))
 
     def secure_aggregation(self) -> SecureAggregation:
         """Create the secure aggregation of one run."""

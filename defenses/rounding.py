@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Reshaped
-from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place
+from fedtrees.core.defense import ChannelDefense, Context, Defense, DefenseInfo, Deployed, Place
 from fedtrees.core.deterministic_channels import Decimals, Rounding
-from fedtrees.core.errors import check_flag, check_positive, check_whole
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
+from fedtrees.core.parameters import flag, positive, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.defenses.cut_points import LATER
@@ -29,7 +29,7 @@ from fedtrees.messages.horizontal import FeatureSketch, Histogram
 
 @register.defense("hist-rounding")
 @dataclass(frozen=True)
-class HistogramRounding(Defense):
+class HistogramRounding(ChannelDefense):
     """Round every gradient and hessian sum to a multiple of `step` before a client sends it.
 
     Rounding guarantees no bound on the leakage, because an adversary can exploit that a sum adds
@@ -44,36 +44,23 @@ class HistogramRounding(Defense):
         False: round to the nearest multiple.
     """
 
-    step: float = 0.001
-    random: bool = False
+    step: float = positive(0.001)
+    random: bool = flag(False)
 
     guarantee = Structural()
+    randomness = "rounding"
     roles = frozenset({"client"})
     handled_types = (Histogram,)
-
-    def __post_init__(self) -> None:
-        check_positive("step", self.step)
-        check_flag("random", self.random)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of the sums of bins and of nodes."""
         law = Rounding(float(self.step), self.random)
         return {(Histogram, "sums"): law, (Histogram, "totals"): law}
 
-    def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Round the sums of bins and of nodes."""
-        assert isinstance(message, Histogram)
-        # Sums are integers in fixed point. The rounding is done in these units, without floats.
-        law = Rounding(float(self.step), self.random).within(*message.unit_of("sums"))
-        rng = ctx.rng("rounding")
-        return replace(
-            message, sums=law.send(message.sums, rng), totals=law.send(message.totals, rng)
-        )
-
 
 @register.defense("leaf-rounding")
 @dataclass(frozen=True)
-class LeafRounding(Defense):
+class LeafRounding(ChannelDefense):
     """Round every leaf value, or class share of a leaf, to `decimals` before it is sent.
 
     Rounding makes it harder to infer the class counts of a leaf from its value. It is not effective
@@ -91,7 +78,7 @@ class LeafRounding(Defense):
         Number of decimals of the rounded values, 0 to 12.
     """
 
-    decimals: int = 3
+    decimals: int = whole(0, 12, default=3)
 
     guarantee = Structural()
     info = DefenseInfo(
@@ -105,23 +92,14 @@ class LeafRounding(Defense):
     roles = frozenset({"server", "client"})
     handled_types = types_with(Trait.LEAVES)
 
-    def __post_init__(self) -> None:
-        check_whole("decimals", self.decimals, 0, 12)
-
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the rounding of leaf values, which are float32, and of class shares."""
-        return {(kind, kind.leaf_value): self.law(kind) for kind in self.handled_types}
-
-    def law(self, kind: type[Message]) -> Decimals:
-        """Return the rounding that is applied to messages of a type."""
         # Leaf values are float32 and class shares float64, which matters for the exact preimage of
         # a rounded value.
-        return Decimals(self.decimals, single=kind.leaf_value == "value")
-
-    def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Round the leaf values of a message."""
-        field, law = message.leaf_value, self.law(type(message))
-        return replace(message, **{field: law.send(getattr(message, field))})
+        return {
+            (kind, kind.leaf_value): Decimals(self.decimals, single=kind.leaf_value == "value")
+            for kind in self.handled_types
+        }
 
 
 @register.defense("sketch-rounding")
@@ -139,16 +117,13 @@ class SketchRounding(Defense):
         Number of significant digits, 1 to 8.
     """
 
-    digits: int = 2
+    digits: int = whole(1, 8, default=2)
 
     guarantee = Structural()
     roles = frozenset({"client"})
     protects = frozenset({Reveal.FEATURES})
     handled_types = (FeatureSketch,)
     permitted_types = permit_types_with(LATER)
-
-    def __post_init__(self) -> None:
-        check_whole("digits", self.digits, 1, 8)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that values which become equal are sent once."""

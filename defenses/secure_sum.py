@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import check_known
 from fedtrees.core.guarantee import Computational, Guarantee, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
 from fedtrees.core.registry import register
@@ -79,12 +78,9 @@ class RealSums(SealedSums):
     nonexpansive = types_with(Trait.SUMMED, Trait.COUNTED)  # sums are exact
     mode: str
 
-    def strength(self) -> tuple[int, str]:
+    def strength(self) -> tuple[int, tuple[str, ...]]:
         """Return the security level in bits, and the names of the assumptions."""
         raise NotImplementedError
-
-    def __post_init__(self) -> None:
-        check_known("mode", self.mode, MODES)
 
     def claim(self) -> Guarantee:
         """Return the claim, and all information that it may not cover."""
@@ -97,5 +93,5 @@ class RealSums(SealedSums):
 
     def _claim(self, *uncovered: str) -> Guarantee:
         bits, assumes = self.strength()
-        names = [*uncovered, *([self.always_read] if self.always_read else [])]
-        return Computational(bits, assumes, "+".join(names), self.mode)
+        names = (*uncovered, *([self.always_read] if self.always_read else []))
+        return Computational(bits, assumes, names, self.mode)

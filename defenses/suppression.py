@@ -12,14 +12,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from fedtrees.core.channel import Change, Event, Removal
-from fedtrees.core.defense import Context, Defense, DefenseInfo, Deployed, Place, Requirements
+from fedtrees.core.defense import (
+    ChannelDefense,
+    Context,
+    Defense,
+    DefenseInfo,
+    Deployed,
+    Place,
+    Requirements,
+)
 from fedtrees.core.deterministic_channels import FewRows, Suppression
-from fedtrees.core.errors import UsageError, check_known, check_whole
+from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
+from fedtrees.core.parameters import whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import ClientTrees, GlobalHistogram, Histogram
@@ -31,7 +38,7 @@ PLACES = ("client", "server")
 
 @register.defense("min-bin")
 @dataclass(frozen=True)
-class MinBin(Defense):
+class MinBin(ChannelDefense):
     """Suppress bins that may contain fewer than `k` rows.
 
     A histogram contains sums, not counts. A row adds at most b to a sum of hessians (b is 1/4 for
@@ -59,17 +66,16 @@ class MinBin(Defense):
         values in fewer rows on average, no bin of the node is sent.
     """
 
-    k: int = 5
+    k: int = whole(2, default=5)
     by: str = "client"
-    node: int = 0
+    node: int = whole(0, default=0)
 
     guarantee = Structural()
     requirements = Requirements(bounded_hessian=True)
 
     def __post_init__(self) -> None:
-        check_whole("k", self.k, 2)
+        super().__post_init__()
         check_known("place", self.by, PLACES)
-        check_whole("node", self.node, 0)
         if self.node and self.by == "server":
             raise UsageError("node is of passive parties, where no server sums; leave by out")
 
@@ -111,9 +117,7 @@ class MinBin(Defense):
             node_rows = message.rows.sum(axis=1, keepdims=True)  # summed over all columns
             shown = (message.rows >= self.k) & (node_rows >= self.node * len(message.columns))
             return replace(message, sums=message.sums * shown[..., None])
-        assert isinstance(message, Histogram | GlobalHistogram)
-        law = self.law(ctx.schema, ctx.parameters).within(*message.unit_of("sums"))
-        return replace(message, sums=law.send(message.sums))
+        return super().transform_message(message, ctx)
 
 
 @register.defense("min-leaf")
@@ -132,12 +136,9 @@ class MinLeaf(Defense):
         Smallest number of rows of a leaf, at least 2.
     """
 
-    k: int = 5
+    k: int = whole(2, default=5)
 
     guarantee = Structural()
-
-    def __post_init__(self) -> None:
-        check_whole("k", self.k, 2)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that splits into smaller leaves do not occur."""
@@ -156,7 +157,7 @@ _TO_SERVER = (
 
 @register.defense("split-only")
 @dataclass(frozen=True)
-class SplitOnly(Defense):
+class SplitOnly(ChannelDefense):
     """Keep G, H and gains where the trees are grown (Di Gennaro et al. 2025, Sec. 7).
 
     A server that grows trees from the clients' histograms broadcasts them without these statistics.
@@ -196,14 +197,10 @@ class SplitOnly(Defense):
         # change.
         return {(kind, f): Removal() for kind in self.handled_types for f in kind.row_statistics}
 
-    def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Remove the statistics from a message."""
-        return replace(message, **dict.fromkeys(message.row_statistics))
-
 
 @register.defense("mask-sum-hessian")
 @dataclass(frozen=True)
-class MaskSumHessian(Defense):
+class MaskSumHessian(ChannelDefense):
     """Overwrite ``sum_hessian`` with 1 in every tree a client sends, as NVFlare does.
 
     This is ``mask_sum_hessian`` of NVFlare's tree-based XGBoost executor, which was added as a
@@ -229,11 +226,3 @@ class MaskSumHessian(Defense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that the hessian sums are replaced by the constant 1."""
         return {(ClientTrees, "sum_hessian"): Removal(1.0)}
-
-    def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Replace the hessian sums, if the message contains any."""
-        assert isinstance(message, ClientTrees)
-        # Another defense, for example `split-only`, has removed the sums already.
-        if message.sum_hessian is None:
-            return message
-        return replace(message, sum_hessian=np.ones_like(message.sum_hessian))

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Channel, Event
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.deterministic_channels import Rounding
-from fedtrees.core.errors import check_positive, check_share
+from fedtrees.core.errors import check_share
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
+from fedtrees.core.parameters import checked, positive
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.networks import NetworkUpdate
@@ -73,11 +74,8 @@ class GradientNoise(ChangedUpdates):
         Standard deviation of the noise, in the unit of the gradient.
     """
 
-    scale: float
+    scale: float = positive()
     info = DefenseInfo(bench_grid={"scale": (0.001, 0.01, 0.1)})
-
-    def __post_init__(self) -> None:
-        check_positive("scale", self.scale)
 
     @property
     def law(self) -> Change:
@@ -96,12 +94,9 @@ class GradientRounding(ChangedUpdates):
         Distance of the rounded values, in the unit of the gradient.
     """
 
-    step: float
+    step: float = positive()
     guarantee = Structural()
     info = DefenseInfo(bench_grid={"step": (0.001, 0.01)})
-
-    def __post_init__(self) -> None:
-        check_positive("step", self.step)
 
     @property
     def law(self) -> Change:
@@ -123,12 +118,9 @@ class TopK(ChangedUpdates):
         Share of the coordinates that are sent, in (0, 1). At least one is sent.
     """
 
-    share: float
+    share: float = checked(check_share)
     guarantee = Structural()
     info = DefenseInfo(bench_grid={"share": (0.1, 0.01)})
-
-    def __post_init__(self) -> None:
-        check_share("share", self.share)
 
     @property
     def law(self) -> Change:

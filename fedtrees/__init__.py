@@ -30,7 +30,7 @@ _MODULES = {
     "trees.files.models": ("load_model",),
     # Extending
     "core.attack": ("Attack",),
-    "core.defense": ("Defense", "DefenseInfo", "Requirements"),
+    "core.defense": ("ChannelDefense", "Defense", "DefenseInfo", "Requirements"),
     "core.messages": ("Message", "Reveal"),
     "core.party": ("Behaviour", "Party", "handles"),
     "core.registry": ("register",),

@@ -8,6 +8,7 @@ from fedtrees.core.claims import Labels as Labels
 from fedtrees.core.claims import LeafCounts as LeafCounts
 from fedtrees.core.claims import Membership as Membership
 from fedtrees.core.claims import Records as Records
+from fedtrees.core.defense import ChannelDefense as ChannelDefense
 from fedtrees.core.defense import Defense as Defense
 from fedtrees.core.defense import DefenseInfo as DefenseInfo
 from fedtrees.core.defense import Requirements as Requirements

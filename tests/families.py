@@ -25,14 +25,16 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "protocols.behaviours.horizontal",
-        "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
+        "attacks.malicious", "attacks.timberstrike", "attacks.joint", "attacks.exact_decoding",
         "attacks.peeling", "attacks.sketch_reading", "attacks.lightgbm", "defenses.laplace",
         "auditing.histograms", "auditing.leaf_sums", "auditing.shapes",
+        "protocols.peers.lightgbm_data", "protocols.peers.xgboost_ring",
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
         "attacks.rank_inference", "attacks.bins", "attacks.queries", "attacks.plaintext",
         "defenses.nodes", "defenses.grafting", "defenses.label_noise", "auditing.labels",
+        "protocols.peers.xgboost_vertical",
     ),
     "forests": ("protocols.forests", "attacks.forests", "attacks.forest_gibbs", "auditing.forests"),
     "networks": (

@@ -300,8 +300,8 @@ class Moved:
     def seen(self, said):
         """Return the epsilon of a guarantee's scope, infinite if unprotected messages differ."""
         cuts = getattr(said, "unit", "") == "cuts"
-        trusted = {role.rstrip("s") for role in getattr(said, "trusted", "").split("+")}
-        rows = "rows" in getattr(said, "unprotected", "")
+        trusted = {role.rstrip("s") for role in getattr(said, "trusted", ())}
+        rows = "rows" in getattr(said, "unprotected", ())
         visible = [_told(run, self.owner, trusted, cuts, rows) for run in self.runs]
         return math.inf if visible[0] != visible[1] else self.cuts if cuts else self.noisy
 

@@ -6,7 +6,7 @@ import pytest
 from console_blocks import agrees, read_commands, run_command
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/tutorials/own-table.md",)
+PAGES = ("docs/tutorials/own-table.md", "docs/tutorials/paper.md")
 
 
 @pytest.mark.long

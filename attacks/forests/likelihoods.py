@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import check_known, check_positive
-from fedtrees.privacy.polya import log_probabilities
+from fedtrees.privacy.mechanisms import log_probabilities
 
 Kind = Literal["geometric", "truncated-laplace", "gaussian", "exact", "labels"]
 KINDS = get_args(Kind)

@@ -14,12 +14,14 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.vertical import visible_nodes
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.vertical.vertical_forest import VerticalForest
 from fedtrees.protocols.views import view_of
 
 _KNOWN = 64  # rows of known class 1, which decide which of two labels is class 1
+_FIRST_PASSIVE = f"{PASSIVE}-1"
 
 
 @dataclass(frozen=True)
@@ -53,15 +55,15 @@ class LabelCanaries(Canaries):
         ids = np.arange(len(X))
         constant_column, line = (np.array([c]) for c in (0, 1))
         return {
-            "active": LocalData(ids, constant_column, X[:, constant_column], y.astype(np.int64)),
-            "passive-1": LocalData(ids, line, X[:, line]),
+            ACTIVE: LocalData(ids, constant_column, X[:, constant_column], y.astype(np.int64)),
+            _FIRST_PASSIVE: LocalData(ids, line, X[:, line]),
         }
 
     def scores(self, training: Training, rows: Table, companions: Table) -> NDArray[np.float64]:
         """Predict one label for the rows of a leaf, and the other label for the next leaf."""
         local_data = self.distribute(rows, np.zeros(len(rows), bool), companions)
         leaf, size = np.zeros(len(rows) + _KNOWN), np.full(len(rows) + _KNOWN, np.inf)
-        view = view_of(training, ("passive-1",), local_data)
+        view = view_of(training, (_FIRST_PASSIVE,), local_data)
         for _, node, inside in visible_nodes(view):
             # The smallest visible node of a row is its leaf.
             smaller = inside[len(inside) < size[inside]]

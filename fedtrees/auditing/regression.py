@@ -14,8 +14,8 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.linear import SCORE_BOUND, from_fixed_point, link_polynomial, unpack_integers
 from fedtrees.messages.regression import EncryptedResiduals, Gradient
 from fedtrees.protocols.regression.vertical import VerticalRegression
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 
 _COLUMNS = 32
 _FAR = np.float32(1e12)  # a value that exceeds every bound on the norm of a row

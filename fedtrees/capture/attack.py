@@ -52,8 +52,8 @@ from fedtrees.messages.vertical import TreeColumns
 from fedtrees.metrics.metric import Case, metrics_of
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
 from fedtrees.protocols.views import view_of
 
 

@@ -18,9 +18,9 @@ from fedtrees.core.schema import Table
 from fedtrees.core.transcript import Delivery
 from fedtrees.core.wire import encoded_size
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 
 Kind = tuple[str, str, str]  # message, from, to
 

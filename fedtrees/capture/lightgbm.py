@@ -43,8 +43,8 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
+from fedtrees.protocols.peers.collectives import gathering, scattering
 from fedtrees.trees.lightgbm.bins import blocks, dealt
-from fedtrees.trees.lightgbm.halving import gathering, scattering
 
 _PAIR = 2  # numbers per bin: gradient and hessian
 

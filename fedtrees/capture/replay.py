@@ -59,9 +59,9 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training, train
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower

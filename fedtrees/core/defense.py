@@ -14,17 +14,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
+from fedtrees.core.channel import Change, Channel, Removal
 from fedtrees.core.errors import LocalDataError, missing_attribute, refuse_old_names
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
@@ -494,6 +495,9 @@ class Defense:
         refuse_old_names(cls, "defense", RENAMED)
         cls.hooks = frozenset(h for h in HOOKS if getattr(cls, h) is not getattr(Defense, h))
 
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
@@ -663,3 +667,37 @@ class Defense:
         The two values are those of `fedtrees.core.endpoint.Oracle`.
         """
         return answers, budget
+
+
+class ChannelDefense(Defense):
+    """Base of defenses that change each message exactly as `channels` states.
+
+    A `Channel` is applied in the unit of the field, and a `Removal` removes the field or replaces
+    it by its constant. Fields without a value, and other kinds of changes, stay as they are.
+
+    Attributes
+    ----------
+    randomness : str
+        Name of the random stream of `Context.rng` that all fields of a message draw from.
+    """
+
+    randomness: ClassVar[str] = "noise"
+
+    def transform_message(self, message: Message, ctx: Context) -> Message:
+        """Apply the channels of the message type to its fields, in the order of `channels`."""
+        changes = {
+            name: change
+            for (site, name), change in self.channels(ctx.schema, ctx.parameters).items()
+            if site is type(message) and getattr(message, name) is not None
+        }
+        channels = [change for change in changes.values() if isinstance(change, Channel)]
+        rng = None if all(c.deterministic for c in channels) else ctx.rng(self.randomness)
+        values: dict[str, Any] = {}
+        for name, change in changes.items():
+            value = getattr(message, name)
+            if isinstance(change, Channel) and np.size(value):
+                values[name] = change.within(*message.unit_of(name)).send(value, rng)
+            elif isinstance(change, Removal):
+                constant = change.constant
+                values[name] = None if constant is None else np.full_like(value, constant)
+        return replace(message, **values)

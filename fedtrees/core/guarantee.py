@@ -20,8 +20,15 @@ class Guarantee:
 
     kind: ClassVar[str] = "none"
 
+    def __post_init__(self) -> None:
+        # The text form, and plug-ins of the previous release, join several names by +.
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if item.default == () and isinstance(value, str):
+                object.__setattr__(self, item.name, tuple(filter(None, value.split("+"))))
+
     @property
-    def stated(self) -> dict[str, Value]:
+    def stated(self) -> dict[str, Value | tuple[str, ...]]:
         """The parameters that differ from their defaults."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {item.name: values[item.name] for item in fields(self)
@@ -64,19 +71,18 @@ class Computational(Guarantee):
     ----------
     bits : int
         Security level, as the length of a symmetric key.
-    assumes : str
-        Hardness assumptions, joined by ``+``.
-    uncovered : str
-        Names of further values that an adversary reads or that are sent unprotected, joined by
-        ``+``.
+    assumes : tuple of str
+        Hardness assumptions.
+    uncovered : tuple of str
+        Names of further values that an adversary reads or that are sent unprotected.
     mode : str
         ``ideal`` if the run simulated the functionality and its traffic without the arithmetic.
     """
 
     kind: ClassVar[str] = "computational"
     bits: int = 0
-    assumes: str = ""
-    uncovered: str = ""
+    assumes: tuple[str, ...] = ()
+    uncovered: tuple[str, ...] = ()
     mode: str = "real"
 
 
@@ -94,12 +100,12 @@ class PureDP(Guarantee):
         release) or ``cuts`` (the choice of cut points, without the training on them).
     histograms : float
         If `epsilon` is infinite: the epsilon of the protected part.
-    unprotected : str
-        Names of values that were sent without protection, joined by ``+``. ``rows``: the number of
-        rows is public, so that epsilon covers tables of the same size only.
-    trusted : str
-        Roles against whom nothing is guaranteed, joined by ``+``. A ``server`` that adds the noise
-        sees the sums without it. ``clients`` that each add a share must keep it secret: an
+    unprotected : tuple of str
+        Names of values that were sent without protection. ``rows``: the number of rows is public,
+        so that epsilon covers tables of the same size only.
+    trusted : tuple of str
+        Roles against whom nothing is guaranteed. A ``server`` that adds the noise sees the sums
+        without it. ``clients`` that each add a share must keep it secret: an
         adversary that knows more than `colluders` shares has a larger epsilon.
     colluders : int
         Number of colluding clients that `epsilon` covers if clients share the noise. 0: it covers
@@ -121,13 +127,14 @@ class PureDP(Guarantee):
     epsilon: float
     unit: str = "record"
     histograms: float = 0.0
-    unprotected: str = ""
-    trusted: str = ""
+    unprotected: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
     colluders: int = 0
     outsider: float = 0.0
     coalition: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.epsilon >= 0:
             raise UsageError(f"epsilon={self.epsilon}: epsilon must be >= 0")
 
@@ -158,8 +165,8 @@ class ApproximateDP(Guarantee):
     epsilon: float
     delta: float
     unit: str = "record"
-    unprotected: str = ""
-    trusted: str = ""
+    unprotected: tuple[str, ...] = ()
+    trusted: tuple[str, ...] = ()
     updates: float = 0.0
     colluders: int = 0
     outsider: float = 0.0
@@ -169,6 +176,7 @@ class ApproximateDP(Guarantee):
     rdp: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.epsilon >= 0:
             raise UsageError(f"epsilon={self.epsilon}: epsilon must be >= 0")
         check_share("delta", self.delta)
@@ -254,7 +262,7 @@ def without_noise(g: Guarantee) -> Guarantee:
     Guarantees that do not rely on noise are returned unchanged.
     """
     if isinstance(g, PureDP | ApproximateDP):
-        unprotected = "+".join(filter(None, (g.unprotected, "noise")))
+        unprotected = (*g.unprotected, "noise")
         g = replace(g, epsilon=math.inf, unprotected=unprotected, outsider=0.0, coalition=0.0)
         if isinstance(g, ApproximateDP):
             return replace(g, replaced=0.0, prv=0.0, rdp=0.0)
@@ -269,7 +277,7 @@ class Unknown(Guarantee):
     spec: Spec
 
     @property
-    def stated(self) -> dict[str, Value]:
+    def stated(self) -> dict[str, Value | tuple[str, ...]]:
         """The parameters in their written form."""
         return dict(self.spec.params)
 
@@ -308,26 +316,27 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     text += f" ({', '.join(remarks)})" if remarks else ""
     if isinstance(g, ApproximateDP) and g.prv:
         text += f"; by the accountants of opacus {g.prv:.4g} (PRV) and {g.rdp:.4g} (RDP)"
-    if "rows" in g.unprotected.split("+"):
+    if "rows" in g.unprotected:
         text += "; the number of rows is public"
     return text
 
 
 def _adversaries(g: PureDP | ApproximateDP) -> str:
     """Name the adversaries that an epsilon covers."""
-    trusted = g.trusted.split("+") if g.trusted else []
     if g.colluders:
         covered = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
-    elif "clients" in trusted:
+    elif "clients" in g.trusted:
         covered = "outsiders, but not against a client"
     else:
         covered = "every other party"
-    trusted_roles = [role for role in trusted if role != "clients"]
+    trusted_roles = [role for role in g.trusted if role != "clients"]
     return f"{covered}, except the {' and the '.join(trusted_roles)}" if trusted_roles else covered
 
 
-def show(value: Value) -> str:
-    """Write a parameter of a guarantee. Floats are written with six digits."""
+def show(value: Value | tuple[str, ...]) -> str:
+    """Write a parameter of a guarantee: floats with six digits, and several names joined by +."""
+    if isinstance(value, tuple):
+        return "+".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -351,7 +360,7 @@ def parse(text: str) -> tuple[Guarantee, ...]:
 def _one(spec: Spec) -> Guarantee:
     """Create the guarantee of a spec, or `Unknown` if its kind or a parameter is not known."""
     by_kind = {kind.kind: kind for kind in _kinds(Guarantee) if kind is not Unknown}
-    read = {"float": float, "int": int, "str": str}
+    read = {"float": float, "int": int, "str": str, "tuple": str}
     try:
         kind = by_kind[spec.name]
         types = {

@@ -1,4 +1,4 @@
-"""Compiled functions through which numpy reads the buffer of a `fedtrees.core.keystream.Keystream`.
+"""Compiled functions through which numpy reads the buffer of a `fedtrees.core.streams.Keystream`.
 
 The buffer is an array of 64-bit words. Its header contains six words: the position of the next
 word, the number of words, an unused 32-bit half, whether there is such a half, the address of the

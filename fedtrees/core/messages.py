@@ -10,12 +10,12 @@ A `Sealed` value is a message field that only the parties with the key can read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, ForwardRef, Generic, TypeVar, get_args
+from typing import Any, ClassVar, ForwardRef, Generic, TypeVar, dataclass_transform, get_args
 
 import numpy as np
 
@@ -207,8 +207,8 @@ def summable() -> Any:
 class Message:
     """Base class of all messages.
 
-    Subclasses are frozen dataclasses whose fields are numpy arrays, numbers, strings, booleans,
-    None, or `Sealed` arrays. Arrays become read-only when the message is created.
+    Subclasses are frozen dataclasses (`message`) whose fields are numpy arrays, numbers, strings,
+    booleans, None, or `Sealed` arrays. Arrays become read-only when the message is created.
 
     Attributes
     ----------
@@ -289,6 +289,39 @@ class Message:
         All sums of a group must cover the same parties.
         """
         return type(self).__name__
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(summable, field))
+def message(
+    *, kw_only: bool = False, leaf_value: str = "", **declared: Collection[Any]
+) -> Callable[[type[AnyMessage]], type[AnyMessage]]:
+    """Make a class a message: a frozen dataclass with the declared properties.
+
+    For example, ``@message(discloses={Reveal.LABELS}, traits={Trait.SUMMED})``.
+
+    Parameters
+    ----------
+    kw_only : bool
+        Whether the fields of the class are given by keyword only.
+    leaf_value : str
+        As in `Message`.
+    **declared : collection
+        `discloses`, `traits`, `verbatim` and `row_statistics`, as in `Message`. What is not
+        declared is inherited, except for traits.
+    """
+    kinds = {"discloses": frozenset, "traits": frozenset, "verbatim": frozenset}
+    unknown = {*declared} - {*kinds, "row_statistics"}
+    if unknown:
+        raise TypeError(f"a message has no property {', '.join(sorted(unknown))}")
+
+    def declare(cls: type[AnyMessage]) -> type[AnyMessage]:
+        for name, value in declared.items():
+            setattr(cls, name, kinds.get(name, tuple)(value))
+        if leaf_value:
+            cls.leaf_value = leaf_value
+        return dataclass(frozen=True, eq=False, kw_only=kw_only)(cls)
+
+    return declare
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,27 @@ from fedtrees.core.registry import register
 Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 Place = Literal["rows", "contexts", "columns"]
+#: Columns of ``rows.csv``. The values of most other columns are equal for many measurements.
+IN_ROWS = frozenset(
+    [
+        "context",
+        "protocol",
+        "defense",
+        "attack",
+        "metric",
+        "part",
+        "value",
+        "n",
+        "error",
+        "certain",
+        "blind",
+        "advantage",
+        "population",
+        "beyond",
+        "ceiling",
+        "blind_guess",
+    ]
+)
 # Larger integers cannot be represented exactly by a float.
 MOST_WHOLE = 2**53 - 1
 #: Names of the baselines that each label-holding party trains on its local data: its rows
@@ -52,16 +73,22 @@ class Column:
         sequence of `Guarantee`, None if nothing is claimed.
     later : bool
         Whether runs of earlier releases lack the column.
-    place : {"rows", "contexts", "columns"}
-        File that contains its values: ``rows.csv``, ``contexts.csv``, or ``columns.csv`` if the
-        value follows from the key of the measure.
     """
 
     name: str
     meaning: str
     kind: Kind = "text"
     later: bool = False
-    place: Place = "contexts"
+
+    @property
+    def place(self) -> Place:
+        """File that contains its values.
+
+        It is ``columns.csv`` if the value follows from the key of the measure.
+        """
+        if self.name in ("unit", "measure_class"):
+            return "columns"
+        return "rows" if self.name in IN_ROWS else "contexts"
 
     def plain(self, value: Any) -> str | int | float | None:
         """Return a value as a plain JSON type, None for a missing number.
@@ -117,73 +144,49 @@ COLUMNS = (
     Column("run", "name of the run folder"),
     Column("dataset", "name of the table"),
     Column("partition", "how rows or columns are distributed over the parties"),
-    Column("protocol", "protocol; of a reference, the name of the baseline", place="rows"),
+    Column("protocol", "protocol; of a reference, the name of the baseline"),
     Column("protocol_params", "its parameters; of a reference, the protocol with its parameters"),
-    Column("defense", "defense, or none for the undefended run", place="rows"),
+    Column("defense", "defense, or none for the undefended run"),
     Column("defense_params", "its parameters, separated by ; for the parts of a composition"),
     Column("threat", "the adversary, as on the command line"),
     Column("adversary", "roles of the adversary"),
-    Column(
-        "access",
-        "access of the adversary: messages or the model; queries, collusion, known values",
-    ),
-    Column("attack", "attack, or blind for the blind baseline", place="rows"),
+    Column("access", "its access: messages or the model; queries, collusion, known values"),
+    Column("attack", "attack, or blind for the blind baseline"),
     Column("attack_params", "its parameters; of a blind row, the name of one of several guesses"),
     Column("seed", "seed of the federation and of all randomness", "whole"),
     Column("pair_id", "equal for all rows that are scored on the same held-out rows"),
     Column(
         "stage",
-        "train, cheated (a training with a cheating party), attack, blind, adversary (which "
-        "attacks apply) or reference",
+        "train, cheated (by a party), attack, blind, adversary (which attacks apply), reference",
     ),
     Column("status", "ok, failed, timeout, skipped, or no-claim (the attack submitted no guess)"),
     Column(
-        "state_code", "ok, skip, unfit, limit, failed, timeout, undefined or no-claim", later=True
+        "state_code", "ok, skip, unfit, limit, failed, timeout, undefined, no-claim", later=True
     ),
     Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
     Column("reason_args", "arguments of the code, as JSON", later=True),
     Column("reason", "the same reason as a sentence"),
+    Column("blind_guess", "of a blind row, the name of the guess with the best value", later=True),
+    Column("metric", "what was measured: a key below"),
+    Column("part", "column, type of message, operation, ... that the value is about"),
+    Column("value", "the measurement", "number"),
+    Column("unit", "unit of the value"),
     Column(
-        "blind_guess",
-        "of a blind row, the name of the guess with the best value",
-        later=True,
-        place="rows",
+        "measure_class", "of a leak: person, guess or group; else utility, cost, meta or diagnostic"
     ),
-    Column("metric", "what was measured: a key below", place="rows"),
-    Column("part", "column, type of message, operation, ... that the value is about", place="rows"),
-    Column("value", "the measurement", "number", place="rows"),
-    Column("unit", "unit of the value", place="columns"),
-    Column(
-        "measure_class",
-        "subject of the measure: person, guess or group of a leak; utility, cost, meta or "
-        "diagnostic",
-        place="columns",
-    ),
-    Column("n", "number of rows or cells that a share refers to", "number", place="rows"),
-    Column(
-        "error",
-        "standard error, if only a sample of the rows was scored",
-        "number",
-        place="rows",
-    ),
-    Column(
-        "certain", "1 if the attack declares its claim as certain, else 0", "number", place="rows"
-    ),
-    Column("blind", "score of the same adversary with an empty transcript", "number", place="rows"),
-    Column("advantage", "(value - blind) / (best - blind)", "number", place="rows"),
-    Column(
-        "population",
-        "score of the population baseline: a guess from held-out rows only",
-        "number",
-        place="rows",
-    ),
-    Column("beyond", "(value - population) / (best - population)", "number", place="rows"),
-    Column("ceiling", "score that no attack can exceed", "number", place="rows"),
+    Column("n", "number of rows or cells that a share refers to", "number"),
+    Column("error", "standard error, if only a sample of the rows was scored", "number"),
+    Column("certain", "1 if the attack declares its claim as certain, else 0", "number"),
+    Column("blind", "score of the same adversary with an empty transcript", "number"),
+    Column("advantage", "(value - blind) / (best - blind)", "number"),
+    Column("population", "score of the population baseline (from held-out rows only)", "number"),
+    Column("beyond", "(value - population) / (best - population)", "number"),
+    Column("ceiling", "score that no attack can exceed", "number"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),
     Column("spent", "guarantee that follows from the noise that was drawn", "guarantee"),
     Column(
         "measured",
-        "lower bound that an audit measured, and the largest bound that it could have measured",
+        "lower bound that an audit measured, and the largest that it could measure",
         "guarantee",
     ),
     Column("bytes_up", "bytes sent to the coordinator during the training", "number"),
@@ -193,7 +196,7 @@ COLUMNS = (
     Column("version", "version of fedtrees"),
 )
 #: Column of ``rows.csv`` and ``contexts.csv`` that joins them.
-CONTEXT = Column("context", "name of a record of contexts.csv", place="rows")
+CONTEXT = Column("context", "name of a record of contexts.csv")
 _BY_NAME = {column.name: column for column in COLUMNS}
 
 

@@ -291,22 +291,14 @@ class _SuiteCompletion:
         for protocol in protocols:
             for defense in [Composed(), *(d for a, d in self._named_items() if a == "defenses")]:
                 check_extras(protocol, defense)
-        for axis in dict.fromkeys(axis for axis, _ in self._named_items() if axis != "threats"):
-            why = [
-                self._reason_not_tried(p, axis, i)
-                for a, i in self._named_items()
-                if a == axis
-                for p in protocols
-            ]
-            if why and not any(reason.ok for reason in why):
-                item = next(i for a, i in self._named_items() if a == axis)
-                message = why[0] if axis == "defenses" else f"{item} does not apply: {why[0]}"
-                raise Unfit(Reason("other", text=str(message)))
-        for axis, item in self._named_items():
-            if axis == "defenses":
-                reasons = [self._reason_not_tried(p, axis, item) for p in protocols]
-                if reasons and not any(reason.ok for reason in reasons):
-                    raise Unfit(Reason("other", text=str(reasons[0])))
+        for defense in (d for axis, d in self._named_items() if axis == "defenses"):
+            reasons = [self._reason_not_tried(p, "defenses", defense) for p in protocols]
+            if reasons and not any(reason.ok for reason in reasons):
+                raise Unfit(Reason("other", text=str(reasons[0])))
+        attacks = [a for axis, a in self._named_items() if axis == "attacks"]
+        reasons = [self._reason_not_tried(p, "attacks", a) for a in attacks for p in protocols]
+        if reasons and not any(reason.ok for reason in reasons):
+            raise Unfit(Reason("other", text=f"{attacks[0]} does not apply: {reasons[0]}"))
 
     def _base_grid(self, protocol: Spec) -> Grid:
         """Return a grid for a protocol that is in no grid of the suite, from all grids together."""

@@ -19,7 +19,7 @@ from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
-from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.accounting import node_information
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of

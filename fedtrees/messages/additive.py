@@ -3,16 +3,20 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, message
 
 
-@dataclass(frozen=True, eq=False)
+# Everything except which rows belong to which client, and membership.
+# Cuts lie midway between two values of rows, and the ends are values of rows.
+@message(
+    discloses=frozenset(Reveal) - {Reveal.IDS, Reveal.MEMBERSHIP}, verbatim={"cuts", "low", "high"}
+)
 class ShapeFunctions(Message):
     """An additive model: one contribution per bin of every column (fields as in interpret-core).
 
@@ -35,10 +39,6 @@ class ShapeFunctions(Message):
         Smallest and largest value of every column.
     """
 
-    # Everything except which rows belong to which client, and membership.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal) - {Reveal.IDS, Reveal.MEMBERSHIP}
-    # Cuts lie midway between two values of rows, and the ends are values of rows.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"cuts", "low", "high"})
     cuts: NDArray[np.float64]
     offsets: NDArray[np.int64]
     bin_weights: NDArray[np.float64]
@@ -64,7 +64,7 @@ class ShapeFunctions(Message):
         return AdditiveModel(self)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@message(kw_only=True)
 class ClientShapes(ShapeFunctions):
     """The model that a client trained on its local rows and sends to the server.
 
@@ -90,7 +90,7 @@ class ClientShapes(ShapeFunctions):
     iterations: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MergedShapes(ShapeFunctions):
     """The merged model: the cuts of all clients, and the bags of all clients in client order."""
 

@@ -5,19 +5,16 @@ cryptography runs, and only the number of bytes is recorded. The defenses `maski
 2017) and `paillier` send these messages.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Request, Reveal, Sealed
+from fedtrees.core.messages import Message, Request, Reveal, Sealed, message
 
 # Without the key, keys, shares and ciphertexts reveal nothing.
 _NOTHING: frozenset[Reveal] = frozenset()
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MaskKeysRequest(Request["MaskKeys"]):
     """Ask clients for public keys for the next sums.
 
@@ -36,15 +33,14 @@ class MaskKeysRequest(Request["MaskKeys"]):
     threshold: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class MaskKeys(Message):
     """A client's public key, 32 bytes."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     keys: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MaskRoster(Request["MaskShares"]):
     """The public keys of all clients. `parties` has their names in the same order.
 
@@ -55,24 +51,22 @@ class MaskRoster(Request["MaskShares"]):
     keys: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class MaskShares(Message):
     """Secret shares of a client, encrypted for each other client, commitments and locked seeds."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     boxes: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class MaskBoxes(Message):
     """The encrypted shares that the other clients (`parties`) sent to one client, in order."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     parties: str
     boxes: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MaskSurvivors(Request["MaskOpening"]):
     """The clients (`parties`) whose masked arrays arrived and enter the sum with number `sum`."""
 
@@ -80,7 +74,7 @@ class MaskSurvivors(Request["MaskOpening"]):
     parties: str
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class MaskOpening(Message):
     """Shares with which one client helps to open a sum.
 
@@ -88,12 +82,11 @@ class MaskOpening(Message):
     that dropped out.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     sum: int
     shares: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class PaillierKey(Message):
     """The public key that all clients encrypt with.
 
@@ -107,25 +100,23 @@ class PaillierKey(Message):
         The modulus n and, for short obfuscators, the base of the obfuscators.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     holder: str
     bits: int
     key: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NOTHING)
 class PaillierSeeds(Message):
     """Seeds of the masks that the clients (`parties`) add before encryption, in order.
 
     Only the key holder can read them.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NOTHING
     parties: str
     seeds: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
 class OpenedSum(Message):
     """A sum that the key holder decrypted for the server.
 
@@ -138,8 +129,5 @@ class OpenedSum(Message):
         `fedtrees.core.secure_sum.whole`.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
-    )
     what: str
     values: NDArray[np.int64]

@@ -7,20 +7,20 @@ protocols. `fedtrees.capture` writes and decodes the messages. The protocols `xg
 one alike.
 """
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, message
 from fedtrees.messages.horizontal import BaseScore, CutPoints, FeatureSketch, GlobalHistogram
 
 # Sums of gradients and hessians reveal labels and numbers of rows.
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
-@dataclass(frozen=True, eq=False)
+# Raw traffic contains values of rows wherever the framework sends them.
+@message(verbatim={"data"})
 class WireBytes(Message):
     """Bytes of one connection in one direction, not decoded.
 
@@ -36,15 +36,14 @@ class WireBytes(Message):
         The bytes.
     """
 
-    # Raw traffic contains values of rows wherever the framework sends them.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     link: int
     door: str
     opener: bool
     data: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
+# Undecoded buffers contain values of rows wherever the framework sends them.
+@message(verbatim={"sent", "answered"})
 class CollectiveCall(Message):
     """Contribution of one party to a collective operation, not decoded.
 
@@ -68,8 +67,6 @@ class CollectiveCall(Message):
         Buffer that the party received in reply.
     """
 
-    # Undecoded buffers contain values of rows wherever the framework sends them.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"sent", "answered"})
     number: int
     rank: int
     world: int
@@ -80,7 +77,8 @@ class CollectiveCall(Message):
     answered: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
+# Thresholds in a model file are values of rows.
+@message(verbatim={"data"})
 class ModelBytes(Message):
     """A model in the file format that a framework sent, XGBoost's JSON or UBJSON, not decoded.
 
@@ -94,24 +92,21 @@ class ModelBytes(Message):
         True if the server asks for further trees on top of the model.
     """
 
-    # Thresholds in a model file are values of rows.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"data"})
     data: NDArray[np.uint8]
     part: int = 0
     parts: int = 1
     asks: bool = True
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.COUNTS})
 class RowCount(Message):
     """Number of rows of one party."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
     rows: int
     owner: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class LabelShare(Message):
     """Number of rows of one party, and its contribution to the mean label.
 
@@ -123,43 +118,39 @@ class LabelShare(Message):
         Sum of the party's labels divided by the number of rows of all parties, rounded to float32.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rows: int
     share: float
     owner: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.LABELS})
 class Intercept(Message):
     """Start of boosting that the first party sends to all. A probability for two classes."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     value: float
     owner: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.COUNTS})
 class ColumnSizes(Message):
     """Number of present (not missing) values of each column, int64, shape (d,)."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.COUNTS})
     present: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class GradientTotals(Message):
     """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
 
     `parties` contains the names of the parties whose rows they cover, joined by commas.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     tree: int
     sums: NDArray[np.float64]
     parties: str
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class EvaluationSums(Message):
     """The two sums that an evaluation metric of a round is computed from, float64, shape (2,).
 
@@ -168,13 +159,13 @@ class EvaluationSums(Message):
     `GradientTotals`.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     round: int
     sums: NDArray[np.float64]
     parties: str
 
 
-@dataclass(frozen=True, eq=False)
+# In the first hop of a ring, the sums cover the rows of a single party.
+@message(discloses=_COUNTING | {Reveal.FEATURES})
 class HistogramSegment(Message):
     """Consecutive numbers of a flattened gradient histogram, summed over some parties.
 
@@ -192,8 +183,6 @@ class HistogramSegment(Message):
         Names of the parties whose rows the sums cover, joined by commas.
     """
 
-    # In the first hop of a ring, the sums cover the rows of a single party.
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     level: int
     nodes: int
@@ -202,31 +191,29 @@ class HistogramSegment(Message):
     parties: str
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=FeatureSketch.discloses, verbatim=FeatureSketch.verbatim)
 class RankedSketch(FeatureSketch):
     """A quantile summary with lower and upper bounds of the rank of each point, as in XGBoost."""
 
-    discloses: ClassVar[frozenset[Reveal]] = FeatureSketch.discloses
-    verbatim: ClassVar[frozenset[str]] = FeatureSketch.verbatim
     whole: NDArray[np.bool_] = field(kw_only=True)
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MergedCuts(CutPoints):
     """Cut points that each party computes from the sketches of all. They are noted, never sent."""
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class AgreedStart(BaseScore):
     """Start of boosting that each party computes from the messages of all. Noted, never sent."""
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MergedHistogram(GlobalHistogram):
     """Sum of a level over all parties, assembled from the received segments. Noted, never sent."""
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class RoundedHistogram(MergedHistogram):
     """A `MergedHistogram` that was computed from float32 sums and rounded to the fixed-point grid.
 
@@ -240,7 +227,8 @@ class RoundedHistogram(MergedHistogram):
     off: NDArray[np.int64] = field(kw_only=True)
 
 
-@dataclass(frozen=True, eq=False)
+# A gradient can be equal to a value of a row by chance, for example 0.5.
+@message(discloses={Reveal.LABELS}, verbatim={"g", "h"})
 class RowGradients(Message):
     """Gradient and hessian of every row, sent by the party with the labels to the other parties.
 
@@ -250,15 +238,13 @@ class RowGradients(Message):
         In the order of the rows.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
-    # A gradient can be equal to a value of a row by chance, for example 0.5.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"g", "h"})
     round: int
     g: NDArray[np.float32]
     h: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
+# XGBoost uses values of rows as thresholds.
+@message(discloses=_COUNTING | {Reveal.THRESHOLDS}, verbatim={"threshold"})
 class BestSplits(Message):
     """The best split of every node of a level by the columns of one party.
 
@@ -290,9 +276,6 @@ class BestSplits(Message):
         Whether rows with a missing value go left.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
-    # XGBoost uses values of rows as thresholds.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     node: NDArray[np.int32]
     feature: NDArray[np.int32]
@@ -307,7 +290,8 @@ class BestSplits(Message):
     default_left: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
 
 
-@dataclass(frozen=True, eq=False)
+# The direction of a row depends on its value, and the order of rows is common to all parties.
+@message(discloses={Reveal.IDS, Reveal.FEATURES})
 class PartitionBits(Message):
     """Directions of all rows at the splits of a level that use the columns of one party.
 
@@ -319,8 +303,6 @@ class PartitionBits(Message):
         Whether the value is missing or the split does not use a column of the party.
     """
 
-    # The direction of a row depends on its value, and the order of rows is common to all parties.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
     round: int
     level: int
     left: NDArray[np.bool_]

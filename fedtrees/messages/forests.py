@@ -6,13 +6,10 @@ and released forests, among them those of differentially private forests (`dp-fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, message, summable
 from fedtrees.messages.models import as_message
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -20,23 +17,21 @@ from fedtrees.trees.forest.random_forest import RandomForest
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class ClassTotalsRequest(Request["ClassTotals"]):
     """Start a tree: ask each client to draw its rows and to count their classes."""
 
     tree: int
 
 
-@dataclass(frozen=True, eq=False)
+# Each row is counted once per draw, which defenses of counts rely on.
+@message(discloses=_COUNTING, traits={Trait.SUMMED, Trait.COUNTED})
 class ClassTotals(Message):
     """Number of a client's drawn rows of each class, int64, shape (K,).
 
     A row that the bootstrap draws twice counts twice.
     """
 
-    # Each row is counted once per draw, which defenses of counts rely on.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     tree: int
     counts: NDArray[np.int64] = summable()
 
@@ -46,7 +41,7 @@ class ClassTotals(Message):
         return f"tree {self.tree}"
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class ClassCountsRequest(Request["ClassCounts"]):
     """Ask for class counts per bin, for some features at each of some nodes.
 
@@ -66,7 +61,8 @@ class ClassCountsRequest(Request["ClassCounts"]):
     offsets: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+# Counts per bin also reveal the distribution of the column.
+@message(discloses=_COUNTING | {Reveal.FEATURES}, traits={Trait.SUMMED, Trait.COUNTED})
 class ClassCounts(Message):
     """One client's reply to a `ClassCountsRequest`.
 
@@ -78,9 +74,6 @@ class ClassCounts(Message):
         Number of rows of each class per bin. Missing values are in no bin.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.COUNTED})
-    # Counts per bin also reveal the distribution of the column.
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     counts: NDArray[np.int64] = summable()
@@ -91,7 +84,13 @@ class ClassCounts(Message):
         return f"tree {self.tree}"
 
 
-@dataclass(frozen=True, eq=False)
+# The probabilities belong to the model, and only the counts can be removed.
+@message(
+    discloses=_COUNTING | {Reveal.MODEL},
+    traits={Trait.STATISTICS, Trait.LEAVES},
+    row_statistics=("counts",),
+    leaf_value="probability",
+)
 class LeafClasses(Message):
     """Predictions of some leaves.
 
@@ -105,11 +104,6 @@ class LeafClasses(Message):
         Training rows of each class. None if the protocol or a defense withholds them.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
-    # The probabilities belong to the model, and only the counts can be removed.
-    row_statistics: ClassVar[tuple[str, ...]] = ("counts",)
-    leaf_value: ClassVar[str] = "probability"
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
     tree: int
     nodes: NDArray[np.int32]
     probability: NDArray[np.float64]
@@ -121,12 +115,17 @@ class LeafClasses(Message):
         return frozenset({Reveal.MODEL}) if self.counts is None else self.discloses
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class LocalForestRequest(Request["LocalForest"]):
     """Ask a client for a forest that it trains on its local rows."""
 
 
-@dataclass(frozen=True, eq=False)
+# Thresholds of locally grown trees are values of rows.
+@message(
+    discloses=_COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS},
+    verbatim={"threshold"},
+    leaf_value="probability",
+)
 class ForestArrays(Message):
     """A random forest as the arrays of `RandomForest.to_arrays`.
 
@@ -148,10 +147,6 @@ class ForestArrays(Message):
         Training rows of each class. None if the protocol or a defense withholds them.
     """
 
-    leaf_value: ClassVar[str] = "probability"
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL, Reveal.THRESHOLDS}
-    # Thresholds of locally grown trees are values of rows.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
@@ -166,25 +161,20 @@ class ForestArrays(Message):
         return self.discloses - _COUNTING if self.counts is None else self.discloses
 
 
-@dataclass(frozen=True, eq=False)
+# The order of arrival links the trees of a client to the client.
+# Local cut points are quantiles of the client's columns.
+@message(discloses=ForestArrays.discloses | {Reveal.FEATURES}, traits={Trait.LEAVES, Trait.POOLED})
 class LocalForest(ForestArrays):
     """A forest that a client trained on its local rows. Its thresholds are values of these rows."""
 
-    # The order of arrival links the trees of a client to the client.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES, Trait.POOLED})
-    # Local cut points are quantiles of the client's columns.
-    discloses: ClassVar[frozenset[Reveal]] = ForestArrays.discloses | {Reveal.FEATURES}
 
-
-@dataclass(frozen=True, eq=False)
+# The pooled forest belongs to all clients, so that it is not the forest of a single client.
+@message(traits={Trait.LEAVES})
 class PooledForest(LocalForest):
     """The trees of all clients, in client order."""
 
-    # The pooled forest belongs to all clients, so that it is not the forest of a single client.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.LEAVES})
 
-
-@dataclass(frozen=True, eq=False)
+@message()
 class ForestModel(ForestArrays):
     """A random forest."""
 
@@ -198,7 +188,7 @@ def _forest(model: RandomForest) -> Message:
     return ForestModel(**model.to_arrays())
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class RandomTests(Request["LeafClassCounts"]):
     """The tests of all trees, drawn without data. They ask a client for class counts in the leaves.
 
@@ -217,7 +207,8 @@ class RandomTests(Request["LeafClassCounts"]):
         return RandomSplits(self.feature, self.threshold)
 
 
-@dataclass(frozen=True, eq=False)
+# Each client's counts enter one sum over all clients.
+@message(discloses={Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}, traits={Trait.SUMMED})
 class LeafClassCounts(Message):
     """A client's class counts. Every tree counts every row.
 
@@ -230,16 +221,11 @@ class LeafClassCounts(Message):
         Number of rows, 0 if the protocol does not publish it.
     """
 
-    # Each client's counts enter one sum over all clients.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
-    )
     counts: NDArray[np.int64] = summable()
     rows: NDArray[np.int64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.LABELS, Reveal.COUNTS, Reveal.MODEL})
 class PrivateForest(Message):
     """A released forest of random tests with noisy counts.
 
@@ -254,7 +240,6 @@ class PrivateForest(Message):
         Number of training rows N, 0 if it is not published.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.COUNTS, Reveal.MODEL})
     feature: NDArray[np.int32]
     threshold: NDArray[np.float32]
     counts: NDArray[np.int64]

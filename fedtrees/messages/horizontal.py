@@ -7,13 +7,10 @@ protocols in which clients grow trees locally and share them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, message, summable
 from fedtrees.core.transcript import Transcript
 from fedtrees.trees.binning import Cuts
 
@@ -21,12 +18,13 @@ from fedtrees.trees.binning import Cuts
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class LabelSumsRequest(Request["LabelSums"]):
     """Ask a client for label sums, from which the server computes the initial prediction."""
 
 
-@dataclass(frozen=True, eq=False)
+# Label sums are always summed securely by the protocol, without any defense.
+@message(discloses=_COUNTING, traits={Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
 class LabelSums(Message):
     """A client's number of rows and sums of its labels.
 
@@ -37,13 +35,12 @@ class LabelSums(Message):
         or by the sums of ``w``, ``w y`` and ``w y^2``.
     """
 
-    # Label sums are always summed securely by the protocol, without any defense.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY, Trait.LABELS_COUNTED})
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     sums: NDArray[np.float64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+# Without a fixed base score, the initial prediction follows from the label sums.
+# The initial prediction is the mean label if no base score is given.
+@message(discloses={Reveal.LABELS}, traits={Trait.START})
 class BaseScore(Message):
     """Initial prediction of every row, and the fixed-point units of gradient sums.
 
@@ -55,16 +52,12 @@ class BaseScore(Message):
         Binary places of gradients and hessians.
     """
 
-    # Without a fixed base score, the initial prediction follows from the label sums.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.START})
-    # The initial prediction is the mean label if no base score is given.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     margin: NDArray[np.float32]
     g_bits: int = 30
     h_bits: int = 30
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class HistogramRequest(Request["Histogram"]):
     """Ask a client for the gradient histograms of some nodes of a tree (`nodes`, int32)."""
 
@@ -72,7 +65,8 @@ class HistogramRequest(Request["Histogram"]):
     nodes: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# Defenses of summed replies and of gradient sums act on this message.
+@message(discloses=_COUNTING | {Reveal.FEATURES}, traits={Trait.SUMMED, Trait.GRADIENTS})
 class Histogram(Message):
     """One client's gradient sums per bin.
 
@@ -90,9 +84,6 @@ class Histogram(Message):
         Binary places of gradients and hessians.
     """
 
-    # Defenses of summed replies and of gradient sums act on this message.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.GRADIENTS})
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64] = summable()
@@ -116,7 +107,7 @@ class Histogram(Message):
         return f"tree {self.tree}"
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class LeafSumsRequest(Request["LeafSums"]):
     """Ask a client for the gradient sums of a tree's leaves, after its splits were announced.
 
@@ -127,7 +118,8 @@ class LeafSumsRequest(Request["LeafSums"]):
     nodes: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# Leaf sums are the only statistics that `dp-gbdt` requests.
+@message(discloses=_COUNTING | {Reveal.FEATURES}, traits={Trait.SUMMED})
 class LeafSums(Message):
     """One client's gradient sums in the leaves of a tree.
 
@@ -138,14 +130,11 @@ class LeafSums(Message):
         the noise.
     """
 
-    # Leaf sums are the only statistics that `dp-gbdt` requests.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED})
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     sums: NDArray[np.int64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING | {Reveal.FEATURES})
 class GlobalHistogram(Message):
     """The sum of all clients' histograms, which the server sends back to every client.
 
@@ -157,7 +146,6 @@ class GlobalHistogram(Message):
         Splits that may be chosen. None if columns are not sampled and no defense restricts splits.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.FEATURES}
     tree: int
     nodes: NDArray[np.int32]
     sums: NDArray[np.int64]
@@ -176,14 +164,15 @@ class GlobalHistogram(Message):
         return np.ldexp(1.0, self.bits), True
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class ValidationRequest(Request["ValidationLoss"]):
     """Ask a client for the loss of the model on the client's validation rows."""
 
     round: int
 
 
-@dataclass(frozen=True, eq=False)
+# Losses are always summed securely by the protocol, without any defense.
+@message(discloses=_COUNTING, traits={Trait.SUMMED_SECURELY})
 class ValidationLoss(Message):
     """A client's loss over its validation rows after a round.
 
@@ -194,25 +183,26 @@ class ValidationLoss(Message):
         their number.
     """
 
-    # Losses are always summed securely by the protocol, without any defense.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     round: int
     sums: NDArray[np.float64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+# The best round depends on the labels of the validation rows.
+@message(discloses={Reveal.LABELS}, traits={Trait.SETTLED})
 class StopBoosting(Message):
     """Announce to the clients that the model consists of the first `rounds` rounds."""
-
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
-    # The best round depends on the labels of the validation rows.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
 
     rounds: int
 
 
-@dataclass(frozen=True, eq=False)
+# Defenses such as `split-only` remove exactly these fields.
+# A threshold is a cut point, which can be a value of a row.
+@message(
+    discloses=_COUNTING | {Reveal.THRESHOLDS},
+    traits={Trait.STATISTICS},
+    verbatim={"threshold"},
+    row_statistics=("g", "h", "gain"),
+)
 class NodeSplits(Message):
     """The chosen splits of some nodes, and optionally the statistics that they were computed from.
 
@@ -239,12 +229,6 @@ class NodeSplits(Message):
         At nodes whose threshold is NaN: the category codes that go right.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS})
-    # Defenses such as `split-only` remove exactly these fields.
-    row_statistics: ClassVar[tuple[str, ...]] = ("g", "h", "gain")
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.THRESHOLDS}
-    # A threshold is a cut point, which can be a value of a row.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     tree: int
     nodes: NDArray[np.int32]
     feature: NDArray[np.int32]
@@ -264,7 +248,13 @@ class NodeSplits(Message):
         return frozenset({Reveal.THRESHOLDS}) if bare else self.discloses
 
 
-@dataclass(frozen=True, eq=False)
+# The leaf value itself belongs to the model, and only its statistics can be removed.
+@message(
+    discloses=_COUNTING | {Reveal.MODEL},
+    traits={Trait.STATISTICS, Trait.LEAVES},
+    row_statistics=("g", "h"),
+    leaf_value="value",
+)
 class LeafValues(Message):
     """The values of some leaves, and optionally the statistics that they were computed from.
 
@@ -278,11 +268,6 @@ class LeafValues(Message):
         Sums of gradients and hessians over the leaf. None if they are withheld.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
-    # The leaf value itself belongs to the model, and only its statistics can be removed.
-    row_statistics: ClassVar[tuple[str, ...]] = ("g", "h")
-    leaf_value: ClassVar[str] = "value"
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING | {Reveal.MODEL}
     tree: int
     nodes: NDArray[np.int32]
     value: NDArray[np.float32]
@@ -295,7 +280,7 @@ class LeafValues(Message):
         return frozenset({Reveal.MODEL}) if self.g is None and self.h is None else self.discloses
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class CutsRequest(Request[Message]):
     """Ask a client for a summary of its columns, from which the server computes cut points.
 
@@ -311,7 +296,10 @@ class CutsRequest(Request[Message]):
     max_bin: int
 
 
-@dataclass(frozen=True, eq=False)
+# Points of a sketch are values of rows.
+@message(
+    discloses={Reveal.FEATURES, Reveal.COUNTS}, traits={Trait.SUMMARY}, verbatim={"points", "low"}
+)
 class FeatureSketch(Message):
     """A client's weighted quantile summary of every feature.
 
@@ -329,10 +317,6 @@ class FeatureSketch(Message):
         Name of the client if the sketch is forwarded. None if it comes from its sender.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
-    # Points of a sketch are values of rows.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"points", "low"})
     points: NDArray[np.float32]
     weights: NDArray[np.int64]
     offsets: NDArray[np.int32]
@@ -340,19 +324,17 @@ class FeatureSketch(Message):
     owner: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
+# The smallest and the largest value are values of rows.
+@message(discloses={Reveal.FEATURES}, traits={Trait.SUMMARY}, verbatim={"low", "high"})
 class FeatureRanges(Message):
     """A client's smallest and largest value of every feature, float32, shape (d,) each."""
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMARY})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-    # The smallest and the largest value are values of rows.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high"})
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
+# Later grids are sent to all clients and depend on the counts of all rows.
+@message(discloses={Reveal.FEATURES}, traits={Trait.SETTLED})
 class GridRequest(Request["GridCounts"]):
     """Ask a client to count its rows in every cell of a grid.
 
@@ -368,10 +350,6 @@ class GridRequest(Request["GridCounts"]):
         0 for a public grid. Later grids depend on the counts of earlier rounds.
     """
 
-    # Later grids are sent to all clients and depend on the counts of all rows.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-
     borders: NDArray[np.float32]
     offsets: NDArray[np.int32]
     round: int
@@ -382,7 +360,8 @@ class GridRequest(Request["GridCounts"]):
         return self.discloses if self.round else frozenset()
 
 
-@dataclass(frozen=True, eq=False)
+# Each row is in at most one cell of a column.
+@message(discloses={Reveal.FEATURES, Reveal.COUNTS}, traits={Trait.COUNTED})
 class GridCounts(Message):
     """Number of a client's rows in every cell of a grid. Missing values are in no cell.
 
@@ -394,22 +373,16 @@ class GridCounts(Message):
         Number of features that are counted.
     """
 
-    # Each row is in at most one cell of a column.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.COUNTED})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     # Not summed: the value must be the same in the replies of all clients.
     features: int
     counts: NDArray[np.int64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+# Merged cut points are values of rows of some client.
+@message(discloses={Reveal.FEATURES}, traits={Trait.SETTLED}, verbatim={"values", "minimum"})
 class CutPoints(Message):
     """The cut points that all parties bin with (`fedtrees.trees.binning.Cuts`)."""
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SETTLED})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-    # Merged cut points are values of rows of some client.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"values", "minimum"})
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]
     minimum: NDArray[np.float32]
@@ -448,7 +421,7 @@ def exact_summaries(transcript: Transcript) -> bool:
     return any(kind in sent_types and kind.__name__ not in noisy for kind in SUMMARIES)
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class GrowRequest(Request[Message]):
     """Ask a client to grow trees on top of the last model that it received."""
 
@@ -459,7 +432,14 @@ class GrowRequest(Request[Message]):
 _GROWN_ALONE = frozenset({Reveal.MODEL, Reveal.THRESHOLDS, Reveal.FEATURES, Reveal.LABELS})
 
 
-@dataclass(frozen=True, eq=False)
+# Weights and gains together determine the hessians, so that all three are removed together.
+# Clients use values of their local rows as thresholds.
+@message(
+    discloses=_GROWN_ALONE | {Reveal.COUNTS},
+    verbatim={"threshold"},
+    row_statistics=("sum_hessian", "base_weights", "loss_changes"),
+    leaf_value="value",
+)
 class SharedTrees(Message):
     """Trees in the fields of XGBoost's model files, concatenated.
 
@@ -495,12 +475,6 @@ class SharedTrees(Message):
         Gains of the splits, 0 at a leaf.
     """
 
-    # Weights and gains together determine the hessians, so that all three are removed together.
-    row_statistics: ClassVar[tuple[str, ...]] = ("sum_hessian", "base_weights", "loss_changes")
-    leaf_value: ClassVar[str] = "value"
-    discloses: ClassVar[frozenset[Reveal]] = _GROWN_ALONE | {Reveal.COUNTS}
-    # Clients use values of their local rows as thresholds.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     round: int
     sizes: NDArray[np.int64]
     feature: NDArray[np.int32]
@@ -523,20 +497,17 @@ class SharedTrees(Message):
         return _GROWN_ALONE if all(k is None for k in statistics) else self.discloses
 
 
-@dataclass(frozen=True, eq=False)
+# The server knows which client grew these trees.
+@message(traits={Trait.GROWN_ALONE, Trait.STATISTICS, Trait.LEAVES})
 class ClientTrees(SharedTrees):
     """The trees that a client grew in a round. Empty if the client has no rows.
 
     The fields are those of `SharedTrees`.
     """
 
-    # The server knows which client grew these trees.
-    traits: ClassVar[frozenset[Trait]] = frozenset(
-        {Trait.GROWN_ALONE, Trait.STATISTICS, Trait.LEAVES}
-    )
 
-
-@dataclass(frozen=True, eq=False, kw_only=True)
+# The trees of all clients, without names.
+@message(traits={Trait.STATISTICS, Trait.LEAVES}, kw_only=True)
 class GlobalTrees(SharedTrees):
     """The new trees of the global model. The other fields are those of `SharedTrees`.
 
@@ -547,13 +518,11 @@ class GlobalTrees(SharedTrees):
         sent before.
     """
 
-    # The trees of all clients, without names.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
-
     first: int
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+# The models of all clients, with the number of each client.
+@message(traits={Trait.STATISTICS, Trait.LEAVES}, kw_only=True)
 class ClientModels(SharedTrees):
     """The local models of all clients, concatenated.
 
@@ -568,9 +537,6 @@ class ClientModels(SharedTrees):
     trees : int64 array, shape (m,)
         Number of trees of each model.
     """
-
-    # The models of all clients, with the number of each client.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
 
     owner: NDArray[np.int32]
     trees: NDArray[np.int64]

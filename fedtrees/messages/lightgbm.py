@@ -1,22 +1,20 @@
 """Messages between the machines of LightGBM's data-parallel training.
 
-Each machine has all columns of its local rows. `fedtrees.protocols.horizontal.lightgbm_data`
+Each machine has all columns of its local rows. `fedtrees.protocols.peers.lightgbm_data`
 describes the training. In all messages, `rank` is the number of the sending machine.
 """
-
-from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, message
 from fedtrees.trees.lightgbm.growing import LeafTotals, Split
 
 _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 
-@dataclass(frozen=True, eq=False)
+# Categories and ends are values of rows. Other borders lie between two values.
+@message(discloses={Reveal.FEATURES, Reveal.COUNTS}, verbatim={"low", "high", "values"})
 class BinMappers(Message):
     """The bins of a block of columns, which one machine computes from its local rows.
 
@@ -42,9 +40,6 @@ class BinMappers(Message):
         Share of the rows in that bin.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
-    # Categories and ends are values of rows. Other borders lie between two values.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"low", "high", "values"})
     rank: int
     first: int
     low: NDArray[np.float64]
@@ -65,44 +60,40 @@ class BinMappers(Message):
         return len(self.bins(column)) - int(self.frequent[column] == 0)
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class ClassRows(Message):
     """A machine's numbers of rows of class 1 and of class 0."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
     positives: int
     negatives: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class WeightedLabels(Message):
     """A machine's weighted sum of labels, and its sum of weights."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
     labels: float
     weights: float
 
 
-@dataclass(frozen=True, eq=False)
+# With squared errors, the start is the mean label of a single machine.
+@message(discloses={Reveal.LABELS})
 class OwnStart(Message):
     """The start of boosting that one machine proposes. All machines use the mean of the proposals.
 
     For squared errors, it is the mean label of the machine's local rows.
     """
 
-    # With squared errors, the start is the mean label of a single machine.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     rank: int
     score: float
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class RootSums(Message):
     """Gradient sum, hessian sum and number of a machine's rows in a tree."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
     tree: int
     gradient: float
@@ -110,7 +101,7 @@ class RootSums(Message):
     rows: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_COUNTING)
 class FoundSplits(Message):
     """The best splits of two leaves, the smaller leaf first, over the columns that a machine sums.
 
@@ -131,7 +122,6 @@ class FoundSplits(Message):
         Whether rows with a missing value go left.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _COUNTING
     rank: int
     tree: int
     step: int

@@ -6,17 +6,16 @@ A released model is the content of a checkpoint and the view of the role `public
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import singledispatch
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Message, Reveal, load_families
+from fedtrees.core.messages import Message, Reveal, load_families, message
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import Seen, View
@@ -24,7 +23,7 @@ from fedtrees.messages.horizontal import SharedTrees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import weights_of
+from fedtrees.trees.boosted.splitting import weights_of
 from fedtrees.trees.routing import joined_sets
 
 NODE_FIELDS = (
@@ -162,7 +161,8 @@ _OPTIONAL = (*_STATISTICS, "categories")
 _MODEL = frozenset({Reveal.MODEL, Reveal.THRESHOLDS})
 
 
-@dataclass(frozen=True, eq=False)
+# A threshold is a cut point, which can be a value of a row.
+@message(discloses=_MODEL | {Reveal.LABELS, Reveal.COUNTS}, verbatim={"threshold"})
 class BoostedModel(Message):
     """A boosted forest with concatenated trees, see `fedtrees.trees.boosted.forest`.
 
@@ -181,9 +181,6 @@ class BoostedModel(Message):
         categorical.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _MODEL | {Reveal.LABELS, Reveal.COUNTS}
-    # A threshold is a cut point, which can be a value of a row.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"threshold"})
     objective: str
     base_margin: NDArray[np.float32]
     sizes: NDArray[np.int64]

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.messages import Message, Request, Reveal, Trait, summable
+from fedtrees.core.messages import Message, Request, Reveal, Trait, message, summable
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message, unpack
 from fedtrees.neural.encoding import Encoding
@@ -23,15 +23,16 @@ from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Objective, named_objective, start_margin
-from fedtrees.trees.routing import Routed, Routes
+from fedtrees.trees.routing import LeafRouting, Routes
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class ColumnSumsRequest(Request["ColumnSums"]):
     """Ask a client for the sums from which the server computes the standardisation."""
 
 
-@dataclass(frozen=True, eq=False)
+# Column sums are always summed securely by the protocol, without any defense.
+@message(discloses={Reveal.FEATURES, Reveal.COUNTS}, traits={Trait.SUMMED_SECURELY})
 class ColumnSums(Message):
     """Sums over a client's rows of every input column, before standardisation.
 
@@ -41,22 +42,19 @@ class ColumnSums(Message):
         Number of present values, their sum and the sum of their squares.
     """
 
-    # Column sums are always summed securely by the protocol, without any defense.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED_SECURELY})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES, Reveal.COUNTS})
     sums: NDArray[np.float64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.FEATURES})
 class Standardisation(Message):
     """Mean and standard deviation of every input column, float32, shape (D,) each."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
 
 
-@dataclass(frozen=True, eq=False)
+# Weights depend on all rows of the earlier rounds.
+@message(discloses={Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}, traits={Trait.NETWORK})
 class NetworkWeights(Request["NetworkUpdate"]):
     """The network at the start of a round, sent to the clients to train on.
 
@@ -68,17 +66,15 @@ class NetworkWeights(Request["NetworkUpdate"]):
         Names of the clients that take part in the round, joined by commas. Empty for all clients.
     """
 
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.NETWORK})
-    # Weights depend on all rows of the earlier rounds.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.MODEL, Reveal.LABELS, Reveal.FEATURES}
-    )
     round: int
     weights: NDArray[np.float32]
     chosen: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+# Defenses of sums and defenses of updates both act on this message.
+@message(
+    discloses={Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS}, traits={Trait.SUMMED, Trait.NETWORK}
+)
 class NetworkUpdate(Message):
     """A client's contribution to the network in a round.
 
@@ -91,11 +87,6 @@ class NetworkUpdate(Message):
         Number of rows of that mean. Under Poisson sampling its expectation.
     """
 
-    # Defenses of sums and defenses of updates both act on this message.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.SUMMED, Trait.NETWORK})
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.LABELS, Reveal.FEATURES, Reveal.COUNTS}
-    )
     round: int
     update: NDArray[np.float32] = summable()
     # Summed in the same way, so that the server can divide by the total number of rows.
@@ -112,7 +103,7 @@ class NetworkUpdate(Message):
         return f"round {self.round}"
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.MODEL})
 class NetworkModel(Message):
     """A trained network, and the encoding of rows as its inputs.
 
@@ -126,7 +117,6 @@ class NetworkModel(Message):
         As in `fedtrees.neural.encoding.Encoding`.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
     sizes: NDArray[np.int64]
     weights: NDArray[np.float32]
     feature: NDArray[np.int64]
@@ -164,7 +154,9 @@ as_message.register(TabularNetwork, NetworkModel.of)
 _BLOCK = 4096
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+# The trees keep the statistics with which the clients shared them.
+# The network adds no type of information to that of the trees.
+@message(discloses=ClientModels.discloses, traits={Trait.STATISTICS, Trait.LEAVES}, kw_only=True)
 class TreeNetworkModel(ClientModels):
     """The local models of all clients, and the network over the outputs of their trees.
 
@@ -174,10 +166,6 @@ class TreeNetworkModel(ClientModels):
         In the order of `fedtrees.neural.tree_outputs.RatesNetwork.split`.
     """
 
-    # The trees keep the statistics with which the clients shared them.
-    traits: ClassVar[frozenset[Trait]] = frozenset({Trait.STATISTICS, Trait.LEAVES})
-    # The network adds no type of information to that of the trees.
-    discloses: ClassVar[frozenset[Reveal]] = ClientModels.discloses
     objective: str
     weights: NDArray[np.float32]
 
@@ -232,7 +220,7 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
 
 
 @dataclass(frozen=True, eq=False)
-class TreeNetwork(Routed):
+class TreeNetwork(LeafRouting):
     """Predictor of trees of several clients with a network over their outputs. It needs no torch.
 
     Attributes

@@ -7,25 +7,24 @@ the vertical protocol's ciphertexts are exact. The protocols are in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.messages import Message, Request, Reveal, Sealed, summable
+from fedtrees.core.messages import Message, Request, Reveal, Sealed, message, summable
 from fedtrees.linear import predict_from_scores, unpack_integers
 from fedtrees.messages.aggregation import PaillierKey
 
 _ROWS = frozenset({Reveal.FEATURES, Reveal.LABELS})
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class KeyRequest(Request[PaillierKey]):
     """Ask the arbiter for its public key."""
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.FEATURES})
 class ColumnScales(Message):
     """Mean and standard deviation by which a party standardises its columns.
 
@@ -39,7 +38,6 @@ class ColumnScales(Message):
         True if both follow from declared ranges and not from data.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     columns: NDArray[np.int32]
     mean: NDArray[np.float64]
@@ -47,33 +45,31 @@ class ColumnScales(Message):
     declared: bool = False
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class ScoresRequest(Request["EncryptedScores"]):
     """Ask a party for the contribution of its columns to the scores of a round's rows."""
 
     round: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.FEATURES})
 class EncryptedScores(Message):
     """The reply: the scores ``z = X W`` of a party, and the powers of z that the sigmoid needs."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     round: int
     scores: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class EncryptedResiduals(Message):
     """Encrypted residuals ``d`` of a round's rows, sent to a party that computes its gradient."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     round: int
     residuals: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class OpenedVector(Message):
     """A vector that the arbiter decrypted for a colluding party. No honest party sends it.
 
@@ -85,24 +81,22 @@ class OpenedVector(Message):
         Packed integers.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     party: str
     round: int
     values: NDArray[np.uint8]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class EncryptedGradient(Request["Gradient"]):
     """A party's encrypted gradient ``X' d``, for the arbiter to decrypt, and its binary places."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     party: str
     round: int
     gradient: Sealed
     bits: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class Gradient(Message):
     """The decrypted gradient, which the arbiter sends to the party of these columns.
 
@@ -114,7 +108,6 @@ class Gradient(Message):
         Their binary places.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     party: str
     round: int
     values: NDArray[np.uint8]
@@ -129,7 +122,7 @@ class Gradient(Message):
         return unpack_integers(self.values)
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class OwnDesign(Message):
     """The encoded rows and target that the active party computes with. It is noted, never sent.
 
@@ -147,7 +140,6 @@ class OwnDesign(Message):
         Mean and standard deviation of a numeric target, 0 and 1 for classes.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     columns: NDArray[np.int32]
     design: NDArray[np.uint8]
     target: NDArray[np.uint8]
@@ -156,38 +148,36 @@ class OwnDesign(Message):
     spread: float
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class RowsToScore(Request["ScoresOfRows"]):
     """Ask a party for the contribution of its columns to the scores of the test rows."""
 
     rows: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.FEATURES})
 class ScoresOfRows(Message):
     """The reply to `RowsToScore` in plain text: float64, shape (n,)."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     scores: NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.MODEL})
 class HeldWeights(Message):
     """The active party's share of a vertical model: its weights, in the order of `OwnDesign`."""
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
     weights: NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class MomentsRequest(Request["Moments"]):
     """Ask clients for sums and sums of squares of their columns around given centres."""
 
     around: NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS | {Reveal.COUNTS})
 class Moments(Message):
     """Sums over a client's rows, for the columns and, if it is numeric, the target.
 
@@ -198,44 +188,40 @@ class Moments(Message):
         centres.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.COUNTS}
     # All three fields are summed, so that the server never receives those of one client.
     count: NDArray[np.float64] = summable()
     total: NDArray[np.float64] = summable()
     squares: NDArray[np.float64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS)
 class CommonScales(Message):
     """Mean and standard deviation by which all clients standardise. The target comes last."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class WeightsRequest(Request["LocalWeights"]):
     """Ask clients for their weights after a local step."""
 
     round: int
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS | {Reveal.MODEL})
 class LocalWeights(Message):
     """A client's weights after a step on its local rows, int64, in units of ``2^-bits``."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.MODEL}
     round: int
     # Summed over clients, so that the server computes only the average.
     weights: NDArray[np.int64] = summable()
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_ROWS | {Reveal.MODEL})
 class AverageWeights(Message):
     """The average of all clients' weights, int64, shape (c,), in units of ``2^-bits``."""
 
-    discloses: ClassVar[frozenset[Reveal]] = _ROWS | {Reveal.MODEL}
     round: int
     weights: NDArray[np.int64]
     bits: int
@@ -245,12 +231,11 @@ class AverageWeights(Message):
         return 2.0**self.bits, True
 
 
-@dataclass(frozen=True, eq=False)
+# The moments of the columns are part of the released model.
+@message(discloses={Reveal.MODEL})
 class RegressionWeights(Message):
     """A released regression over standardised columns. The intercept comes last."""
 
-    # The moments of the columns are part of the released model.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL})
     kind: str
     classes: bool
     mean: NDArray[np.float64]

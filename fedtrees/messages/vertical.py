@@ -8,14 +8,13 @@ also contains the active party's share of a vertical model, of which no party ha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.messages import Message, Request, Reveal, Sealed
+from fedtrees.core.messages import Message, Request, Reveal, Sealed, message
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.losses import Objective, named_objective
 from fedtrees.trees.partition import RowPartition
@@ -24,7 +23,7 @@ from fedtrees.trees.partition import RowPartition
 _NODES = frozenset({Reveal.IDS, Reveal.LABELS})
 
 
-@dataclass(frozen=True, eq=False)
+@message()
 class BinCountsRequest(Request["BinCounts"]):
     """Send a party the public key, and ask for the numbers of bins of its columns.
 
@@ -43,7 +42,8 @@ class BinCountsRequest(Request["BinCounts"]):
     key: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+# The number of bins depends on the number of distinct values of a column.
+@message(discloses={Reveal.FEATURES})
 class BinCounts(Message):
     """Numbers of bins of a party's columns.
 
@@ -55,14 +55,13 @@ class BinCounts(Message):
         Number of bins of each column.
     """
 
-    # The number of bins depends on the number of distinct values of a column.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     party: str
     columns: NDArray[np.int32]
     n_bins: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# Positions of rows refer to ids that all parties know.
+@message(discloses={Reveal.IDS})
 class RootRows(Request["TreeColumns"]):
     """The rows that a tree is trained on.
 
@@ -72,13 +71,12 @@ class RootRows(Request["TreeColumns"]):
         Positions of the rows, ascending.
     """
 
-    # Positions of rows refer to ids that all parties know.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS})
     tree: int
     rows: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# The columns are drawn at random, independently of the data.
+@message(discloses=frozenset())
 class TreeColumns(Message):
     """A party's reply to `RootRows`: the columns that the tree may use.
 
@@ -88,13 +86,12 @@ class TreeColumns(Message):
         Positions in the schema, ascending.
     """
 
-    # The columns are drawn at random, independently of the data.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset()
     party: str
     columns: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# To the holder of the key. All other parties receive ciphertexts.
+@message(discloses={Reveal.LABELS})
 class RowStatistics(Message):
     """Encrypted statistics of the rows of a tree: gradients and hessians, or one-hot labels.
 
@@ -107,15 +104,13 @@ class RowStatistics(Message):
         int64, shape (m, s). One ciphertext contains all s statistics of a row.
     """
 
-    # To the holder of the key. All other parties receive ciphertexts.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     tree: int
     limit: int
     terms: int
     statistics: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.LABELS})
 class OwnRowStatistics(Message):
     """Plain content of a `RowStatistics`, noted by the key holder and never sent.
 
@@ -129,12 +124,11 @@ class OwnRowStatistics(Message):
         In the order of the rows of the tree.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     tree: int
     statistics: NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NODES)
 class NodeRows(Request["BinSums"]):
     """Ask for the sums over the bins at some nodes, and announce the rows of these nodes.
 
@@ -153,7 +147,6 @@ class NodeRows(Request["BinSums"]):
         Positions of the rows, ascending within a node.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NODES
     tree: int
     asked: NDArray[np.int32]
     nodes: NDArray[np.int32]
@@ -162,7 +155,8 @@ class NodeRows(Request["BinSums"]):
     rows: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# To the holder of the key. The party that adds cannot read the sums.
+@message(discloses={Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
 class BinSums(Message):
     """One party's encrypted sums per bin, the reply to `NodeRows`.
 
@@ -176,10 +170,6 @@ class BinSums(Message):
         int64, shape (a, bins of these columns, s). Missing values are in no bin.
     """
 
-    # To the holder of the key. The party that adds cannot read the sums.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
-    )
     party: str
     tree: int
     nodes: NDArray[np.int32]
@@ -187,7 +177,7 @@ class BinSums(Message):
     sums: Sealed
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES})
 class OpenedBinSums(Message):
     """Plain content of a `BinSums`. It is noted and never sent in plain text.
 
@@ -206,9 +196,6 @@ class OpenedBinSums(Message):
         Number of rows in every bin. Only the party that adds knows it. None after decryption.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset(
-        {Reveal.LABELS, Reveal.COUNTS, Reveal.FEATURES}
-    )
     party: str
     tree: int
     nodes: NDArray[np.int32]
@@ -222,7 +209,8 @@ class OpenedBinSums(Message):
         return (2.0**self.bits if field == "sums" else 1.0), True
 
 
-@dataclass(frozen=True, eq=False)
+# The choice depends on the labels, and the splits are part of the model.
+@message(discloses={Reveal.LABELS, Reveal.MODEL})
 class ChosenSplits(Request["RoutedRows"]):
     """Announce to a party which of its candidate splits were chosen, and at which nodes.
 
@@ -238,8 +226,6 @@ class ChosenSplits(Request["RoutedRows"]):
         Whether rows with a missing value go left.
     """
 
-    # The choice depends on the labels, and the splits are part of the model.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS, Reveal.MODEL})
     tree: int
     nodes: NDArray[np.int32]
     left: NDArray[np.int32]
@@ -248,7 +234,7 @@ class ChosenSplits(Request["RoutedRows"]):
     default_left: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.IDS, Reveal.FEATURES})
 class RoutedRows(Message):
     """The reply of the column owner to `ChosenSplits`: the direction of every row.
 
@@ -260,14 +246,13 @@ class RoutedRows(Message):
         Directions of the rows of all these nodes, concatenated, ascending within a node.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.IDS, Reveal.FEATURES})
     tree: int
     nodes: NDArray[np.int32]
     left: NDArray[np.int32]
     goes_left: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses=_NODES)
 class RowsToRoute(Request["RoutesOfRows"]):
     """Ask a party for the directions of test rows at the nodes that it split.
 
@@ -281,23 +266,22 @@ class RowsToRoute(Request["RoutesOfRows"]):
         Positions among the test rows.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = _NODES
     trees: NDArray[np.int32]
     nodes: NDArray[np.int32]
     offsets: NDArray[np.int64]
     rows: NDArray[np.int32]
 
 
-@dataclass(frozen=True, eq=False)
+# The direction of a test row depends on its value.
+@message(discloses={Reveal.FEATURES})
 class RoutesOfRows(Message):
     """The reply to `RowsToRoute`: whether each row goes left, bool, in the order of its rows."""
 
-    # The direction of a test row depends on its value.
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
     goes_left: NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
+# Bin numbers can be equal to values of rows by chance, for example for categories.
+@message(discloses={Reveal.FEATURES}, verbatim={"bins"})
 class RowBuckets(Message):
     """The bin of every row in a party's columns. FederBoost sends it once, before training.
 
@@ -314,9 +298,6 @@ class RowBuckets(Message):
         budget.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.FEATURES})
-    # Bin numbers can be equal to values of rows by chance, for example for categories.
-    verbatim: ClassVar[frozenset[str]] = frozenset({"bins"})
     party: str
     columns: NDArray[np.int32]
     n_bins: NDArray[np.int32]
@@ -479,7 +460,7 @@ def visible_nodes(view: View) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
             yield tree, node, tree_nodes.rows_of(node)
 
 
-@dataclass(frozen=True, eq=False)
+@message(discloses={Reveal.MODEL, Reveal.LABELS})
 class HeldModel(Message):
     """The trees as the active party knows them, concatenated. It notes them and never sends them.
 
@@ -505,7 +486,6 @@ class HeldModel(Message):
         Margins of boosted trees, or class probabilities of a forest.
     """
 
-    discloses: ClassVar[frozenset[Reveal]] = frozenset({Reveal.MODEL, Reveal.LABELS})
     objective: str
     base_margin: NDArray[np.float32]
     sizes: NDArray[np.int64]

@@ -2,7 +2,7 @@
 
 The clients of a federation use these functions with ``dp-sgd[engine=opacus]``. They work for any
 ``torch.nn.Module``, so that training code outside of this package can use them too. Accountants are
-in `fedtrees.privacy.opacus_accountants`.
+in `fedtrees.privacy.gaussian_dp`.
 
 Opacus draws noise and batches with generators of torch, whose seeds have 63 bits. The default
 engine of `dp-sgd` draws them from a keystream with a key of 256 bits.

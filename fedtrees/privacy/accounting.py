@@ -6,7 +6,11 @@ one row is replaced. The result also depends on the adversary, if clients share 
 client knows its share of the noise, and colluding clients know several shares, so that less noise
 protects the rows of the remaining clients (`epsilon_by_adversary`). A mechanism that the accountant
 does not know costs an infinite epsilon.
+
+Label information that membership in a node reveals (Takahashi et al. 2023, Corollary 1).
 """
+
+from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
@@ -16,7 +20,8 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy.special import expit
+from numpy.typing import NDArray
+from scipy.special import expit, rel_entr
 
 from fedtrees.core.channel import Floats
 from fedtrees.core.errors import check_share
@@ -24,7 +29,7 @@ from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, sampled_epsilon, tail
-from fedtrees.privacy.polya import count_losses, pure_loss
+from fedtrees.privacy.mechanisms import count_losses, pure_loss
 
 _NORMAL = ("gaussian", "discrete-gaussian")
 #: From 8 grid steps on, discrete Gaussian noise is distributed like continuous Gaussian noise with
@@ -74,7 +79,7 @@ def compose_releases(
     is in the releases of one party, and the result is the largest epsilon of any party (parallel
     composition, Dwork et al. 2006). With a delta, Gaussian noise composes exactly
     (`fedtrees.privacy.gaussian_dp`), shared discrete Laplace noise by its privacy loss distribution
-    (`fedtrees.privacy.polya`), and any other pure release as randomised response, which is the
+    (`fedtrees.privacy.mechanisms`), and any other pure release as randomised response, which is the
     worst mechanism with its epsilon (Kairouz, Oh and Viswanath 2015). If a release samples its
     rows, dp-accounting composes.
 
@@ -378,9 +383,9 @@ def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
     return with_adversaries(spent, events)
 
 
-def trusted_with(events: Iterable[BudgetEvent], *others: str) -> str:
-    """Return the roles that releases and a protocol rely on for their noise, joined by +."""
-    return "+".join(sorted({*others, *(e.trusted for e in events)} - {""}))
+def trusted_with(events: Iterable[BudgetEvent], *others: str) -> tuple[str, ...]:
+    """Return the roles that releases and a protocol rely on for their noise."""
+    return tuple(sorted({*others, *(role for e in events for role in e.trusted.split("+"))} - {""}))
 
 
 def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
@@ -399,3 +404,33 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
         Bounds on the absolute gradient and hessian of one row.
     """
     return features * (gradient_bound + hessian_bound)
+
+
+def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:
+    """Bound the mutual information of a row's label and its membership in a node.
+
+    The bound is the larger one of two Kullback-Leibler divergences from the label distribution of
+    all rows: that of the rows in the node, and that of the rows outside.
+
+    Parameters
+    ----------
+    counts : int array, shape (..., K)
+        Number of rows of each class in the nodes.
+    totals : int array, shape (K,)
+        Number of all training rows of each class.
+
+    Returns
+    -------
+    bound : float64 array, shape (...)
+        In nats. A node or complement without rows has divergence 0.
+    """
+    prior = totals / totals.sum()
+    largest = np.zeros(counts.shape[:-1])
+    for rows in (counts, totals - counts):
+        n = rows.sum(axis=-1, keepdims=True)
+        shares = rows / np.maximum(n, 1)
+        divergence = np.zeros(largest.shape)
+        for k, share in enumerate(prior):  # in this order, so that rounding is the same everywhere
+            divergence += rel_entr(shares[..., k], share)
+        np.maximum(largest, np.where(n[..., 0] > 0, divergence, 0.0), out=largest)
+    return largest

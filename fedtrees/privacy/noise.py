@@ -20,8 +20,13 @@ from scipy.special import gamma, kve, log_ndtr
 from fedtrees.core.channel import Box, Channel, Floats
 from fedtrees.core.deterministic_channels import plain
 from fedtrees.core.errors import UsageError
-from fedtrees.privacy.mechanisms import discrete_gaussian, discrete_laplace, truncated_laplace
-from fedtrees.privacy.polya import log_probabilities, log_tails
+from fedtrees.privacy.mechanisms import (
+    discrete_gaussian,
+    discrete_laplace,
+    log_probabilities,
+    log_tails,
+    truncated_laplace,
+)
 from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
@@ -123,7 +128,7 @@ class Laplace(Noise):
     draws : float
         Number of draws whose sum is the noise, above 0. It need not be an integer, because the
         distribution is infinitely divisible. On integers, probabilities are exact for one draw and
-        for scales up to 1000 (`fedtrees.privacy.polya`). For wider noise they are those of the
+        for scales up to 1000 (`fedtrees.privacy.mechanisms`). For wider noise they are those of the
         continuous distribution, from half a step below to half a step above.
     """
 

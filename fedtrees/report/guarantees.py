@@ -266,7 +266,7 @@ def _bound(guarantees: Stated) -> Bound | None:
 
 def _strip_details(bound: PureDP | ApproximateDP) -> PureDP | ApproximateDP:
     """Return a guarantee without its variants for outsiders, coalitions and replaced records."""
-    plain = replace(bound, outsider=0.0, coalition=0.0, unprotected="")
+    plain = replace(bound, outsider=0.0, coalition=0.0, unprotected=())
     return replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
 
 
@@ -308,8 +308,8 @@ def _compare_budgets(base: Bound, other: Bound, who: str, verdict: str) -> list[
     if key != key2:
         return [f"{who} in {key2}, stated in {key}: not comparable"]
     if math.isinf(budget2) and math.isfinite(budget):
-        unprotected = getattr(term2, "unprotected", "")
-        reason = f"; not protected: {unprotected}" if unprotected else ""
+        unprotected = getattr(term2, "unprotected", ())
+        reason = f"; not protected: {'+'.join(unprotected)}" if unprotected else ""
         return [f"{who} is unbounded ({key}=inf), the claim does not hold{reason}"]
     unit, unit2 = (getattr(t, "unit", "") for t in (term, term2))
     if unit and unit2 and unit != unit2:

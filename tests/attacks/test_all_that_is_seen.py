@@ -39,12 +39,12 @@ ATTACKS = (
     "single-row-bins",
     "ring-segments",
 )
-FORESTS = "no attack puts the tree together yet"
-HELD_OUT = "no attack reads histograms of which rows are held out yet"
+FORESTS = "no attack assembles the trees of a forest during its training"
+HELD_OUT = "no attack uses histograms of trainings with a validation part"
 #: Messages that reveal rows and are read by no attack, each with the reason.
 UNREAD = {
-    "LabelSums": "all they tell is the base score, which is told as well",
-    "GridRequest": "borders laid by sums over all clients; the cut points are read",
+    "LabelSums": "reveals only the base score, which is also broadcast",
+    "GridRequest": "its borders follow from sums over all clients, and attacks use the cut points",
     "ClassTotals": FORESTS,
     "ClassCounts": FORESTS,
     "LeafClasses": FORESTS,
@@ -53,19 +53,23 @@ UNREAD = {
     "ForestModel": FORESTS,
     "LeafClassCounts": FORESTS,
     "PrivateForest": FORESTS,
-    "ColumnSums": "all they tell is by what inputs are standardised, which is read",
+    "ColumnSums": "reveals only the means and deviations of the standardisation, which attacks use",
 }
-FEW_ROWS = "`regression-inversion` reads it where one other client has few rows"
-SUMS = "sums over all clients, whose rows no attack tells apart; clients are told the averages"
-STEPS = "no attack takes others' local steps apart from the weights alone"
+FEW_ROWS = "`regression-inversion` uses it if one other client has few rows"
+SUMS = "a sum over all clients; no attack separates their rows"
+STEPS = "no attack separates the local steps of single clients from averaged weights"
 UNREAD_IN = {
     "fedavg-mlp": {"Standardisation": STEPS, "NetworkWeights": STEPS},
-    "fedxgbllr": {"NetworkWeights": "no attack takes steps of Adam apart from the weights alone"},
+    "fedxgbllr": {"NetworkWeights": "no attack computes the steps of Adam from averaged weights"},
     "forest-hist": {"CutPoints": FORESTS},
-    "lightgbm-data": dict.fromkeys(("WeightedLabels", "OwnStart"), "the classes' rows tell it"),
+    "lightgbm-data": dict.fromkeys(
+        ("WeightedLabels", "OwnStart"), "follows from the class counts, which attacks use"
+    ),
     "xgboost-ring": {
-        "RowCount": "sketches, which are read, tell it",
-        **dict.fromkeys(("LabelShare", "GradientTotals"), "`ring-segments` notes positives of it"),
+        "RowCount": "follows from the sketches, which attacks use",
+        **dict.fromkeys(
+            ("LabelShare", "GradientTotals"), "`ring-segments` uses it for a diagnostic only"
+        ),
     },
     "horizontal-regression": {
         **dict.fromkeys(("CommonScales", "AverageWeights"), FEW_ROWS),
@@ -77,8 +81,8 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
     "GlobalHistogram": HELD_OUT,
     "Histogram": HELD_OUT,
     "BoostedModel": HELD_OUT,
-    "ValidationLoss": "a sum over rows held out, by a secure sum",
-    "StopBoosting": "how many trees there are; the model tells it",
+    "ValidationLoss": "a secure sum over the validation rows",
+    "StopBoosting": "reveals only the number of trees, which the model contains",
 }
 SMALL = {"trees": 5, "max_depth": 4}
 NETWORK = {"rounds": 2, "batch": 4, "units": 8}

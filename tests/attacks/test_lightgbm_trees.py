@@ -11,7 +11,7 @@ from fedtrees.core.claims import LeafCounts
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

@@ -8,7 +8,7 @@ from fedtrees.attacks.lightgbm.column_values import ColumnFacts, likely_column
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.metrics.column_values import ColumnValuesMetric, VictimsColumns
-from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

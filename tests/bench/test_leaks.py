@@ -35,7 +35,7 @@ from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import Histogram, HistogramRequest
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
-from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
+from fedtrees.protocols.horizontal.histogram_parties import DecidingServer, HistogramClient
 
 class Client(HistogramClient):
     def __init__(self, name, data, *more):

@@ -109,8 +109,8 @@ def test_few_sums_show_nothing():
 
 def test_dp_sgd_says_that_its_rate_and_steps_tell_how_many_rows_there_are():
     made = dp_sgd.DPSGD(epsilon=2.0)
-    assert made.claim() == ApproximateDP(2.0, 1e-5, unprotected="rows")
-    assert made.spent(Transcript()).unprotected == "rows"
+    assert made.claim() == ApproximateDP(2.0, 1e-5, unprotected=("rows",))
+    assert made.spent(Transcript()).unprotected == ("rows",)
 
 
 @pytest.mark.parametrize("protocol", ["fedsgd-mlp[rounds=20]", "fedavg-mlp[rounds=5]"])

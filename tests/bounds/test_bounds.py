@@ -33,8 +33,8 @@ from fedtrees.core.specs import Spec, parse_one
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.messages.horizontal import Histogram, HistogramRequest
 from fedtrees.protocols.horizontal.dp_gbdt import DPGBDT
+from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
-from fedtrees.protocols.horizontal.histograms import HistogramClient
 
 FEW = TinyTables(columns=1, rows=(1, 1))
 

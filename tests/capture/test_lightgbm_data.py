@@ -19,12 +19,12 @@ from fedtrees.core.specs import parse_composed
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.horizontal.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.collectives import scattering
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.lightgbm import from_lightgbm_text
 from fedtrees.trees.lightgbm.bins import find_bins
-from fedtrees.trees.lightgbm.halving import scattering
 
 #: What the captures were recorded with.
 RECORDED = LightGBMData(trees=2, num_leaves=3, min_data_in_leaf=2, min_data_in_bin=1)

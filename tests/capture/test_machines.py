@@ -12,8 +12,8 @@ from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import HistogramSegment, WireBytes
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, RootSums
+from fedtrees.protocols.peers.collectives import gathering, scattering
 from fedtrees.trees.lightgbm.bins import values_between
-from fedtrees.trees.lightgbm.halving import gathering, scattering
 
 RUNS = ["machines2", "machines3"]
 

@@ -13,7 +13,7 @@ from fedtrees.capture.readings import machine_readings, readings
 from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import schema_of, worked_out
 from fedtrees.core.errors import FedtreesError
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
 
 RING = XGBoostRing(trees=2, max_depth=2)
 NAMES = ("ring2", "ring3", "server3", "columns3", "machines3", "nvflare3", "secure3", "trees3")

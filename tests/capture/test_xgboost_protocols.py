@@ -35,9 +35,9 @@ from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts,
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.cut_points import public_cuts
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
-from fedtrees.protocols.horizontal.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_ring import XGBoostRing
+from fedtrees.protocols.peers.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.training import train
-from fedtrees.protocols.vertical.xgboost_vertical import XGBoostVertical
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
 

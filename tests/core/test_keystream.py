@@ -5,8 +5,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from fedtrees.core.keystream import Keystream
-from fedtrees.core.streams import Streams
+from fedtrees.core.streams import Keystream, Streams
 
 KEY = bytes(range(32))
 

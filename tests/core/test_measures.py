@@ -39,7 +39,7 @@ OTHER = {
     },
     "bytes_up": {"cost.py", "submissions.py", "train.py"},
     "bytes_down": {"cost.py", "submissions.py", "train.py"},
-    "note": {"page.py", "page_tables.py", "table.py"},
+    "note": {"page.py", "page_tables.py", "tables.py"},
     "applies": {"explain.py"},
     "entries": {"explain.py"},
     "queries": {"adversaries.py"},

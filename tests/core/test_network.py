@@ -159,3 +159,26 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
         path.write_bytes(blob[:cut])
         with pytest.raises(DataError, match="not a readable transcript"):
             Transcript.load(path)
+
+
+def test_old_names_of_requests_work_with_a_warning():
+    net, server = network()
+    with acting(server):
+        with pytest.warns(DeprecationWarning, match=r"Network\.request"):
+            replies = net.ask("client", LabelSumsRequest(), why="to count")
+        with pytest.warns(DeprecationWarning, match=r"Network\.send"):
+            net.tell("client", BaseScore(np.zeros(1, np.float32)), why="to start")
+    assert [r.sums.tolist() for r in replies] == [[1, 2], [10, 20]]
+
+
+class WrongReply(Counter):
+    @handles(LabelSumsRequest)
+    def count(self, message):
+        return BaseScore(np.zeros(1, np.float32))
+
+
+def test_a_reply_of_another_type_than_the_request_declares_is_refused():
+    parties = Server("server"), WrongReply("client-0", [1, 2])
+    net = network_of(parties, Schema((Feature("a"),), "y"))
+    with acting(parties[0]), pytest.raises(ProtocolError, match="the request declares LabelSums"):
+        net.request("client", LabelSumsRequest(), why="to count")

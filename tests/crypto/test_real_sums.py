@@ -341,13 +341,13 @@ def test_floats_without_a_place_are_refused():
 
 def test_who_undoes_it_is_told_and_gets_no_view():
     done, held = run("boosted", "paillier[bits=1024,mode=ideal]")
-    with pytest.raises(Unfit, match=r"client-0 the key.*'masking'"):
+    with pytest.raises(Unfit, match=r"client-0 has the key.*'masking'"):
         view_of(done, ("server", "client-0"), held)
     assert view_of(done, ("server", "client-1", "client-2"), held).seen
     five = {"server": "server", **{f"client-{i}": "client" for i in range(5)}}
     masks = register.make("defense", Spec("masking", {"threshold": 3}))
     assert masks.broken_by(("server", "client-1", "client-2"), five) is None
-    assert "3 open it" in str(
+    assert "3 shares are sufficient" in str(
         masks.broken_by(("server", *[f"client-{i}" for i in (1, 2, 4)]), five)
     )
     assert masks.broken_by(tuple(five)[1:4], five) is None  # without the server nobody has them
@@ -404,9 +404,9 @@ def test_one_client_has_nobody_to_hide_among():
 def test_the_claim_names_what_it_does_not_cover():
     done, _ = run("boosted", "paillier[bits=1024]")
     (claim,), (spent,) = done.defense.claims(), done.defense.spent(done.transcript)
-    uncovered = "cut-summaries+sums-to-clients+sums-to-key-holder"
-    assert claim == Computational(80, "paillier+djn", uncovered)
-    assert spent == replace(claim, uncovered="cut-summaries+sums-to-key-holder")
+    uncovered = ("cut-summaries", "sums-to-clients", "sums-to-key-holder")
+    assert claim == Computational(80, ("paillier", "djn"), uncovered)
+    assert spent == replace(claim, uncovered=("cut-summaries", "sums-to-key-holder"))
     assert parse(join([claim])) == (claim,)
     public, _ = run("nvflare-hist[trees=1,max_bin=6]", "public-cuts+masking[mode=ideal]")
     assert public.defense.spent(public.transcript)[1] == Computational(
@@ -523,7 +523,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         assert not any(word in text for word in words)
     assert any(isinstance(d.message, MaskSurvivors) for t in kept for d in t)
     contexts = (tmp_path / "run" / "contexts.csv").read_text()
-    assert "client-0 the key" in contexts  # a threat that undoes it is a skip with the reason
+    assert "client-0 has the key" in contexts  # a threat that undoes it is a skip with the reason
     assert "ciphertexts_of,Histogram" in (tmp_path / "run" / "rows.csv").read_text()
     for thing in (*drawn, *secrets):
         with pytest.raises(CryptoError):

@@ -1,11 +1,14 @@
 """Sums only, coarse sums, no small bins."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from federations import sample_federation
 from present import here
 
 from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense, Requirements
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.messages import has_sealed_field
@@ -215,3 +218,23 @@ def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals,
     assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
     done.transcript.save(tmp_path / "run.npz")
     assert Transcript.load(tmp_path / "run.npz").inside == {}  # in no file
+
+
+@pytest.mark.parametrize("clip", [0.3, 0.1, 1 / 3])
+def test_no_clipped_gradient_exceeds_a_bound_that_is_no_multiple_of_the_unit(clip):
+    largest = []
+
+    class Clipping(Defense):
+        example_stages = frozenset({"gradients"})
+        requirements = Requirements(gradient_clip=clip)
+
+        def transform_examples(self, stage, values, ctx):
+            if stage.kind == "gradients":
+                largest.append(np.abs(values).max(axis=(0, 1)).tolist())
+            return values
+
+    run(Clipping(), trees=1)
+    gradient, hessian = np.max(largest, axis=0).tolist()
+    # The largest gradient reaches the bound, rounded down to whole units.
+    assert gradient == int(Fraction(clip) * 2**30)
+    assert hessian <= min(2 * Fraction(clip), Fraction(1, 4)) * 2**30

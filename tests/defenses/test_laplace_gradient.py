@@ -135,9 +135,9 @@ def test_what_is_claimed_and_what_is_spent(trees):
     assert str(defense.claim()) == "pure-dp[epsilon=8]"
     spent = defense.spent(run(defense, trees=trees, cuts="public").transcript)
     # a row pays for the leaves' half of the budget, and its bins cross exactly
-    assert spent == PureDP(math.inf, histograms=pytest.approx(4.0), unprotected="counts")
+    assert spent == PureDP(math.inf, histograms=pytest.approx(4.0), unprotected=("counts",))
     spent = defense.spent(run(defense, trees=trees, base_score=None).transcript)
-    assert spent.unprotected == "counts+cuts+base-score"
+    assert spent.unprotected == ("counts", "cuts", "base-score")
 
 
 def test_of_several_classes_every_tree_has_its_share():
@@ -168,7 +168,7 @@ def test_what_counts_on_bounded_hessians_does_not_go_with_it(other):
     known = {"laplace-hist": {"epsilon": 4.0}}
     parts = (noisy(epsilon=8), make(other, **known.get(other, {})))
     for pair in (parts, parts[::-1]):
-        with pytest.raises(UsageError, match=f"'laplace-gradient' makes .* {other!r} counts on"):
+        with pytest.raises(UsageError, match=f"'laplace-gradient' sets .* {other!r} relies on"):
             Composition(pair)
 
 

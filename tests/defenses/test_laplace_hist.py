@@ -59,7 +59,7 @@ def test_exact_cut_points_and_base_score_cost_infinity():
     defense = laplace(epsilon=4)
     spent = defense.spent(run(defense).transcript)
     assert spent.epsilon == math.inf
-    assert spent.unprotected == "cuts+base-score"
+    assert spent.unprotected == ("cuts", "base-score")
     assert spent.histograms == pytest.approx((9 * 5 + 3) * 1.25 / 0.5)
     assert "epsilon=inf" in str(spent)
 

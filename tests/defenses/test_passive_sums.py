@@ -75,7 +75,7 @@ def test_noise_has_the_scale_that_is_stated_and_no_run_has_an_epsilon():
     passive = max(len(c) for n, c in run.columns.items() if n != "active")
     # of every tree and level a row moves from one bin of a column to another: 2 (1 + 1/4) / 2
     assert spent.epsilon == math.inf
-    assert spent.unprotected == "routes"
+    assert spent.unprotected == ("routes",)
     assert spent.histograms == pytest.approx(4 * 3 * passive * 1.25)
 
 

@@ -174,9 +174,10 @@ def test_an_order_that_is_refused_would_have_contradicted_its_claim(monkeypatch,
 
 @pytest.mark.parametrize("masks", here("defense", ["masking"]))
 def test_a_missing_share_would_have_contradicted_its_claim(masks, monkeypatch):
-    where = f"fedtrees.defenses.{masks}"
+    where = "fedtrees.crypto.masking"
     monkeypatch.setattr(f"{where}._check_noise", lambda *_: None)
-    monkeypatch.setattr(f"{where}._misses", lambda dropout, name, *_: name == "client-2")
+    loses = f"{where}.MaskedAggregation.loses"
+    monkeypatch.setattr(loses, lambda self, name, *_: name == "client-2")
     grid = "dp-grid-cuts[epsilon=1,cells=4,rounds=1,colluders=0]"  # without a spare share of noise
     text = f"{masks}[mode=ideal,threshold=2,exposing=true]+{grid}"
     # A server that does not check the number of shares is refused by the clients.

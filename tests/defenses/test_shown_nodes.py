@@ -14,7 +14,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.defenses.nodes import IDLMID, ReducedLeakage
 from fedtrees.experiments.epsilon_audit import largest_node
 from fedtrees.messages.vertical import NodeRows, RowsToRoute, visible_leaves, visible_nodes
-from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.accounting import node_information
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 

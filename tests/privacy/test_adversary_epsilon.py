@@ -12,8 +12,8 @@ from fedtrees.core.guarantee import ApproximateDP, PureDP
 from fedtrees.core.transcript import BudgetEvent
 from fedtrees.privacy.accounting import compose_releases, epsilon_by_adversary, with_adversaries
 from fedtrees.privacy.gaussian_dp import least_epsilon, mu_of
+from fedtrees.privacy.mechanisms import count_losses, log_probabilities, pure_loss
 from fedtrees.privacy.noise import Gaussian, Laplace
-from fedtrees.privacy.polya import count_losses, log_probabilities, pure_loss
 
 DELTA = 1e-5
 

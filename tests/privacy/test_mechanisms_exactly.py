@@ -12,11 +12,11 @@ from fedtrees.privacy.mechanisms import (
     discrete_gaussian,
     discrete_laplace,
     discrete_laplace_share,
+    log_probabilities,
     noise_log_pmf,
     permute_and_flip,
     truncated_laplace,
 )
-from fedtrees.privacy.polya import log_probabilities
 
 VALUES = np.arange(-400, 401)
 SAMPLERS = {"geometric": discrete_laplace, "published": truncated_laplace}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.cheating.nodes import rows_alike, unmoved_trees
+from fedtrees.attacks.malicious.nodes import rows_alike, unmoved_trees
 from fedtrees.cli.registry import fill_template
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.samples import sample_local_data, sample_table
@@ -37,7 +37,7 @@ from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.compatibility import Data, before, fits
 from fedtrees.protocols.cut_points import check_sketches
-from fedtrees.protocols.horizontal.followed_trees import check_splits
+from fedtrees.protocols.horizontal.histogram_parties import check_splits
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_limits import TreeLimits

@@ -18,8 +18,7 @@ from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest
 from fedtrees.messages.models import as_message
-from fedtrees.privacy.mechanisms import noise_log_pmf
-from fedtrees.privacy.polya import log_probabilities
+from fedtrees.privacy.mechanisms import log_probabilities, noise_log_pmf
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -115,8 +114,8 @@ def test_what_is_claimed_and_what_is_spent(inside, spent):
     claim, found = training.claims[0], training.spent[0]
     assert claim.epsilon == 2
     assert found.epsilon == pytest.approx(spent)
-    assert (found.unit, found.unprotected) == ("record", "rows")
-    assert found.trusted == ("clients" if "distributed" in inside else "server")
+    assert (found.unit, found.unprotected) == ("record", ("rows",))
+    assert found.trusted == ("clients" if "distributed" in inside else "server",)
     assert type(parse(join(training.spent))[0]) is PureDP
 
 
@@ -124,7 +123,7 @@ def test_exact_counts_and_noised_rows_claim_what_they_are():
     assert join(grown("epsilon=inf")[0].spent) == "none"
     training, _ = grown("rows=noised")
     assert training.model.rows == 0
-    assert training.spent[0].unprotected == ""
+    assert training.spent[0].unprotected == ()
 
 
 def told(view, kind):

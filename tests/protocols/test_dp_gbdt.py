@@ -186,14 +186,14 @@ def test_what_is_claimed_is_spent(epsilon, delta, noise):
     assert (claim.epsilon, claim.delta) == (epsilon, delta)
     assert spent.epsilon == pytest.approx(epsilon, rel=1e-6)
     assert spent.epsilon <= epsilon
-    assert (spent.delta, spent.unprotected) == (delta, "rows")
-    assert spent.trusted == ("clients" if noise == "distributed" else "server")
+    assert (spent.delta, spent.unprotected) == (delta, ("rows",))
+    assert spent.trusted == ("clients" if noise == "distributed" else "server",)
     assert type(parse(join(training.spent))[0]) is ApproximateDP
 
 
 def test_cut_points_are_public_or_paid_for():
     alone = grown()[0].spent[0].epsilon
-    for defense, who in (("grid", "clients+server"), ("quantile", "server")):
+    for defense, who in (("grid", ("clients", "server")), ("quantile", ("server",))):
         run = grown(defense=f"dp-{defense}-cuts[epsilon=1]+secure-sum")[0]
         claim, spent = run.claims[0], run.spent[0]
         assert alone < spent.epsilon <= claim.epsilon < alone + 1  # and it is claimed beforehand
@@ -202,7 +202,7 @@ def test_cut_points_are_public_or_paid_for():
         assert claim.trusted == spent.trusted == who
     exact = grown(defense="grid-cuts")[0]
     for told in (exact.claims[0], exact.spent[0]):
-        assert (told.epsilon, told.unprotected) == (math.inf, "rows+cuts")
+        assert (told.epsilon, told.unprotected) == (math.inf, ("rows", "cuts"))
     public = grown(defense="public-cuts")[0]
     assert public.spent[0].epsilon == alone
     assert public.claims[0] == protocol().claim()

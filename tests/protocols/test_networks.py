@@ -140,7 +140,7 @@ def test_dp_sgd_spends_what_it_claims():
         run(defense="dp-sgd[epsilon=2]", statistics="public"),
     )
     assert exact.spent[1].epsilon == np.inf
-    assert exact.spent[1].unprotected == "columns+rows"
+    assert exact.spent[1].unprotected == ("columns", "rows")
     assert exact.spent[1].updates == pytest.approx(2, rel=0.02)
     assert covered.spent[1].epsilon == pytest.approx(2, rel=0.02)
     # and says that the number of rows is public: rate, steps and noise depend on it
@@ -148,7 +148,7 @@ def test_dp_sgd_spends_what_it_claims():
     rows = {d.sender: int(d.message.rows[0]) for d in sent(told)}
     assert rows == {name: len(held) for name, held in HELD.items()}
     for one in (covered, told):
-        assert one.claims[1].unprotected == one.spent[1].unprotected == "rows"
+        assert one.claims[1].unprotected == one.spent[1].unprotected == ("rows",)
     assert "unprotected=rows" in join(told.claims)
     # every row by itself: batches of another size, and the harness knows which
     training_rows = covered.protocol.training_rows
@@ -165,7 +165,7 @@ def test_of_declared_rows_nothing_that_crosses_follows_from_how_many_there_are()
     for more in (0, 1):
         held = over_clients([t.take(np.arange(len(t) - more)) for t in CLIENTS])
         one = run("fedavg-mlp", defense, held, statistics="public")
-        assert one.claims[1].unprotected == one.spent[1].unprotected == ""
+        assert one.claims[1].unprotected == one.spent[1].unprotected == ()
         assert one.spent[1].epsilon == pytest.approx(2, rel=0.02)
         noise = {(e.scale, e.rate, e.count) for e in one.transcript.events}
         told.append((noise, len(one.transcript.events), [d.message.rows[0] for d in sent(one)]))

@@ -87,7 +87,7 @@ def test_noise_of_a_seed_is_read_by_trying_seeds_and_so_bounds_nothing():
     assert np.array_equal(counts_by_trying_seeds(run)[1], exact)
     assert run.spent[0].epsilon == pytest.approx(0.1)
     relied_on = run.to_rely_on().spent[0]
-    assert relied_on == PureDP(np.inf, unprotected="rows+noise", trusted="server")
+    assert relied_on == PureDP(np.inf, unprotected=("rows", "noise"), trusted=("server",))
     assert released(noise_from="system").to_rely_on().spent[0].epsilon == pytest.approx(0.1)
 
 
@@ -104,7 +104,7 @@ def test_shares_of_noise_are_from_the_system_too():
 
 def test_what_rests_on_noise_loses_its_bound_and_nothing_else_does():
     assert without_noise(ApproximateDP(1.0, 1e-5)) == ApproximateDP(
-        np.inf, 1e-5, unprotected="noise"
+        np.inf, 1e-5, unprotected=("noise",)
     )
     assert without_noise(LabelDP(1.0)) == LabelDP(np.inf)
     assert without_noise(Structural()) == Structural()

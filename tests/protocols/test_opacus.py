@@ -31,8 +31,7 @@ from fedtrees.neural.opacus_engine import noisy_sum, per_sample_gradients, poiss
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial
 from fedtrees.neural.tree_outputs import RatesNetwork
-from fedtrees.privacy.gaussian_dp import multiplier, sampled_epsilon
-from fedtrees.privacy.opacus_accountants import opacus_epsilons
+from fedtrees.privacy.gaussian_dp import multiplier, opacus_epsilons, sampled_epsilon
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr, opacus_gradients
@@ -282,7 +281,7 @@ def test_every_step_of_a_client_is_computed_by_opacus(name, monkeypatch):
 def test_a_declared_number_of_rows_sets_the_rate_of_opacus():
     trained = run("opacus", "fedavg-mlp", more=",declared_rows=40", statistics="public")
     assert {e.rate for e in trained.transcript.events} == {0.1}
-    assert trained.spent[1].unprotected == ""
+    assert trained.spent[1].unprotected == ()
     n = 20_000
     rows = trained.protocol.batches(n, Streams(0), 0, trained.defense)[0]
     assert abs(len(rows) / n - 0.1) < 0.02

@@ -28,7 +28,7 @@ from fedtrees.messages.vertical import (
     visible_leaves,
     visible_nodes,
 )
-from fedtrees.privacy.node_information import node_information
+from fedtrees.privacy.accounting import node_information
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.local_bins import candidate_cuts
 from fedtrees.protocols.vertical.secureboost import SecureBoost

@@ -82,11 +82,11 @@ def test_noise_is_as_wide_as_the_claim_asks_for_and_spent_is_what_was_claimed():
     )
     assert public.spent[1].epsilon == pytest.approx(1, rel=1e-3)
     assert public.spent[1].epsilon <= 1
-    assert public.spent[1].unprotected == public.claims[1].unprotected == "rows"
-    assert public.spent[1].trusted == "arbiter"
+    assert public.spent[1].unprotected == public.claims[1].unprotected == ("rows",)
+    assert public.spent[1].trusted == ("arbiter",)
     assert all(d.message.declared for d in public.transcript if type(d.message) is ColumnScales)
     assert own.spent[1].epsilon == np.inf
-    assert own.spent[1].unprotected == "columns+rows"
+    assert own.spent[1].unprotected == ("columns", "rows")
     assert own.spent[1].updates == pytest.approx(1, rel=1e-3)
     scale, _, places = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
         schema, public.protocol.parameters

@@ -105,11 +105,11 @@ class OpacusTraining(Protocol):
         return Publisher("server") if local_data is None else Owner(name, local_data, self)
 
     def claim(self):
-        return ApproximateDP(self.epsilon, self.delta, unprotected="rows")
+        return ApproximateDP(self.epsilon, self.delta, unprotected=("rows",))
 
     def spent(self, transcript):
         models = [d.message for d in transcript if isinstance(d.message, LinearModel)]
-        return ApproximateDP(float(models[0].epsilon), self.delta, unprotected="rows")
+        return ApproximateDP(float(models[0].epsilon), self.delta, unprotected=("rows",))
 
 
 @register_canaries(OpacusTraining)

@@ -7,7 +7,7 @@ fedtrees explain fedtree-hist --plugin repeating.py --threat server:repeating
 import numpy as np
 
 from fedtrees import Behaviour, register
-from fedtrees.protocols.horizontal.histograms import HistogramServer
+from fedtrees.protocols.horizontal.histogram_parties import HistogramServer
 
 
 @register.behaviour("repeating")

@@ -4,10 +4,11 @@ fedtrees check rounded_statistics.py
 fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,4]"
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fedtrees import Defense, Structural, register
+from fedtrees import ChannelDefense, Structural, register
 from fedtrees.core.deterministic_channels import Rounding
+from fedtrees.core.parameters import positive
 from fedtrees.messages.horizontal import LeafValues, NodeSplits
 from fedtrees.messages.models import BoostedModel
 
@@ -16,26 +17,18 @@ ROUNDED = {NodeSplits: ("g", "h", "gain"), LeafValues: ("g", "h")}
 
 @register.defense("rounded-statistics")
 @dataclass(frozen=True)
-class RoundedStatistics(Defense):
+class RoundedStatistics(ChannelDefense):
     """Round the statistics of splits and leaves to multiples of `step`."""
 
-    step: float = 1.0
+    step: float = positive(1.0)
 
     roles = frozenset({"server"})
     handled_types = tuple(ROUNDED)
     permitted_types = {BoostedModel: "made of the statistics as they were sent"}
     applies_to = (LeafValues,)
 
-    def __post_init__(self):
-        Rounding(self.step)  # raises an error if the step is not valid
-
     def claim(self):
         return Structural()
 
     def channels(self, schema, parameters):
         return {(kind, f): Rounding(self.step) for kind, names in ROUNDED.items() for f in names}
-
-    def transform_message(self, message, ctx):
-        values = {f: getattr(message, f) for f in ROUNDED[type(message)]}
-        law = Rounding(self.step)
-        return replace(message, **{f: v if v is None else law.send(v) for f, v in values.items()})

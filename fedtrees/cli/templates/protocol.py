@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from fedtrees import handles, register
 from fedtrees.messages.horizontal import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
-from fedtrees.protocols.horizontal.histograms import HistogramClient
 
 
 class RotatingClient(HistogramClient):

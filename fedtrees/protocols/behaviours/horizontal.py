@@ -30,7 +30,7 @@ from fedtrees.messages.horizontal import (
     NodeSplits,
 )
 from fedtrees.protocols.cut_points import BinningClient
-from fedtrees.protocols.horizontal.histograms import DecidingServer, HistogramClient
+from fedtrees.protocols.horizontal.histogram_parties import DecidingServer, HistogramClient
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT

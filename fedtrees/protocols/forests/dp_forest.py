@@ -293,12 +293,12 @@ class DPForest(Protocol):
         return with_adversaries(self._guarantee(compose_releases(events)), events)
 
     def _guarantee(self, epsilon: float) -> PureDP:
-        unprotected = "rows" if self.rows == "known" else ""
+        unprotected = ("rows",) if self.rows == "known" else ()
         central = self.noise == "central"
         return PureDP(
             epsilon,
             unprotected=unprotected,
-            trusted="server" if central else "clients",
+            trusted=("server" if central else "clients",),
             colluders=0 if central else self.colluders,
         )
 

@@ -61,7 +61,7 @@ from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
 from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed_trees import GrowingClient
+from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import Bits, from_fixed, node_sums, saturated, to_fixed
@@ -603,7 +603,7 @@ class DPGBDT(Protocol):
         """Return the (epsilon, delta) guarantee of the released model. None for exact sums."""
         if not self.noisy:
             return NoGuarantee()
-        return self._guarantee(float(self.epsilon), "", [self._leaf_event()])
+        return self._guarantee(float(self.epsilon), (), [self._leaf_event()])
 
     def claim_with(self, defense: Composition) -> Guarantee:
         """Compose the claim with the cost of cut points.
@@ -615,13 +615,13 @@ class DPGBDT(Protocol):
             return self.claim()
         claims = [c for c in defense.claims() if isinstance(c, PureDP) and c.unit == "cuts"]
         if not claims:
-            return self._guarantee(math.inf, "cuts")
+            return self._guarantee(math.inf, ("cuts",))
         events = [self._leaf_event()]
         for cuts in claims:
             release = ("", "exponential", cuts.epsilon, 1.0, "cuts")
-            events.append(BudgetEvent(*release, trusted=cuts.trusted))
-        colluders = [c.colluders for c in claims if "clients" in c.trusted.split("+")]
-        return self._guarantee(compose_releases(events, self.delta), "", events, colluders)
+            events.append(BudgetEvent(*release, trusted="+".join(cuts.trusted)))
+        colluders = [c.colluders for c in claims if "clients" in c.trusted]
+        return self._guarantee(compose_releases(events, self.delta), (), events, colluders)
 
     def spent(self, transcript: Transcript) -> Guarantee:
         """Compose the recorded privacy losses, including those of noisy cut points."""
@@ -629,12 +629,12 @@ class DPGBDT(Protocol):
             return NoGuarantee()
         # Summaries without noise make the cut points depend on rows without any bound.
         if exact_summaries(transcript):
-            return self._guarantee(math.inf, "cuts")
+            return self._guarantee(math.inf, ("cuts",))
         leaves = [e for e in transcript.events if e.what == LeafSums.__name__]
         cuts = [e for e in transcript.events if e.what in {t.__name__ for t in SUMMARIES}]
         # Leaf sums cover the rows of all clients, a summary only the rows of one client.
         events = for_each_party(leaves, cuts)
-        return self._guarantee(compose_releases(events, self.delta), "", events)
+        return self._guarantee(compose_releases(events, self.delta), (), events)
 
     def _leaf_event(self) -> BudgetEvent:
         """Return all releases of leaf sums as one event, for an unknown number of clients."""
@@ -645,18 +645,17 @@ class DPGBDT(Protocol):
     def _guarantee(
         self,
         epsilon: float,
-        unprotected: str,
+        unprotected: tuple[str, ...],
         events: Sequence[BudgetEvent] = (),
         colluders: Sequence[int] = (),
     ) -> ApproximateDP:
         """Return a guarantee. The number of rows is public in every run (`View.n_rows`)."""
-        names = "+".join(filter(None, ("rows", unprotected)))
         trusted = trusted_with(events, "server" if self.noise == "central" else "clients")
         shared = [self.colluders] if self.noise == "distributed" else []
         bare = ApproximateDP(
             epsilon,
             self.delta,
-            unprotected=names,
+            unprotected=("rows", *unprotected),
             trusted=trusted,
             colluders=min([*shared, *colluders], default=0),
         )

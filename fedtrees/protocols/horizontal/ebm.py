@@ -362,7 +362,7 @@ class DPEBM(EBMMerge):
         return self._guarantee(compose_releases(transcript.events, self.delta))
 
     def _guarantee(self, epsilon: float) -> ApproximateDP:
-        return ApproximateDP(epsilon, self.delta, unprotected="rows")
+        return ApproximateDP(epsilon, self.delta, unprotected=("rows",))
 
     def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""

@@ -37,7 +37,7 @@ from fedtrees.messages.horizontal import (
     NodeSplits,
     ValidationLoss,
 )
-from fedtrees.protocols.horizontal.histograms import (
+from fedtrees.protocols.horizontal.histogram_parties import (
     DecidingServer,
     HistogramClient,
     HistogramServer,

@@ -69,7 +69,7 @@ from fedtrees.messages.regression import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, VerticallyPartitioned
 
 ARBITER = "arbiter"
 # Numbers in `OwnDesign.columns` that are no columns of the schema.
@@ -79,7 +79,7 @@ INTERCEPT = -1
 
 @register.protocol("vertical-regression")
 @dataclass(frozen=True, kw_only=True)
-class VerticalRegression(RegressionParams, VerticallyHeld):
+class VerticalRegression(RegressionParams, VerticallyPartitioned):
     """Vertical linear or logistic regression with an arbiter (Yang et al. 2019; FATE).
 
     In every round the passive parties send the encrypted contributions of their columns to the
@@ -120,12 +120,12 @@ class VerticalRegression(RegressionParams, VerticallyHeld):
 
     released: ClassVar[bool] = False
     info = replace(
-        VerticallyHeld.info,
+        VerticallyPartitioned.info,
         adversaries=(ACTIVE,),
         # at most as many rows as columns of a party
         example_dataset="breast-cancer[rows=20]",
         role_labels={
-            **VerticallyHeld.info.role_labels,
+            **VerticallyPartitioned.info.role_labels,
             ARBITER: ("the arbiter", "arbiters"),
         },
         message_types=(

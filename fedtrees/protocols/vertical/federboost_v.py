@@ -27,12 +27,11 @@ from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.settings import BoostingProtocol
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
 from fedtrees.protocols.vertical.protocol import VerticalModel
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
 from fedtrees.trees.binning import Bins, Cuts
 from fedtrees.trees.boosted.boosting import grow_forest
 
@@ -44,7 +43,7 @@ class BucketHolder(SplitHolder):
         self,
         name: str,
         local_data: LocalData,
-        bins: GlobalBins,
+        bins: LocalBins,
         protocol: FederBoostV,
         schema: Schema,
     ) -> None:
@@ -157,7 +156,7 @@ class BoostingAlone(Active):
 
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
-class FederBoostV(VerticallyHeld, BoostingProtocol):
+class FederBoostV(VerticallyPartitioned, BoostingProtocol):
     """FederBoost (Tian et al. 2020), vertical: bins are sent once, in plain text or randomised.
 
     Passive parties send the bin of every row in each of their columns. The active party boosts
@@ -183,7 +182,7 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
 
     released: ClassVar[bool] = False
     info = replace(
-        VerticallyHeld.info,
+        VerticallyPartitioned.info,
         adversaries=(ACTIVE, PASSIVE),
         message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
         noised_types=(RowBuckets,),
@@ -257,11 +256,11 @@ class FederBoostV(VerticallyHeld, BoostingProtocol):
     ) -> BoostingAlone | BucketHolder:
         """Create the active party or a passive party."""
         assert local_data is not None
-        bins, params = GlobalBins(local_data, self.max_bin), cast(Any, self)
+        bins, params = LocalBins(local_data, self.max_bin), cast(Any, self)
         if role == ACTIVE:
             return BoostingAlone(name, local_data, bins, None, params, schema)
         return BucketHolder(name, local_data, bins, self, schema)
 
 
 def _given_ends(epsilon: float) -> PureDP:
-    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected="ends-of-bins")
+    return PureDP(math.inf, unit="value", histograms=epsilon, unprotected=("ends-of-bins",))

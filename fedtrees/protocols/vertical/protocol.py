@@ -39,7 +39,7 @@ from fedtrees.messages.vertical import (
     summed_scores,
     visible_nodes,
 )
-from fedtrees.protocols.vertically_held import ACTIVE, VerticallyHeld
+from fedtrees.protocols.settings import ACTIVE, VerticallyPartitioned
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -47,7 +47,7 @@ from fedtrees.trees.partition import RowPartition
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerticalProtocol(VerticallyHeld):
+class VerticalProtocol(VerticallyPartitioned):
     """Base class of vertical tree protocols with encrypted row statistics.
 
     Parameters
@@ -65,7 +65,7 @@ class VerticalProtocol(VerticallyHeld):
 
     released: ClassVar[bool] = False
     info = replace(
-        VerticallyHeld.info,
+        VerticallyPartitioned.info,
         capabilities=frozenset({"allowed_splits", "visible_nodes"}),
         message_types=(
             BinCountsRequest, BinCounts, RootRows, TreeColumns, RowStatistics,

@@ -18,8 +18,7 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import Splits
-from fedtrees.trees.boosted.splitting import best_splits, leaf_values
+from fedtrees.trees.boosted.splitting import Splits, best_splits, leaf_values
 from fedtrees.trees.partition import ROOT, Decisions
 
 

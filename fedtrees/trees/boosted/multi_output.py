@@ -18,15 +18,14 @@ from fedtrees.trees.boosted.grower import TreeBuilder, children_to_build, with_s
 from fedtrees.trees.boosted.histogram import Bits
 from fedtrees.trees.boosted.losses import Objective
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import node_weights
-from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain
+from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain, node_weights
 from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
-from fedtrees.trees.routing import Routed
+from fedtrees.trees.routing import LeafRouting
 
 
 @dataclass(frozen=True, eq=False)
-class MultiOutputForest(Routed):
+class MultiOutputForest(LeafRouting):
     """A boosted ensemble of multi-output trees. Every tree adds to every margin."""
 
     trees: tuple[Tree, ...]  # their `value` has shape (n_nodes, K)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splits import weights_of
+from fedtrees.trees.boosted.splitting import weights_of
 
 # The factor compensates rounding errors, so that a scaled row is strictly below its bound.
 _BELOW = 1 - 2.0**-40

@@ -1,5 +1,7 @@
 """Read a model file into memory, and limit its size and the depth of its trees."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -5,7 +5,9 @@ continues as soon as the awaited message arrives. The protocols `xgboost-ring`, 
 `xgboost-vertical` use it.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -23,17 +25,7 @@ Said = TypeVar("Said", bound=Message)
 Script = Generator[Any, Any, Any]
 
 
-def hears(kind: type[Message]) -> Callable[[Any, Message], None]:
-    """Return a method of a `Lockstep` party that stores received messages of one type."""
-
-    def heard(self: Any, message: Message) -> None:
-        self.receive(message)
-
-    rule = "any: what a party sends, and how often, follows from its own script"
-    return handles(kind, **dict.fromkeys(names_of_type(kind), rule))(heard)
-
-
-class Lockstep(Party):
+class Peer(Party):
     """One of several equal parties, each of which follows its script.
 
     Subclasses write the script, `run_training`. It yields the keys of the messages that it waits
@@ -41,6 +33,8 @@ class Lockstep(Party):
 
     Attributes
     ----------
+    receives : tuple of Message types
+        Types of the messages that the parties send to one another.
     audience : tuple of str
         Roles of all parties.
     names : list of str
@@ -51,13 +45,26 @@ class Lockstep(Party):
         Final model. None before the script ends.
     """
 
+    receives: ClassVar[tuple[type[Message], ...]] = ()
     audience: ClassVar[tuple[str, ...]] = ("client",)
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        # Every received message is stored for the script, so that no type needs its own handler.
+        rule = "any: what a party sends, and how often, follows from its own script"
+        for kind in vars(cls).get("receives", ()):
+
+            def store(self: Peer, message: Message) -> None:
+                self.receive(message)
+
+            rules = dict.fromkeys(names_of_type(kind), rule)
+            setattr(cls, f"receive_{kind.__name__}", handles(kind, **rules)(store))
+        super().__init_subclass__(**arguments)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.inbox: dict[Any, Message] = {}
         self.script = self.run_training()
-        self.waits: Any = ""
+        self.awaited: Any = ""
         self.running = self.begun = False
         self.model: Any = None
 
@@ -78,7 +85,7 @@ class Lockstep(Party):
         """
         raise TypeError(f"{type(self).__name__} must define key(message, rank)")
 
-    def sit(self) -> None:
+    def assign_ranks(self) -> None:
         """Determine the ranks of all parties."""
         self.names: list[str] = [n for role in self.audience for n in self.net.members(role)]
         self.rank, self.world = self.names.index(self.name), len(self.names)
@@ -86,24 +93,24 @@ class Lockstep(Party):
     def receive(self, message: Message) -> None:
         """Store a message, and continue the script if it waits for this message."""
         self.inbox[self.key(message)] = message
-        self.go_on()
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Run the script until it needs a message that has not arrived."""
         # A message that arrives while the script sends is only stored. The running loop finds it.
         if self.running:
             return
         self.running = True
-        while self.waits is not None and (not self.begun or self.waits in self.inbox):
-            received = self.inbox.pop(self.waits) if self.begun else None
+        while self.awaited is not None and (not self.begun or self.awaited in self.inbox):
+            received = self.inbox.pop(self.awaited) if self.begun else None
             self.begun = True
             try:
-                self.waits = self.script.send(cast(Message, received))
+                self.awaited = self.script.send(cast(Message, received))
             except StopIteration:
-                self.waits = None
+                self.awaited = None
         self.running = False
 
-    def to_others(self, message: Said, why: str) -> Said:
+    def send_to_others(self, message: Said, why: str) -> Said:
         """Send a message to all other parties, and return it as it was sent after the defenses."""
         sent = message
         for role in self.audience:
@@ -113,24 +120,24 @@ class Lockstep(Party):
 
     def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
         """Send a message to all other parties, and return the messages of all parties by rank."""
-        sent, messages = self.to_others(message, why), []
+        sent, messages = self.send_to_others(message, why), []
         for rank in range(self.world):
             # The party waits for one message of every other party, in the order of ranks.
             messages.append(sent if rank == self.rank else (yield self.key(message, rank)))
         return cast(list[Said], messages)
 
 
-class First(Lockstep, Coordinator):
+class StartingPeer(Peer, Coordinator):
     """The party of rank 0, which starts the run."""
 
     def train(self, net: Network) -> Any:
         """Start the script. All other parties continue when they receive messages."""
-        self.go_on()
+        self.resume()
         assert self.model is not None
         return self.model
 
 
-class RowHolder(Lockstep):
+class HorizontalPeer(Peer):
     """A party with complete rows, as in horizontal protocols."""
 
     role = "client"
@@ -143,7 +150,7 @@ class RowHolder(Lockstep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowPeers(Protocol):
+class HorizontalPeers(Protocol):
     """A horizontal protocol of equal parties without a server. The first party starts.
 
     Attributes
@@ -159,7 +166,7 @@ class RowPeers(Protocol):
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
     party_noun: ClassVar[str]
-    kinds: ClassVar[tuple[type[RowHolder], type[RowHolder]]]
+    kinds: ClassVar[tuple[type[HorizontalPeer], type[HorizontalPeer]]]
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles of all parties, which are clients.
@@ -180,7 +187,7 @@ class RowPeers(Protocol):
         local_data: LocalData | None,
         schema: Schema,
         defense: Composition,
-    ) -> RowHolder:
+    ) -> HorizontalPeer:
         """Create a party. The first one starts the run."""
         assert local_data is not None
         return self.kinds[name != client_names(1)[0]](name, local_data.table, schema, self)

@@ -4,6 +4,8 @@ The functions return which machine sends which data to which machine, so that th
 machine can be derived.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -26,7 +26,7 @@ from fedtrees.messages.captured import (
     RowCount,
 )
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Forest
@@ -48,17 +48,12 @@ from fedtrees.trees.cut_points import (
 from fedtrees.trees.partition import ROOT, RowPartition
 
 
-class Worker(RowHolder):
+class Worker(HorizontalPeer):
     """A worker. All workers grow the same trees."""
 
-    params: XGBoostRing
+    receives = (RowCount, LabelShare, Intercept, RankedSketch, HistogramSegment, GradientTotals)
 
-    hear_rows = hears(RowCount)
-    hear_share = hears(LabelShare)
-    hear_start = hears(Intercept)
-    hear_sketch = hears(RankedSketch)
-    hear_histogram = hears(HistogramSegment)
-    hear_root = hears(GradientTotals)
+    params: XGBoostRing
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its place in the run, and its sender."""
@@ -75,7 +70,7 @@ class Worker(RowHolder):
 
     def run_training(self) -> Script:
         """Agree on the initial prediction and on cut points, and boost."""
-        self.sit()
+        self.assign_ranks()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.agree_start()))
         self.net.record_opened(AgreedStart(start), why="where boosting starts, as it follows")
@@ -102,7 +97,7 @@ class Worker(RowHolder):
         shares = yield from self.exchange(LabelShare(n, share, self.name), why)
         mean = Intercept(float(np.float32(sum(t.share for t in shares))), self.names[0])
         if not self.rank:
-            return self.to_others(mean, "where boosting starts").value
+            return self.send_to_others(mean, "where boosting starts").value
         return (yield self.key(mean, 0)).value
 
     def agree_cuts(self) -> Script:
@@ -194,7 +189,7 @@ class Worker(RowHolder):
             part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
             flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
         # After w - 1 steps each worker has the total of one segment and sends it to all.
-        self.to_others(segment((me + 1) % w, [*range(w)]), "summed histogram")
+        self.send_to_others(segment((me + 1) % w, [*range(w)]), "summed histogram")
         for part in range(w):
             if part != (me + 1) % w:
                 total = yield self.key(segment(part, [*range(w)]))
@@ -202,7 +197,7 @@ class Worker(RowHolder):
         return to_fixed(sums, UNIT_BITS)
 
 
-class FirstWorker(Worker, First):
+class FirstWorker(Worker, StartingPeer):
     """The worker of rank 0."""
 
     role = "client"
@@ -210,7 +205,7 @@ class FirstWorker(Worker, First):
 
 @register.protocol("xgboost-ring")
 @dataclass(frozen=True, kw_only=True)
-class XGBoostRing(RowPeers, PlainBoosting):
+class XGBoostRing(HorizontalPeers, PlainBoosting):
     """XGBoost 3.2 over its collective, as with Dask and Spark: workers send messages to workers.
 
     Sums are passed along a ring (``src/collective/allreduce.cc``), so that the next worker receives
@@ -223,15 +218,12 @@ class XGBoostRing(RowPeers, PlainBoosting):
     """
 
     info = replace(
-        RowPeers.info,
-        message_types=(
-            RowCount, LabelShare, Intercept, AgreedStart, RankedSketch, MergedCuts,
-            HistogramSegment, GradientTotals, MergedHistogram,
-        ),
+        HorizontalPeers.info,
+        message_types=(*Worker.receives, AgreedStart, MergedCuts, MergedHistogram),
         deployments={
             "xgboost": Deployed("xgboost.dask.train, or workers of a RabitTracker", XGBOOST)
         },
-    )  # fmt: skip
+    )
     party_noun: ClassVar[str] = "workers"
     kinds: ClassVar[tuple[type[Worker], type[Worker]]] = (FirstWorker, Worker)
 

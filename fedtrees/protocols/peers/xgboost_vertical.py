@@ -20,9 +20,8 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
-from fedtrees.protocols.lockstep import First, Lockstep, Script, hears
-from fedtrees.protocols.settings import PlainBoosting
-from fedtrees.protocols.vertically_held import ACTIVE, PASSIVE, VerticallyHeld
+from fedtrees.protocols.peers.peer import Peer, Script, StartingPeer
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, PlainBoosting, VerticallyPartitioned
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -33,17 +32,18 @@ from fedtrees.trees.boosted.histogram import (
     node_sums,
     to_fixed,
 )
-from fedtrees.trees.boosted.splits import Splits
-from fedtrees.trees.boosted.splitting import prune
+from fedtrees.trees.boosted.splitting import Splits, prune
 from fedtrees.trees.cut_points import xgboost_cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
 
-class ColumnHolder(Lockstep):
+class ColumnHolder(Peer):
     """A party with columns. All parties grow the same trees.
 
     Columns are numbered as in XGBoost: those of the first party, then those of the next one.
     """
+
+    receives = (TreeColumns, Intercept, RowGradients, BestSplits, PartitionBits)
 
     role = PASSIVE
     audience = (ACTIVE, PASSIVE)
@@ -57,12 +57,6 @@ class ColumnHolder(Lockstep):
         if local_data.y is not None:
             self.objective.check(local_data.y)
 
-    hear_columns = hears(TreeColumns)
-    hear_start = hears(Intercept)
-    hear_gradients = hears(RowGradients)
-    hear_splits = hears(BestSplits)
-    hear_bits = hears(PartitionBits)
-
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its round and level, and its sender."""
         fields: Any = message
@@ -74,7 +68,7 @@ class ColumnHolder(Lockstep):
 
     def run_training(self) -> Script:
         """Agree on the initial prediction, compute local cut points, and boost."""
-        self.sit()
+        self.assign_ranks()
         local_columns = TreeColumns(self.name, self.local_data.columns.astype(np.int32))
         received = yield from self.exchange(local_columns, "how many columns each party has")
         self.columns = np.concatenate([t.columns for t in received])
@@ -128,7 +122,7 @@ class ColumnHolder(Lockstep):
             A message with the same key, by which the other parties wait for it.
         """
         if not self.rank:
-            return self.to_others(state(), "every party sums them over its own bins")
+            return self.send_to_others(state(), "every party sums them over its own bins")
         return (yield self.key(like, 0))
 
     def grow_tree(self, round: int) -> Script:
@@ -207,7 +201,7 @@ class ColumnHolder(Lockstep):
         self.rows.move(chosen.nodes, chosen.left, np.concatenate(goes))
 
 
-class LabelHolder(ColumnHolder, First):
+class LabelHolder(ColumnHolder, StartingPeer):
     """The party of rank 0, which has the labels."""
 
     role = ACTIVE
@@ -246,7 +240,7 @@ def together(announced: list[BestSplits], local_splits: Splits, rank: int) -> Sp
 
 @register.protocol("xgboost-vertical")
 @dataclass(frozen=True, kw_only=True)
-class XGBoostVertical(VerticallyHeld, PlainBoosting):
+class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
     """XGBoost 3.2's column split (``data_split_mode=col``), vertical and in plain text.
 
     The party with the labels sends the gradient of each row to all parties. Every party sends all
@@ -257,8 +251,8 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
     """
 
     info = replace(
-        VerticallyHeld.info,
-        message_types=(TreeColumns, Intercept, RowGradients, BestSplits, PartitionBits),
+        VerticallyPartitioned.info,
+        message_types=ColumnHolder.receives,
         peer_to_peer=True,
         deployments={
             "xgboost": Deployed(
@@ -272,7 +266,7 @@ class XGBoostVertical(VerticallyHeld, PlainBoosting):
             ),
         },
         role_labels={
-            **VerticallyHeld.info.role_labels,
+            **VerticallyPartitioned.info.role_labels,
             "public": ("a recipient of the released model", "recipients of the released model"),
         },
     )

@@ -29,26 +29,29 @@ from fedtrees.messages.lightgbm import (
     WeightedLabels,
 )
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.lockstep import First, RowHolder, RowPeers, Script, hears
+from fedtrees.protocols.peers.collectives import scattering
+from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
 from fedtrees.trees.lightgbm.bins import Mapper, blocks, dealt, find_bins
-from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Limits, Split, best_split, fixed
-from fedtrees.trees.lightgbm.halving import scattering
+from fedtrees.trees.lightgbm.growing import (
+    LeafTotals,
+    LeafWiseGrower,
+    Limits,
+    Split,
+    best_split,
+    fixed,
+)
 
 
-class Machine(RowHolder):
+class Machine(HorizontalPeer):
     """One machine of LightGBM's data-parallel training."""
 
-    params: LightGBMData
+    receives = (
+        BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment, FoundSplits,
+    )  # fmt: skip
 
-    hear_bins = hears(BinMappers)
-    hear_classes = hears(ClassRows)
-    hear_labels = hears(WeightedLabels)
-    hear_start = hears(OwnStart)
-    hear_root = hears(RootSums)
-    hear_splits = hears(FoundSplits)
-    hear_histogram = hears(HistogramSegment)
+    params: LightGBMData
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its place in the run, and its sender."""
@@ -61,7 +64,7 @@ class Machine(RowHolder):
     def run_training(self) -> Script:
         """Agree on bins and initial prediction, and boost."""
         p = self.params
-        self.sit()
+        self.assign_ranks()
         self.columns = yield from self.agree_bins()
         self.owners = dealt({c: m.sent for c, m in self.columns.items()}, self.world)
         start = yield from self.agree_start()
@@ -146,7 +149,7 @@ class Machine(RowHolder):
             sum(r.hessian for r in roots),
             sum(r.rows for r in roots),
         )
-        growing, step, pair = Growing(np.arange(n), root_sums), 0, (0, -1)
+        growing, step, pair = LeafWiseGrower(np.arange(n), root_sums), 0, (0, -1)
         for _ in range(p.num_leaves - 1):
             # LightGBM skips the search if a leaf is too small or too deep.
             if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
@@ -170,13 +173,13 @@ class Machine(RowHolder):
         return np.column_stack([response, size * (1.0 - size)]).astype(np.float32)
 
     def search_splits(
-        self, growing: Growing, tree: int, step: int, pair: tuple[int, int]
+        self, growing: LeafWiseGrower, tree: int, step: int, pair: tuple[int, int]
     ) -> Script:
         """Sum the smaller leaf's histogram over all machines. Find the best splits of both leaves.
 
         Parameters
         ----------
-        growing : Growing
+        growing : LeafWiseGrower
             State of the tree.
         tree, step : int
             Number of the tree, and step within it.
@@ -278,7 +281,7 @@ class Column:
         return len(self.mapper.bounds) - int(self.mapper.frequent == 0)
 
 
-class FirstMachine(Machine, First):
+class FirstMachine(Machine, StartingPeer):
     """The machine of rank 0."""
 
     role = "client"
@@ -309,7 +312,7 @@ _MOST_ROWS = 200_000  # with more rows, LightGBM computes bins from a sample
 
 @register.protocol("lightgbm-data")
 @dataclass(frozen=True, kw_only=True)
-class LightGBMData(RowPeers):
+class LightGBMData(HorizontalPeers):
     """LightGBM 4.7 with ``tree_learner=data, pre_partition=true``, machine to machine.
 
     Each machine computes the bins of a block of columns from its local rows and sends them to all
@@ -337,13 +340,10 @@ class LightGBMData(RowPeers):
     objective: str | None = None
 
     info = replace(
-        RowPeers.info,
-        message_types=(
-            BinMappers, ClassRows, WeightedLabels, OwnStart, RootSums, HistogramSegment,
-            FoundSplits,
-        ),
+        HorizontalPeers.info,
+        message_types=Machine.receives,
         conditional_types=dict.fromkeys((ClassRows, WeightedLabels), "labels are classes"),
-    )  # fmt: skip
+    )
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
 

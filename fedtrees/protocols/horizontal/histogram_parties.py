@@ -1,8 +1,12 @@
 """Parties of horizontal boosting with gradient histograms, shared by all such protocols.
 
-The server requests the histograms of open nodes, each client answers with fixed-point gradient sums
-per bin of its local rows, and the server chooses splits from the total.
+The server requests the histograms of open nodes, each client answers with fixed-point gradient
+sums per bin of its local rows, and the server chooses splits from the total. A client applies the
+splits and leaf values that the server broadcasts to its local rows. It refuses requests that the
+public parameters do not allow, because a malicious server could otherwise request additional sums.
 """
+
+from __future__ import annotations
 
 import math
 from abc import abstractmethod
@@ -16,9 +20,10 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage, Place
 from fedtrees.core.errors import BeyondParametersError, DataError
+from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
-from fedtrees.core.requests import Once, Turns, check_equal, refuse
+from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
 from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.horizontal import (
     BaseScore,
@@ -34,8 +39,7 @@ from fedtrees.messages.horizontal import (
     ValidationRequest,
 )
 from fedtrees.protocols.base import Coordinator
-from fedtrees.protocols.cut_points import settle_cuts
-from fedtrees.protocols.horizontal.followed_trees import GrowingClient, check_cuts, check_splits
+from fedtrees.protocols.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
@@ -44,16 +48,156 @@ from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.histogram import (
     FIXED_POINT_BITS,
     LOSS_BITS,
+    Bits,
     build_histogram,
     from_fixed,
     node_sums,
     to_fixed,
     weighted,
 )
-from fedtrees.trees.boosted.losses import LOSS_BOUND, clipped_bounds
+from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds
+from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
-#: A clipped gradient has at least 2^16 fixed-point units, and sums are below 2^62.
+
+class GrowingClient(BinningClient):
+    """A client that routes its rows through trees and adds the leaf values to its predictions.
+
+    Attributes
+    ----------
+    tree : int
+        Number of the current tree.
+    partition : RowPartition
+        The client's rows in each node of the current tree.
+    """
+
+    objective: Objective
+    tree: int
+    partition: RowPartition
+
+    started = False
+    ended = -1  # the last tree whose leaf values arrived
+
+    @handles(BaseScore, margin="once", g_bits="once", h_bits="once")
+    def start(self, message: BaseScore) -> None:
+        """Store the initial prediction of every row, once."""
+        if self.started:
+            refuse(message, "", "every prediction has started; it starts once")
+        self.started = True
+        # The units are announced by the server, because they can depend on sample weights.
+        self.bits: Bits = (message.g_bits, message.h_bits)
+        self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
+
+    @handles(
+        NodeSplits,
+        **dict.fromkeys(names_of_type(NodeSplits), "as a derived type of client checks it"),
+    )
+    def split(self, message: NodeSplits) -> None:
+        """Move rows to the children of the split nodes."""
+        splits = message
+        chosen = Decisions(
+            splits.nodes,
+            splits.feature,
+            splits.bin,
+            splits.threshold,
+            splits.default_left,
+            splits.left,
+            splits.categories,
+        )
+        self.follow_splits(chosen)
+
+    def follow_splits(self, chosen: Decisions) -> None:
+        """Move rows by splits, whether the server sent them or the client found them."""
+        self.partition.split(self.bins, chosen)
+
+    @handles(
+        LeafValues,
+        tree="the tree that is grown; each tree ends once",
+        nodes="nodes of the tree, each once",
+        value="one for each node, finite and at most 1e30 in size",
+        g="not read",
+        h="not read",
+    )
+    def end_tree(self, message: LeafValues) -> None:
+        """Add the leaf values to the predictions."""
+        if message.tree != self.tree or message.tree == self.ended:
+            refuse(message, "tree", f"tree {self.tree} is grown, and ends once")
+        nodes = message.nodes
+        if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
+            refuse(message, "nodes", "each node has one value")
+        check_bounded(message, "value")
+        self.ended = message.tree
+        # Trees alternate between the outputs of the model.
+        margin = self.margin[self.tree % self.objective.n_outputs]
+        self.partition.add_to(margin, message.nodes, message.value)
+
+
+def check_cuts(announced: CutPoints, params: TreeParams, schema: Schema) -> None:
+    """Check the number of bins of every column.
+
+    Parameters
+    ----------
+    announced : CutPoints
+        Cut points that the server announced.
+    params : TreeParams
+        Public parameters.
+    schema : Schema
+        Columns.
+
+    Raises
+    ------
+    BeyondParametersError
+        If a column has more bins than `max_bin`, and more than its declared cut points or
+        categories.
+    """
+    for feature, bins in zip(schema.features, np.diff(announced.offsets).tolist(), strict=True):
+        max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))
+        if bins > max_bins:
+            raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {max_bins}")
+
+
+def check_splits(
+    splits: Decisions,
+    limits: TreeLimits,
+    n_bins: NDArray[np.int32],
+    complete: NDArray[np.bool_],
+) -> None:
+    """Check the splits of a level.
+
+    Parameters
+    ----------
+    splits : Decisions
+        Splits that the server announced.
+    limits : TreeLimits
+        Announced nodes of the tree. The children of the splits are added.
+    n_bins : int array, shape (d,)
+        Number of bins of every column.
+    complete : bool array, shape (d,)
+        Columns without missing values. A split by the last bin of such a column is no split.
+
+    Raises
+    ------
+    BeyondParametersError
+        If the public parameters or the cut points exclude a split.
+    """
+    columns = (splits.nodes, splits.feature, splits.bin, splits.left, np.isnan(splits.threshold))
+    if any(c.shape != splits.nodes.shape for c in (*columns, splits.default_left)):
+        raise BeyondParametersError(
+            f"splits of {len(splits.nodes)} nodes need one column, bin, threshold, "
+            "direction of missing values and left child each"
+        )
+    # The last bin of a complete column would send all rows left.
+    n_cuts = n_bins - complete
+    for node, feature, bin, left, by_category in zip(*(c.tolist() for c in columns), strict=True):
+        if not 0 <= feature < len(n_cuts):
+            limit = len(n_cuts) - 1
+            raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
+        if not 0 <= bin < n_cuts[feature] and not by_category:
+            raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
+        limits.split(node, left)
+
+
+#: The bound of gradients has at least 2^16 fixed-point units, and sums are below 2^62.
 _FINE, _INT64 = 16, 62
 _EXPONENTS = 1100  # larger than every binary exponent of a float64
 
@@ -113,8 +257,8 @@ class HistogramClient(GrowingClient):
     @handles(
         BaseScore,
         margin="the agreed base score where there is one; one start for each output",
-        g_bits="30 where the start is agreed; else fine enough that rounding raises no clipped "
-        "gradient, and coarse enough for sums of 64 bits",
+        g_bits="30 where the start is agreed; else fine enough for 2^16 units below the bound of "
+        "clipped gradients, and coarse enough for sums of 64 bits",
         h_bits="as `g_bits`",
     )
     def start(self, message: BaseScore) -> None:
@@ -139,9 +283,9 @@ class HistogramClient(GrowingClient):
     def places(self) -> tuple[int, int]:
         """The smallest and largest permitted number of binary places of gradients.
 
-        Rounding to coarse units may raise a clipped gradient above its bound. With 2^16 units below
-        the bound, the excess is less than a hundred-thousandth of the bound. With too fine units,
-        sums over the rows do not fit an int64.
+        Gradients are clipped to a whole number of units, so that coarse units lower the bound. With
+        2^16 units below the bound, the difference is less than a hundred-thousandth of the bound.
+        With too fine units, sums over the rows do not fit an int64.
         """
         # Without clipping no noise depends on the units. Honest units follow from sample weights.
         if self.clip is None:
@@ -215,12 +359,19 @@ class HistogramClient(GrowingClient):
         """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
-        # A sample weight must not raise a row above the bounds of the unweighted loss.
-        if self.clip is not None:
-            g, h = clipped_bounds(self.objective, self.clip)
-            gh[..., 0] = np.clip(gh[..., 0], -g, g)
-            gh[..., 1] = np.minimum(gh[..., 1], h)
-        units = self.row_hook(ExampleStage("gradients", self.bits), to_fixed(gh, self.bits))
+        bounds = None if self.clip is None else clipped_bounds(self.objective, self.clip)
+        if bounds is not None:
+            # A sample weight must not raise a row above the bounds of the unweighted loss. The
+            # clipped numbers also fit an int64.
+            gh[..., 0] = np.clip(gh[..., 0], -bounds[0], bounds[0])
+            gh[..., 1] = np.minimum(gh[..., 1], bounds[1])
+        units = to_fixed(gh, self.bits)
+        if bounds is not None:
+            # The claim of epsilon assumes the bound. A bound that is no multiple of the unit would
+            # be exceeded by rounding to the nearest unit, and by its float32 representation.
+            largest = np.floor(np.ldexp(bounds, self.bits)).astype(np.int64)
+            np.clip(units, -largest, largest, out=units)
+        units = self.row_hook(ExampleStage("gradients", self.bits), units)
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0
         drop_rows(units, self.params.subsample, self.streams, round)

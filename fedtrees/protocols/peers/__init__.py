@@ -1,0 +1,1 @@
+"""Protocols of equal parties, which exchange messages without a server."""
