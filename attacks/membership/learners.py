@@ -37,7 +37,7 @@ from fedtrees.attacks.membership.references import (
     random_forest_trainer,
 )
 from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
-from fedtrees.attacks.observations.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.observations.replay import cuts_of, params_of, trees_grown_locally
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -222,7 +222,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         return leaf_sum_trainer(view, model)
     if _reads_noise(view):  # noise changes which splits greedy training chooses
         return None
-    if grown_alone(view):
+    if trees_grown_locally(view):
         return client_trainer(view, model.objective)
     if (
         view.parameters.get("min_data_in_leaf", 1) > 1
