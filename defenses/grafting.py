@@ -33,7 +33,7 @@ from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.partition import RowPartition
-from fedtrees.trees.routing import Routed
+from fedtrees.trees.routing import LeafRouting
 
 _COVERS = "passive"
 
@@ -106,7 +106,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False)
-class Graft(Routed):
+class Graft(LeafRouting):
     """Subtree that replaces a node of a tree.
 
     Attributes

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 FAMILIES = {
     "horizontal": (
         "protocols.horizontal", "protocols.behaviours.horizontal",
-        "attacks.cheating", "attacks.timberstrike", "attacks.joint", "attacks.lattice",
+        "attacks.malicious", "attacks.timberstrike", "attacks.joint", "attacks.exact_decoding",
         "attacks.peeling", "attacks.sketch_reading", "attacks.lightgbm", "defenses.laplace",
         "auditing.histograms", "auditing.leaf_sums", "auditing.shapes",
         "protocols.peers.lightgbm_data", "protocols.peers.xgboost_ring",

@@ -21,7 +21,7 @@ from fedtrees.attacks.clients.margin_cells import (
     cells_of,
     totals_of,
 )
-from fedtrees.attacks.counts.leaf_sums import first_gradient, victim_sums
+from fedtrees.attacks.counts.leaf_sums import initial_gradient, victim_sums
 from fedtrees.attacks.counts.leaf_values import first_counts, size_scores
 from fedtrees.attacks.observations.boosting import BoostingObservations, at_tree, gradients
 from fedtrees.attacks.solvers.allocation import largest_remainder
@@ -243,7 +243,7 @@ def _evenly(most_rows: int) -> Floats:
 def _scores_of(evidence: BoostingObservations, view: View) -> Floats | None:
     """Return the log weight of every number of rows, from all trees of a first round."""
     scores = [
-        size_scores(evidence, sums, first_gradient(evidence, t), t)
+        size_scores(evidence, sums, initial_gradient(evidence, t), t)
         for t, sums in enumerate(victim_sums(evidence, _own(view), evidence.outputs, False))
     ]
     if any(f is None for f in scores):

@@ -15,7 +15,7 @@ from fedtrees.attacks.clients.base_score import LeafValues, Shares, own_start, s
 from fedtrees.attacks.clients.client_sizes import LateCounts, add_sizes, late_counts
 from fedtrees.attacks.clients.client_trees import Block, Blocks, blocks_of
 from fedtrees.attacks.clients.linkage import Clues, link
-from fedtrees.attacks.counts.leaf_sums import first_gradient, reliability_of
+from fedtrees.attacks.counts.leaf_sums import initial_gradient, reliability_of
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import (
     BoostingObservations,
@@ -112,7 +112,7 @@ def _sizes(view: View, evidence_of_client: dict[str, BoostingObservations]) -> N
     rows = {item.sender: float(m.sums[0]) for item, m in view.messages(LabelSums)}
     if not evidence_of_client.keys() <= rows.keys():
         rows = {
-            name: float(e.trees[0].h[0]) / first_gradient(e)[1]  # type: ignore[index]
+            name: float(e.trees[0].h[0]) / initial_gradient(e)[1]  # type: ignore[index]
             for name, e in evidence_of_client.items()
         }
     n_own = 0 if view.rows is None else len(view.rows)
@@ -217,7 +217,7 @@ def _by_sums(view: View) -> list[ClientObservations]:
         if source in view.principals:
             continue
         evidence = with_opened(view, released, sums)
-        h = first_gradient(evidence)[1]
+        h = initial_gradient(evidence)[1]
         n_rows = round(float(sums.sums[0][:, 1].sum()) / h)
         victims.append(ClientObservations(source, (), evidence.change(n_rows=n_rows)))
     return victims

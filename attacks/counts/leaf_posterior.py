@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln, gammaln
 
-from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, LeafSums, first_gradient
+from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, LeafSums, initial_gradient
 from fedtrees.attacks.counts.leaf_values import victims_of
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.claims import LeafCounts
@@ -130,7 +130,7 @@ def _number_of_rows(
         return round(evidence.share * declared)
     if sums.h is None:
         return None
-    return max(round(float(sums.h.sum()) / first_gradient(evidence, tree)[1]), 0)
+    return max(round(float(sums.h.sum()) / initial_gradient(evidence, tree)[1]), 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class _Leaves:
         likely = self.likely + 0.5
         center = self.total * likely / likely.sum()
         if self.sums.h is not None:
-            h = first_gradient(self.evidence, self.tree)[1]
+            h = initial_gradient(self.evidence, self.tree)[1]
             spread, noise = center * (1 + self.total / likely.sum()), self.sums.var_h / h**2
             center = center + spread / (spread + noise) * (self.sums.h / h - center)
         center = np.rint(np.clip(center, 0, self.total)).astype(np.int64)[:, None]
@@ -198,7 +198,7 @@ class _Leaves:
         """Return how well every total explains the hessian sum of its leaf, shape (J, M)."""
         if self.sums.h is None:
             return np.zeros(n.shape)
-        h = first_gradient(self.evidence, self.tree)[1]
+        h = initial_gradient(self.evidence, self.tree)[1]
         variance = np.maximum(self.sums.var_h, NOISE_FLOOR)[:, None]
         return np.asarray(-((self.sums.h[:, None] - h * n) ** 2) / (2 * variance))
 
@@ -241,7 +241,7 @@ class _Leaves:
 
     def _seen(self, j: int, n: Ints) -> tuple[Floats, Floats]:
         """Return the class count that leaf ``j`` shows for every total, with its variance."""
-        p, h = first_gradient(self.evidence, self.tree)
+        p, h = initial_gradient(self.evidence, self.tree)
         var_g, var_h = float(self.sums.var_g[j]), float(self.sums.var_h[j])
         if self.sums.g is not None:
             seen = n * p - self.sums.g[j]
@@ -260,7 +260,7 @@ class _Leaves:
         rate = float((self.sums.prior_counts[1].sum() + 1) / (rows + 2))
         if self.sums.g is None or not self.total:
             return rate
-        p, _ = first_gradient(self.evidence, self.tree)
+        p, _ = initial_gradient(self.evidence, self.tree)
         spread = rate * (1 - rate) / (rows + 3)
         noise = float(self.sums.var_g.sum()) / self.total**2
         gain = spread / (spread + noise + 1e-12)

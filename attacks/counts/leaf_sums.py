@@ -246,7 +246,7 @@ class Counts:
     residual: float
 
 
-def first_gradient(evidence: BoostingObservations, t: int = 0) -> tuple[float, float]:
+def initial_gradient(evidence: BoostingObservations, t: int = 0) -> tuple[float, float]:
     """Return (p, h) of every row before tree ``t`` of the first round.
 
     p is the probability of the tree's class and h the hessian (Di Gennaro et al. 2025, Eqs. 2-3,
@@ -274,7 +274,7 @@ def counts_from_sums(
     sums : LeafSums
         Sums of the victims' rows. ``g`` and ``h`` must be present.
     p, h : float
-        Probability and hessian of every row (`first_gradient`).
+        Probability and hessian of every row (`initial_gradient`).
     n_victims : int or None
         Number of the victims' rows. None means unknown.
     most_rows : int, optional
@@ -345,7 +345,7 @@ def reliability_of(evidence: BoostingObservations, rows: int) -> float:
     """
     assert evidence.observed.histograms is not None
     assert evidence.observed.cuts is not None
-    hist, (_, h) = evidence.observed.histograms[0], first_gradient(evidence)
+    hist, (_, h) = evidence.observed.histograms[0], initial_gradient(evidence)
     if evidence.distortion.hides_small_bins:
         shown = np.add.reduceat(hist.sums[0, :, 1], evidence.observed.cuts.offsets[:-1])
         return float(np.clip(shown.mean() / max(hist.totals[0, 1], h), 0, 1))
@@ -364,7 +364,7 @@ def sums_of_counts(counts: Counts, sums: LeafSums, ph: tuple[float, float]) -> L
     sums : LeafSums
         Supplies all other fields of the result.
     ph : tuple of float
-        Probability and hessian of every row (`first_gradient`).
+        Probability and hessian of every row (`initial_gradient`).
     """
     n = (counts.n0 + counts.n1).astype(np.float64)
     exact = np.zeros(len(n))

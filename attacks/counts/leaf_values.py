@@ -22,7 +22,7 @@ from fedtrees.attacks.counts.leaf_sums import (
     Counts,
     LeafSums,
     counts_from_sums,
-    first_gradient,
+    initial_gradient,
     shrink_positives,
 )
 from fedtrees.attacks.observations.boosting import BoostingObservations
@@ -75,7 +75,7 @@ def first_counts(
     t : int, default 0
         The tree.
     """
-    ph = first_gradient(evidence, t)
+    ph = initial_gradient(evidence, t)
     if sums.g is not None:
         n_victims = victims_of(evidence, n_own, with_local_rows)
         if n_victims is not None:
@@ -144,7 +144,7 @@ def left_out(
     rest = max(total - int(inside.sum()), 0)
     rate = inside + DIRICHLET_PRIOR
     if evidence.row_counts.mean_start and evidence.outputs == 1 and n is not None:
-        p = first_gradient(evidence)[0]
+        p = initial_gradient(evidence)[0]
         subtracted = evidence.observed.own_inside and not with_local_rows
         own1 = int(sums.own_n1.sum()) if subtracted else 0
         positives = np.clip(p * (evidence.row_counts.n_rows or n) - own1 - inside[1], 0, rest)

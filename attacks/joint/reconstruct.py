@@ -2,8 +2,8 @@
 
 Every chain starts from the result of TimberStrike, lowers the tolerance of the sums step by step
 (simulated annealing), and returns samples at the last tolerance. A matched consensus merges the
-samples of all chains. Before that, if sums are exact, `fedtrees.attacks.lattice` determines the
-leaves of the rows in as many trees as possible. The chains then keep to these leaves.
+samples of all chains. Before that, if sums are exact, `fedtrees.attacks.exact_decoding` determines
+the leaves of the rows in as many trees as possible. The chains then keep to these leaves.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.leaf_posterior import most_probable_claims
-from fedtrees.attacks.counts.leaf_sums import Counts, LeafSums, first_gradient
+from fedtrees.attacks.counts.leaf_sums import Counts, LeafSums, initial_gradient
 from fedtrees.attacks.counts.leaf_values import first_counts, left_out
+from fedtrees.attacks.exact_decoding.decode import decode
+from fedtrees.attacks.exact_decoding.path_hypotheses import rows_of
 from fedtrees.attacks.joint.classes import Classes
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
-from fedtrees.attacks.lattice.decode import decode
-from fedtrees.attacks.lattice.path_hypotheses import rows_of
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.reconstruction.boxes import (
     FeatureBoxes,
@@ -91,9 +91,9 @@ class Options:
         Weight of the marginal of local rows in a latent class, in rows (a0).
     exact : bool
         If sums are exact, first determine the leaves of the rows by an exact search
-        (`fedtrees.attacks.lattice`). Chains keep to the trees that are solved, and do not run if
-        all are. The class counts of solved leaves are claimed, and the diagnostic ``trees_solved``
-        is their number of trees.
+        (`fedtrees.attacks.exact_decoding`). Chains keep to the trees that are solved, and do not
+        run if all are. The class counts of solved leaves are claimed, and the diagnostic
+        ``trees_solved`` is their number of trees.
     max_trees : int or None
         Number of trees to use at most. If clients share local trees, this many of each victim, and
         all trees of other clients between them.
@@ -324,7 +324,7 @@ def _victims(evidence: BoostingObservations, basis: ReconstructionContext, n_own
     h = basis.sums[0].h
     if h is None:
         return 0
-    return round(float(h.sum()) / first_gradient(evidence)[1])
+    return round(float(h.sum()) / initial_gradient(evidence)[1])
 
 
 def _certain_constraints(
@@ -377,7 +377,7 @@ def _certain_constraints(
 
 def _uncertain(evidence: BoostingObservations, sums: LeafSums) -> bool:
     """Return whether noise hides the class counts of the leaves of the first tree."""
-    rows = np.sqrt(sums.var_h.max(initial=0.0)) / first_gradient(evidence)[1]
+    rows = np.sqrt(sums.var_h.max(initial=0.0)) / initial_gradient(evidence)[1]
     classes = 0.0 if evidence.targets is not None else np.sqrt(sums.var_g.max(initial=0.0))
     return bool(max(rows, classes) > HIDDEN)
 

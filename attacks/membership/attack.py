@@ -26,7 +26,7 @@ from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.attacks.observations.forests import told_forest
 from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
-from fedtrees.attacks.observations.replay import cuts_of, grown_alone
+from fedtrees.attacks.observations.replay import cuts_of, trees_grown_locally
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -167,7 +167,7 @@ def model_in(view: View) -> Trees | None:
             model = seen.message.model()
             if isinstance(model, Trees):
                 return model
-    if grown_alone(view):
+    if trees_grown_locally(view):
         return shared_model(view)
     evidence = _evidence(view)
     if evidence is None:

@@ -37,7 +37,7 @@ from fedtrees.attacks.membership.references import (
     random_forest_trainer,
 )
 from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
-from fedtrees.attacks.observations.replay import cuts_of, grown_alone, params_of
+from fedtrees.attacks.observations.replay import cuts_of, params_of, trees_grown_locally
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -48,7 +48,7 @@ from fedtrees.messages.horizontal import Histogram
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.privacy.mechanisms import permute_and_flip
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees
+from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import (
@@ -123,7 +123,7 @@ class _Client:
     """A client of a reference federation: its rows, their margins so far, and its growth."""
 
     rows: Table
-    growth: Continuation
+    growth: BoostingState
     score: NDArray[np.float32]
     margin: NDArray[np.float32]
     trees: list[Tree] = field(default_factory=list)
@@ -147,8 +147,8 @@ class _Client:
             sums = objective.target_sums(rows.y, None)
             score = estimated_score(objective, sums, view.parameters["intercept"])
         cuts = xgboost_cuts(rows.X, params.max_bin)
-        owned = Owned(bin_rows(rows.X, cuts), rows.y, None)
-        growth = Continuation(owned, cuts, params, objective, Streams(0))
+        owned = OwnerRows(bin_rows(rows.X, cuts), rows.y, None)
+        growth = BoostingState(owned, cuts, params, objective, Streams(0))
         start = start_margin(objective, score)
         return _Client(rows, growth, score, np.repeat(start[:, None], len(rows), axis=1))
 
@@ -222,7 +222,7 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         return leaf_sum_trainer(view, model)
     if _reads_noise(view):  # noise changes which splits greedy training chooses
         return None
-    if grown_alone(view):
+    if trees_grown_locally(view):
         return client_trainer(view, model.objective)
     if (
         view.parameters.get("min_data_in_leaf", 1) > 1

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.observations.replay import grown_alone, params_of
+from fedtrees.attacks.observations.replay import params_of, trees_grown_locally
 from fedtrees.core.errors import UsageError
 from fedtrees.core.messages import Message
 from fedtrees.core.reasons import Reason
@@ -133,7 +133,7 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
     splits = "num_leaves" in view.parameters and shows(view, FoundSplits)
     if not (splits or shows(view, *TREES)):
         return Reason("no-trees")
-    if grown_alone(view) and not (shows(view, SharedTrees) or released_trees(view)):
+    if trees_grown_locally(view) and not (shows(view, SharedTrees) or released_trees(view)):
         return Reason("trees-of-several")
     if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
         return Reason("other-leaves")

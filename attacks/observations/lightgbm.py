@@ -23,7 +23,7 @@ from fedtrees.messages.lightgbm import BinMappers, ClassRows, FoundSplits, OwnSt
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.lightgbm.bins import ZERO, Mapper, dealt, values_between, values_from
-from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Split
+from fedtrees.trees.lightgbm.growing import LeafTotals, LeafWiseGrower, Split
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +255,7 @@ class LightGBMTranscript:
         tree: int,
         columns: Sequence[BinnedColumn],
         observer: TreeObserver | None = None,
-    ) -> tuple[Growing, Tree] | None:
+    ) -> tuple[LeafWiseGrower, Tree] | None:
         """Grow a tree from the announced splits, as the machines do.
 
         Parameters
@@ -271,13 +271,13 @@ class LightGBMTranscript:
 
         Returns
         -------
-        tuple (Growing, Tree) or None
+        tuple (LeafWiseGrower, Tree) or None
             None if the observer misses messages.
         """
         p, roots = view.parameters, self.tree_roots[tree].values()
         gradient, hessian = sum(r.gradient for r in roots), sum(r.hessian for r in roots)
         totals = LeafTotals(gradient, hessian, sum(r.rows for r in roots))
-        growing, step, pair = Growing(np.zeros(0, dtype=np.intp), totals), 0, (0, -1)
+        growing, step, pair = LeafWiseGrower(np.zeros(0, dtype=np.intp), totals), 0, (0, -1)
         for _ in range(p["num_leaves"] - 1):
             # machines only search splits for leaves that may be split, which defines the step
             if growing.worth(pair, p["min_data_in_leaf"], p["max_depth"]):

@@ -47,10 +47,10 @@ from fedtrees.attacks.observations.replay import (
     bins_left,
     clients_in,
     cuts_of,
-    grown_alone,
     own_sums,
     params_of,
     replay_trees,
+    trees_grown_locally,
 )
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -197,7 +197,7 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     BoostingObservations or None
         None if the view contains no trained tree, or trees of single clients.
     """
-    if grown_alone(view):
+    if trees_grown_locally(view):
         return None
     cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
     params = params_of(view)

@@ -154,7 +154,7 @@ def cuts_are_of_rows(view: View) -> bool:
     return method == "sketch" and not altered
 
 
-def grown_alone(view: View) -> bool:
+def trees_grown_locally(view: View) -> bool:
     """Return whether each client grows trees on its local rows only and shares the trees."""
     return "intercept" in view.parameters
 

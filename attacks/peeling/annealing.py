@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedtrees.attacks.peeling.class_histograms import Counts
-from fedtrees.attacks.peeling.masks import WORD, Longs, MaskedForest, has
+from fedtrees.attacks.peeling.feasible_bins import WORD, Longs, MaskedForest, has
 from fedtrees.attacks.peeling.rows import FEATURE, LEFT, RIGHT, Ints
 from fedtrees.attacks.solvers.sampling import next_bits, remainder
 from fedtrees.core.compilation import inner_kernel, kernel

@@ -40,6 +40,7 @@ from fedtrees.attacks.peeling.regression_peeling import (
     first_rows,
     read_off,
 )
+from fedtrees.attacks.peeling.row_support import SURE, Search
 from fedtrees.attacks.peeling.rows import Ints, ReadRows, Residual, take_out
 from fedtrees.attacks.peeling.sources import (
     Sources,
@@ -48,7 +49,6 @@ from fedtrees.attacks.peeling.sources import (
     sources_of,
     told_whole,
 )
-from fedtrees.attacks.peeling.supports import SURE, Search
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
 from fedtrees.core.claims import Guess, Records

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.counts.leaf_sums import DIRICHLET_PRIOR, Counts, first_gradient
+from fedtrees.attacks.counts.leaf_sums import DIRICHLET_PRIOR, Counts, initial_gradient
 from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.observations.boosting import BoostingObservations, sums_below
 from fedtrees.attacks.observations.replay import bins_left
@@ -118,7 +118,7 @@ def seen_of(
     assert evidence.observed.histograms is not None
     assert evidence.observed.cuts is not None
     tree, cuts, hist = evidence.trees[t], evidence.observed.cuts, evidence.observed.histograms[t]
-    p, h = first_gradient(evidence, t)
+    p, h = initial_gradient(evidence, t)
     rows_of = dict(members(tree, cuts, known_bins[0]))
     noise = None if evidence.distortion.noise is None else evidence.distortion.noise[t]
     every = np.zeros((4, len(tree)))  # variances of nodes' sums and of their bins

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient
+from fedtrees.attacks.counts.leaf_sums import Counts, initial_gradient
 from fedtrees.attacks.observations.boosting import BoostingObservations, gradients
 from fedtrees.attacks.observations.columns import columns_in
 from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
@@ -356,7 +356,7 @@ def _unpaired(
     d = len(offsets) - 1
     for c in np.flatnonzero(forest.tree_of < evidence.outputs).tolist():
         t = int(forest.tree_of[c])
-        p, h = first_gradient(evidence, t)
+        p, h = initial_gradient(evidence, t)
         n, n1 = _bin_counts(from_fixed(left.sums[c]), p, h)
         total, total1 = _bin_counts(from_fixed(left.totals[c])[None], p, h)
         groups = [(evidence.class_of(t), n1, int(total1[0]))]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.counts.leaf_posterior import most_probable_claims
 from fedtrees.attacks.counts.leaf_sums import (
     Counts,
-    first_gradient,
+    initial_gradient,
     reliability_of,
     sums_of_counts,
 )
@@ -315,7 +315,7 @@ class _Problem:
         several = evidence.outputs > 1
         if several and counts:
             exact = (
-                sums_of_counts(c, s, first_gradient(evidence, t))
+                sums_of_counts(c, s, initial_gradient(evidence, t))
                 for t, (c, s) in enumerate(zip(counts, sums, strict=False))
             )
             sums = [*exact, *sums[evidence.outputs :]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fedtrees import Behaviour, handles, register
 from fedtrees.messages.horizontal import HistogramRequest
-from fedtrees.protocols.horizontal.histograms import HistogramClient
+from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
 
 
 @register.behaviour("inflating")

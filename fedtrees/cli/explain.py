@@ -137,7 +137,9 @@ def _print(facts: dict[str, Any], details: bool) -> None:
         heads, messages = _message_table(seen, facts["roles"][role], details)
         out.print(text_table(f"messages that {role} receives", heads, messages, **style))
     sealed = [
-        f"{row['type']} ({row['readable_by']})" for row in facts["crossings"] if row["sealed"]
+        f"{row['type']} ({row['readable_by'].replace('nobody', 'no party')})"
+        for row in facts["crossings"]
+        if row["sealed"]
     ]
     if sealed:
         out.print(
@@ -228,7 +230,7 @@ def _explain(*asked: Any) -> dict[str, Any]:
 def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:
     """Describe the sender of a message from the perspective of the receiver."""
     if row["from"] == row["to"] in roles:
-        return "itself, from what it got"
+        return "itself, from received messages"
     return "itself" if row["from"] in roles else str(row["from"])
 
 

@@ -23,7 +23,7 @@ from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Objective, named_objective, start_margin
-from fedtrees.trees.routing import Routed, Routes
+from fedtrees.trees.routing import LeafRouting, Routes
 
 
 @message()
@@ -220,7 +220,7 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
 
 
 @dataclass(frozen=True, eq=False)
-class TreeNetwork(Routed):
+class TreeNetwork(LeafRouting):
     """Predictor of trees of several clients with a network over their outputs. It needs no torch.
 
     Attributes

@@ -80,7 +80,7 @@ class Routes:
             yield block, self.apply(X[block])
 
 
-class Routed:
+class LeafRouting:
     """Base class of all ensembles of trees.
 
     Attributes

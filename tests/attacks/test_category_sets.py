@@ -8,8 +8,8 @@ from federations import leaf_scores
 from test_sampled_rounds import federation, trained
 from timberstrike_world import structured
 
+from fedtrees.attacks.exact_decoding.attack import Lattice
 from fedtrees.attacks.joint.attack import Joint
-from fedtrees.attacks.lattice.attack import Lattice
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.reconstruction.boxes import ANY, allowed, open_boxes
 from fedtrees.attacks.reconstruction.context import ReconstructionContext

@@ -12,7 +12,7 @@ from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
 from fedtrees.attacks.forest_gibbs.forests import FlatForest, TargetForest, read_target_forests
 from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.peeling.annealing import LIKELY
-from fedtrees.attacks.peeling.supports import SURE, least_support
+from fedtrees.attacks.peeling.row_support import SURE, least_support
 from fedtrees.blind_baselines.recipes import agreement
 from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.errors import UsageError

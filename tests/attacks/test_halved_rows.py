@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.attacks.cheating.halved import _read
-from fedtrees.attacks.cheating.nodes import Nodes
+from fedtrees.attacks.malicious.halved import _read
+from fedtrees.attacks.malicious.nodes import Nodes
 
 OFFSETS = np.array([0, 2, 4], dtype=np.int32)
 

@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timberstrike_world import structured, world
 
-from fedtrees.attacks.lattice.attack import Lattice
-from fedtrees.attacks.lattice.decode import decode
-from fedtrees.attacks.lattice.integer_sums import (
+from fedtrees.attacks.exact_decoding.attack import Lattice
+from fedtrees.attacks.exact_decoding.decode import decode
+from fedtrees.attacks.exact_decoding.integer_sums import (
     base_margin_of,
     certain_counts,
     exact_sums,
     first_counts,
 )
-from fedtrees.attacks.lattice.path_hypotheses import rows_of
+from fedtrees.attacks.exact_decoding.path_hypotheses import rows_of
 from fedtrees.attacks.observations.boosting import SumVariance
 from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.core.composition import Composition

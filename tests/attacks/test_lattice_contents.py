@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedtrees.attacks.lattice.integer_sums import UNIT, rounding_of, units_of
-from fedtrees.attacks.lattice.leaf_subset_sum import Choices, find_contents, multinomial_ways
+from fedtrees.attacks.exact_decoding.integer_sums import UNIT, rounding_of, units_of
+from fedtrees.attacks.exact_decoding.leaf_subset_sum import Choices, find_contents, multinomial_ways
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import logistic_gradients
 

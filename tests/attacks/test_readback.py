@@ -12,7 +12,7 @@ from fedtrees.attacks.counts.count_estimate import _weigh
 from fedtrees.attacks.counts.interval_counts import first_trees, values_seen
 from fedtrees.attacks.counts.rounded_leaf_values import counts_of_values
 from fedtrees.attacks.counts.sum_bounds import members
-from fedtrees.attacks.lattice.attack import Lattice
+from fedtrees.attacks.exact_decoding.attack import Lattice
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.core.claims import LeafCounts
 from fedtrees.core.composition import Composition

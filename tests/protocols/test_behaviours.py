@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.attacks.cheating.nodes import rows_alike, unmoved_trees
+from fedtrees.attacks.malicious.nodes import rows_alike, unmoved_trees
 from fedtrees.cli.registry import fill_template
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.samples import sample_local_data, sample_table

@@ -16,7 +16,7 @@ from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import GridCounts, GrowRequest
 from fedtrees.messages.vertical import ChosenSplits, RowBuckets
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.views import view_of
 
 
@@ -103,7 +103,7 @@ def test_one_value_moves_bins_of_others_so_that_nothing_bounds_them():
     other = held.copy()
     other[0] = 100.0
     one, moved = (
-        GlobalBins(LocalData(np.arange(64), np.arange(1), X), 8).of_rows()[0] for X in (held, other)
+        LocalBins(LocalData(np.arange(64), np.arange(1), X), 8).of_rows()[0] for X in (held, other)
     )
     assert (one[1:] != moved[1:]).any()
     claim = register.make("protocol", parse_grid("federboost-v[epsilon=1.0]")[0]).claim()

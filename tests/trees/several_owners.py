@@ -16,7 +16,7 @@ from fedtrees.trees.partition import RowPartition
 
 
 def grow_forest_over(owners, cuts, params, objective=LOGISTIC, streams=None):
-    """Boost over `Owned` rows; only the rows left out depend on who owns which."""
+    """Boost over `OwnerRows` rows; only the rows left out depend on who owns which."""
     streams = streams or Streams(0)
     totals = np.sum([objective.target_sums(o.y, o.weight) for o in owners], axis=0)
     bits, score = objective.bits(totals), params.base_score

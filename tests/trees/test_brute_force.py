@@ -12,7 +12,7 @@ import pytest
 from several_owners import grow_forest_over
 
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosted.boosting import Owned
+from fedtrees.trees.boosted.boosting import OwnerRows
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.histogram import to_fixed, weighted
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
@@ -157,7 +157,7 @@ def disagreement(seed: int) -> str | None:
     case = generate(seed)
     objective = case.objective
     owners = [
-        Owned(
+        OwnerRows(
             bin_rows(case.X[rows], case.cuts),
             case.y[rows],
             None if case.weight is None else case.weight[rows],
@@ -217,7 +217,7 @@ def test_the_cases_are_not_all_trivial():
     forests: list[Forest] = []
     for seed in range(60):
         case = generate(seed)
-        owner = Owned(bin_rows(case.X, case.cuts), case.y, case.weight)
+        owner = OwnerRows(bin_rows(case.X, case.cuts), case.y, case.weight)
         if case.objective.target_sums(owner.y, owner.weight)[1:].any():
             forests.append(grow_forest_over([owner], case.cuts, case.params, case.objective))
     sizes = [len(t.leaves) for f in forests for t in f.trees]

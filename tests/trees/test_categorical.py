@@ -17,7 +17,7 @@ from several_owners import grow_forest_over, rows_of
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.catalogue import load
 from fedtrees.trees.binning import Cuts, bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest
+from fedtrees.trees.boosted.boosting import OwnerRows, grow_forest
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
@@ -116,7 +116,7 @@ def assert_same(X, y, params, objective=LOGISTIC, *, clients=1, types=TYPES, ato
     theirs = train(X, y, params, objective, types)
     owner = np.random.default_rng(5).integers(0, clients, len(X))
     rows = [np.flatnonzero(owner == k) for k in range(clients)]
-    owners = [Owned(bin_rows(X[r], theirs.cuts), y[r]) for r in rows]
+    owners = [OwnerRows(bin_rows(X[r], theirs.cuts), y[r]) for r in rows]
     forest = grow_forest_over(owners, theirs.cuts, params, objective)
     assert differences(forest, theirs, atol) == {}
     margins = theirs.booster.predict(matrix(X, types), output_margin=True)

@@ -9,7 +9,7 @@ from several_owners import grow_forest_over
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest
+from fedtrees.trees.boosted.boosting import OwnerRows, grow_forest
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
 
@@ -124,7 +124,7 @@ def test_rows_over_clients_change_no_bit(cancer_missing, clients):
     cuts, params = quantile_cuts(X), TreeParams(trees=15, max_depth=5)
     central = grow_forest(X, y, cuts, params)
     owner = np.random.default_rng(5).integers(0, clients, len(X))
-    parts = [Owned(bin_rows(X[owner == k], cuts), y[owner == k]) for k in range(clients)]
+    parts = [OwnerRows(bin_rows(X[owner == k], cuts), y[owner == k]) for k in range(clients)]
     federated = grow_forest_over(parts, cuts, params)
     for a, b in zip(central.trees, federated.trees, strict=True):
         for name in ("feature", "threshold", "left", "default_left", "value", "g", "h", "gain"):
@@ -134,9 +134,9 @@ def test_rows_over_clients_change_no_bit(cancer_missing, clients):
 def test_a_client_without_rows_changes_nothing(ties):
     X, y = ties
     cuts, params = quantile_cuts(X), TreeParams(trees=3)
-    none = Owned(bin_rows(X[:0], cuts), y[:0])
+    none = OwnerRows(bin_rows(X[:0], cuts), y[:0])
     alone = grow_forest(X, y, cuts, params)
-    both = grow_forest_over([none, Owned(bin_rows(X, cuts), y)], cuts, params)
+    both = grow_forest_over([none, OwnerRows(bin_rows(X, cuts), y)], cuts, params)
     np.testing.assert_array_equal(alone.margin(X), both.margin(X))
 
 

@@ -12,7 +12,7 @@ from sklearn.datasets import load_diabetes, load_digits, load_wine
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Owned, grow_forest
+from fedtrees.trees.boosted.boosting import OwnerRows, grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax, objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
@@ -47,7 +47,9 @@ def diabetes():
 def spread(X, y, cuts, clients, weight=None):
     owner = np.random.default_rng(5).integers(0, clients, len(X))
     rows = [np.flatnonzero(owner == k) for k in range(clients)]
-    return [Owned(bin_rows(X[r], cuts), y[r], None if weight is None else weight[r]) for r in rows]
+    return [
+        OwnerRows(bin_rows(X[r], cuts), y[r], None if weight is None else weight[r]) for r in rows
+    ]
 
 
 def assert_same(X, y, params, objective, *, clients=1, weight=None, atol=2e-5):

@@ -32,7 +32,7 @@ from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.base import Coordinator, ProtocolInfo
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import Continuation, Owned, add_trees, dropped_rows
+from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees, dropped_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import INTERCEPTS, estimated_score, start_margin
 from fedtrees.trees.cut_points import xgboost_cuts
@@ -189,12 +189,12 @@ class BoostingClient(Party):
         self.margin = np.repeat(margin[:, None], len(self.data), axis=1)
 
     @cached_property
-    def growth(self) -> Continuation:
+    def growth(self) -> BoostingState:
         """Binned rows and parameters of local boosting."""
         # Cut points and bins are computed once, from all local rows, and never shared.
         cuts = xgboost_cuts(self.data.X, self.params.max_bin)
-        rows = Owned(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
-        return Continuation(rows, cuts, self.params, self.objective, self.streams, self.least_rows)
+        rows = OwnerRows(bin_rows(self.data.X, cuts), self.data.y, self.data.weight)
+        return BoostingState(rows, cuts, self.params, self.objective, self.streams, self.least_rows)
 
     @handles(GrowRequest, round="ascending, each once, at most the agreed rounds")
     def grow(self, message: GrowRequest) -> ClientTrees:

@@ -34,7 +34,14 @@ from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Scrip
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
 from fedtrees.trees.lightgbm.bins import Mapper, blocks, dealt, find_bins
-from fedtrees.trees.lightgbm.growing import Growing, LeafTotals, Limits, Split, best_split, fixed
+from fedtrees.trees.lightgbm.growing import (
+    LeafTotals,
+    LeafWiseGrower,
+    Limits,
+    Split,
+    best_split,
+    fixed,
+)
 
 
 class Machine(HorizontalPeer):
@@ -142,7 +149,7 @@ class Machine(HorizontalPeer):
             sum(r.hessian for r in roots),
             sum(r.rows for r in roots),
         )
-        growing, step, pair = Growing(np.arange(n), root_sums), 0, (0, -1)
+        growing, step, pair = LeafWiseGrower(np.arange(n), root_sums), 0, (0, -1)
         for _ in range(p.num_leaves - 1):
             # LightGBM skips the search if a leaf is too small or too deep.
             if growing.worth(pair, p.min_data_in_leaf, p.max_depth):
@@ -166,13 +173,13 @@ class Machine(HorizontalPeer):
         return np.column_stack([response, size * (1.0 - size)]).astype(np.float32)
 
     def search_splits(
-        self, growing: Growing, tree: int, step: int, pair: tuple[int, int]
+        self, growing: LeafWiseGrower, tree: int, step: int, pair: tuple[int, int]
     ) -> Script:
         """Sum the smaller leaf's histogram over all machines. Find the best splits of both leaves.
 
         Parameters
         ----------
-        growing : Growing
+        growing : LeafWiseGrower
             State of the tree.
         tree, step : int
             Number of the tree, and step within it.

@@ -35,7 +35,7 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.protocols.base import Coordinator
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.trees.binning import Cuts
@@ -85,7 +85,7 @@ class Active(Coordinator):
 
     Attributes
     ----------
-    bins : GlobalBins
+    bins : LocalBins
         The active party's columns, in bins.
     share : str, int, float or None
         Share of its columns that each tree may use.
@@ -102,7 +102,7 @@ class Active(Coordinator):
         self,
         name: str,
         local_data: LocalData,
-        bins: GlobalBins,
+        bins: LocalBins,
         share: str | int | float | None,
         protocol: VerticalProtocol,
         schema: Schema,

@@ -29,7 +29,7 @@ from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
 from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.trees.binning import Bins, Cuts
@@ -43,7 +43,7 @@ class BucketHolder(SplitHolder):
         self,
         name: str,
         local_data: LocalData,
-        bins: GlobalBins,
+        bins: LocalBins,
         protocol: FederBoostV,
         schema: Schema,
     ) -> None:
@@ -256,7 +256,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
     ) -> BoostingAlone | BucketHolder:
         """Create the active party or a passive party."""
         assert local_data is not None
-        bins, params = GlobalBins(local_data, self.max_bin), cast(Any, self)
+        bins, params = LocalBins(local_data, self.max_bin), cast(Any, self)
         if role == ACTIVE:
             return BoostingAlone(name, local_data, bins, None, params, schema)
         return BucketHolder(name, local_data, bins, self, schema)

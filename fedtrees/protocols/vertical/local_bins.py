@@ -17,7 +17,7 @@ from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.partition import Decisions, RowPartition
 
 
-class GlobalBins:
+class LocalBins:
     """The columns of one party, with the same bins at all nodes.
 
     Attributes
@@ -159,7 +159,7 @@ class GlobalBins:
         return self.cuts.thresholds(np.searchsorted(self.columns, columns), bin)
 
 
-class NodeQuantiles(GlobalBins):
+class NodeQuantiles(LocalBins):
     """The columns of one party, with separate bins at each node.
 
     A node with at least q values of a column has candidates at the quantiles ``j / q`` for j from 0
@@ -224,7 +224,7 @@ class NodeQuantiles(GlobalBins):
         Parameters
         ----------
         nodes, columns, bin : int32 array, shape (k,)
-            As in `GlobalBins.thresholds`.
+            As in `LocalBins.thresholds`.
         """
         thresholds = np.zeros(len(nodes), dtype=np.float32)
         places = np.searchsorted(self.columns[self.chosen], columns)

@@ -39,7 +39,7 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.tree_limits import TreeLimits
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.trees.forest.params import feature_count
 
 
@@ -203,7 +203,7 @@ class SplitHolder(Party):
 
     Attributes
     ----------
-    bins : GlobalBins
+    bins : LocalBins
         Its columns, in bins.
     splits : dict of (int, int) to (int, float32, bool)
         Column, threshold and direction of missing values, by tree and node.
@@ -211,7 +211,7 @@ class SplitHolder(Party):
 
     role = PASSIVE
 
-    def __init__(self, name: str, local_data: LocalData, bins: GlobalBins) -> None:
+    def __init__(self, name: str, local_data: LocalData, bins: LocalBins) -> None:
         super().__init__(name)
         self.local_data, self.bins = local_data, bins
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
@@ -264,7 +264,7 @@ class Passive(SplitHolder):
 
     Attributes
     ----------
-    bins : GlobalBins
+    bins : LocalBins
         Its columns, in bins.
     share : str, int, float or None
         Share of its columns that each tree may use.
@@ -278,7 +278,7 @@ class Passive(SplitHolder):
         self,
         name: str,
         local_data: LocalData,
-        bins: GlobalBins,
+        bins: LocalBins,
         share: str | int | float | None,
         limits: Limits,
         defense: Composition,

@@ -21,7 +21,7 @@ from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import OpenedBinSums
 from fedtrees.protocols.settings import ACTIVE, BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
-from fedtrees.protocols.vertical.local_bins import GlobalBins, NodeQuantiles
+from fedtrees.protocols.vertical.local_bins import LocalBins, NodeQuantiles
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.trees.boosted.boosting import checked_weights, drop_rows
@@ -290,7 +290,7 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
     ) -> Active | Passive:
         """Create the active party or a passive party."""
         assert local_data is not None
-        kind = GlobalBins if self.candidates == "global" else NodeQuantiles
+        kind = LocalBins if self.candidates == "global" else NodeQuantiles
         bins, share = kind(local_data, self.max_bin), self.colsample_bytree
         share_or_all = None if share == 1 else float(share)
         if role == ACTIVE:

@@ -18,7 +18,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.crypto.packing import Slots
 from fedtrees.protocols.settings import ACTIVE, class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
-from fedtrees.protocols.vertical.local_bins import GlobalBins
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
@@ -178,7 +178,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
         assert local_data is not None
         if local_data.weight is not None:
             raise DataError("random forests count rows and take no sample weights; drop them")
-        bins: Any = GlobalBins(local_data, self.max_bin)
+        bins: Any = LocalBins(local_data, self.max_bin)
         if role == ACTIVE:
             return ForestActive(name, local_data, bins, self.tree_features, self, schema)
         limits = Limits(self.trees, self.depth, 0, class_count(schema))

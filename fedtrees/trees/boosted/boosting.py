@@ -195,7 +195,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
-class Owned:
+class OwnerRows:
     """The rows of one party."""
 
     bins: Bins
@@ -210,10 +210,10 @@ class Owned:
         if self.weight is not None:
             object.__setattr__(self, "weight", checked_weights(self.weight, len(self.bins)))
 
-    def take(self, span: slice) -> Owned:
+    def take(self, span: slice) -> OwnerRows:
         """Return consecutive rows. Nothing is copied."""
         weight = None if self.weight is None else self.weight[span]
-        return Owned(self.bins.take(span), self.y[span], weight)
+        return OwnerRows(self.bins.take(span), self.y[span], weight)
 
 
 def checked_weights(weight: Any, n: int) -> NDArray[np.float32]:
@@ -292,13 +292,13 @@ def grow_tree(
 
 
 @dataclass(frozen=True, eq=False)
-class Continuation:
+class BoostingState:
     """Rows of one party and the settings with which trees are grown on them.
 
     It does not contain the model, so that trees can be added to any margins.
     """
 
-    rows: Owned
+    rows: OwnerRows
     cuts: Cuts
     params: TreeParams
     objective: Objective
@@ -314,7 +314,7 @@ class Continuation:
     workers: Workers = Workers()  # the trees do not depend on the number of threads
 
     @cached_property
-    def _blocks(self) -> list[tuple[slice, Owned]]:
+    def _blocks(self) -> list[tuple[slice, OwnerRows]]:
         """The rows in consecutive blocks, one per thread."""
         return [(span, self.rows.take(span)) for span in self.workers.blocks(len(self.rows.y))]
 
@@ -338,7 +338,7 @@ class Continuation:
         bits = self.bits or finest_bits(gh_blocks, [b.weight for b in blocks])
         dropped = self._dropped(number)
 
-        def units(gh: NDArray[np.float32], span: slice, rows: Owned) -> NDArray[np.int64]:
+        def units(gh: NDArray[np.float32], span: slice, rows: OwnerRows) -> NDArray[np.int64]:
             values = weighted(gh, rows.weight, bits)
             if dropped is not None:
                 # Rows that are not sampled stay in the partition, so that they receive their leaf
@@ -498,7 +498,7 @@ def grow_forest(
         If there are no rows, if X does not fit the cuts or contains an infinite value, if labels do
         not fit the objective, or if all labels are equal and no base score is given.
     """
-    rows = Owned(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
+    rows = OwnerRows(X if isinstance(X, Bins) else bin_rows(X, cuts), y, weight)
     objective.check(rows.y)
     if not len(rows.y):
         raise DataError("no rows to train on")
@@ -507,7 +507,7 @@ def grow_forest(
     start = objective.start(totals) if score is None else objective.base_margin(score)
     margin = np.repeat(start[:, None], len(rows.y), axis=1)
     with Workers(threads) as workers:
-        growth = Continuation(
+        growth = BoostingState(
             rows, cuts, params, objective, randomness.client(0),
             columns=randomness.deciding(), bits=bits, workers=workers,
         )  # fmt: skip

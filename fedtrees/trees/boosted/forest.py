@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.losses import LOGISTIC, Objective
-from fedtrees.trees.routing import Routed
+from fedtrees.trees.routing import LeafRouting
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Tree:
 
 
 @dataclass(frozen=True, eq=False)
-class Forest(Routed):
+class Forest(LeafRouting):
     """A boosted ensemble with K outputs. Tree t adds to output ``t % K``.
 
     Raises

@@ -21,11 +21,11 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain, node_weights
 from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
-from fedtrees.trees.routing import Routed
+from fedtrees.trees.routing import LeafRouting
 
 
 @dataclass(frozen=True, eq=False)
-class MultiOutputForest(Routed):
+class MultiOutputForest(LeafRouting):
     """A boosted ensemble of multi-output trees. Every tree adds to every margin."""
 
     trees: tuple[Tree, ...]  # their `value` has shape (n_nodes, K)

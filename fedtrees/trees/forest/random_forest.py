@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.routing import Routed
+from fedtrees.trees.routing import LeafRouting
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class ClassTree:
 
 
 @dataclass(frozen=True, eq=False)
-class RandomForest(Routed):
+class RandomForest(LeafRouting):
     """An ensemble that averages the class probabilities of its trees.
 
     Attributes

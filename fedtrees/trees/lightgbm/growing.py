@@ -241,7 +241,7 @@ class Leaf:
     histogram: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
 
-class Growing:
+class LeafWiseGrower:
     """The leaves of a tree that is grown, by number. The left child of a leaf keeps its number.
 
     Parameters

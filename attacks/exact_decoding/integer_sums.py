@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.counts.leaf_sums import Counts, first_gradient, victim_sums
+from fedtrees.attacks.counts.leaf_sums import Counts, initial_gradient, victim_sums
 from fedtrees.attacks.counts.leaf_values import positives_observed
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.claims import LeafCounts
@@ -181,7 +181,7 @@ def _pairs(
 ) -> tuple[Longs, Longs] | None:
     """Return all pairs (N, N1) that a leaf value allows, None if N1 is not unique for some N."""
     n = np.arange(own0 + own1, int(evidence.row_counts.n_rows or 0) + 1, dtype=np.int64)
-    exact, error = positives_observed(evidence, value, n, first_gradient(evidence))
+    exact, error = positives_observed(evidence, value, n, initial_gradient(evidence))
     if (SLACK * error > _MOST).any():
         return None
     n1 = np.rint(exact).astype(np.int64)

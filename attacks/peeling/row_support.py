@@ -1,10 +1,10 @@
 """Find rows that class counts prove to exist.
 
 A row that exists was drawn for most trees, with public probabilities. The probability that any row
-has less support (`masks`) than `least_support` is at most `ERROR`. Every count of a bin belongs to
-rows. If a single row of enough support fits it, this row exists, and was drawn as often as the
-count shows. These draws are subtracted from its tree, which reduces the support of other rows.
-Nothing else is subtracted, so that the remaining counts are draws of rows as well.
+has less support (`feasible_bins`) than `least_support` is at most `ERROR`. Every count of a bin
+belongs to rows. If a single row of enough support fits it, this row exists, and was drawn as often
+as the count shows. These draws are subtracted from its tree, which reduces the support of other
+rows. Nothing else is subtracted, so that the remaining counts are draws of rows as well.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.peeling.class_histograms import AskedForest, Counts
-from fedtrees.attacks.peeling.masks import (
+from fedtrees.attacks.peeling.feasible_bins import (
     WORD,
     Longs,
     MaskedForest,

@@ -8,13 +8,13 @@ import numpy as np
 
 from fedtrees.attacks.clients.per_client import observe_clients, sum_leaf_counts
 from fedtrees.attacks.counts.interval_counts import first_round, readable
-from fedtrees.attacks.lattice.decode import Decoded, count_by_hessians, decode
-from fedtrees.attacks.lattice.integer_sums import base_margin_of, certain_counts
+from fedtrees.attacks.exact_decoding.decode import Decoded, count_by_hessians, decode
+from fedtrees.attacks.exact_decoding.integer_sums import base_margin_of, certain_counts
 from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.noise_channels import law_of_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import grown_alone
+from fedtrees.attacks.observations.replay import trees_grown_locally
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import check_known, check_share, check_whole
@@ -81,7 +81,7 @@ class Lattice(Attack):
         Trees that clients grow on their local data are left to `timberstrike`. More than two
         classes are supported only with histograms.
         """
-        if grown_alone(view):
+        if trees_grown_locally(view):
             return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
             return Reason("several-gradients")

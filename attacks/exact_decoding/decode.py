@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.leaf_sums import Counts, victim_sums
-from fedtrees.attacks.lattice.integer_sums import exact_sums, first_counts
-from fedtrees.attacks.lattice.leaf_subset_sum import Candidates, find_contents
-from fedtrees.attacks.lattice.path_hypotheses import Paths, fit_labels, fit_sums, grow
+from fedtrees.attacks.exact_decoding.integer_sums import exact_sums, first_counts
+from fedtrees.attacks.exact_decoding.leaf_subset_sum import Candidates, find_contents
+from fedtrees.attacks.exact_decoding.path_hypotheses import Paths, fit_labels, fit_sums, grow
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.core.claims import LeafCounts
@@ -276,7 +276,7 @@ def decode(
     schema : Schema
         Types of the columns.
     list_bits : int
-        Size of the lists, see `fedtrees.attacks.lattice.leaf_subset_sum.find_contents`.
+        Size of the lists, see `fedtrees.attacks.exact_decoding.leaf_subset_sum.find_contents`.
     doubt : float
         Largest odds against the contents of a leaf that counts as solved.
     basis : ReconstructionContext or None

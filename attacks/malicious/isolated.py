@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from fedtrees.attacks.cheating.nodes import (
+from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR
+from fedtrees.attacks.malicious.nodes import (
     TreeSums,
     class_counts,
     likely_class_counts,
@@ -28,7 +29,6 @@ from fedtrees.attacks.cheating.nodes import (
     sums_by_node,
     unreadable,
 )
-from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR
 from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
 from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack

@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.cheating.isolated import lone_rows
-from fedtrees.attacks.cheating.nodes import (
+from fedtrees.attacks.malicious.isolated import lone_rows
+from fedtrees.attacks.malicious.nodes import (
     Nodes,
     Row,
     TreeSums,
@@ -54,7 +54,7 @@ class HalvedRows(Attack):
     from every node that they reach in any tree. The search is repeated until it finds no such node.
 
     If noise prevents exact counts, the attack returns only rows that are isolated in a node, with a
-    posterior probability of at least 0.999 (`lone.SURE`). Only binary classification is supported.
+    posterior probability of at least 0.999 (`isolated.SURE`). Only two classes are supported.
 
     Notes
     -----

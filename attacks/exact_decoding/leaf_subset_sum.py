@@ -11,9 +11,9 @@ bits of information about the rows in the leaf. The search lists the most probab
 half of the candidates, and looks for pairs, one from each list, that have both sums (meet in the
 middle, Horowitz and Sahni 1974).
 
-The candidates come in slots (`fedtrees.attacks.lattice.path_hypotheses`): groups of rows that no
-solved leaf distinguishes. A slot of n rows has several ways to contribute to a leaf, for example
-with 0, 1, ..., n rows.
+The candidates come in slots (`fedtrees.attacks.exact_decoding.path_hypotheses`): groups of rows
+that no solved leaf distinguishes. A slot of n rows has several ways to contribute to a leaf, for
+example with 0, 1, ..., n rows.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
 
-from fedtrees.attacks.lattice.integer_sums import UNIT, rounding_of, units_of
-from fedtrees.attacks.lattice.path_hypotheses import Inside, Paths
+from fedtrees.attacks.exact_decoding.integer_sums import UNIT, rounding_of, units_of
+from fedtrees.attacks.exact_decoding.path_hypotheses import Inside, Paths
 from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
