@@ -3,7 +3,6 @@
 This package may import all packages except `cli`.
 """
 
-from fedtrees.api.bench import bench
-from fedtrees.api.run import Run
+from fedtrees.api.bench import Run, bench
 
 __all__ = ["Run", "bench"]

@@ -31,7 +31,7 @@ from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.recipe import runs_in, systems
-from fedtrees.report.results import UNDEFENDED, load_rows
+from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
 
 _SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
 # A round may take this share of the remaining time, so that time remains for the next one.
@@ -298,8 +298,7 @@ def _nearest(tried_recipes: Iterable[Tried]) -> list[str]:
 def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
     """Return the total seconds of all cells of some recipes and of the run without a defense."""
     recipes = {recipe(name) for name in recipe_names}
-    cells = rows.drop_duplicates(["stage", "setting", "defense_spec", "threat", "attack_spec",
-                                  "seed"])  # fmt: skip
+    cells = rows.drop_duplicates([*CELL_COLUMNS])
     names = zip((s.protocol for s in cells["setting"]), cells["defense_spec"], strict=True)
     selected = [name in recipes or name[1] == UNDEFENDED for name in names]
     return float(cells.loc[selected, "seconds"].sum())

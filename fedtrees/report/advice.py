@@ -7,7 +7,7 @@ A recipe is a protocol with a defense. `tried` compares every recipe of a run wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -414,22 +414,17 @@ def _describe_recipe(recipe: Tried) -> str:
 
 
 def _risks(trials: Iterable[RecipeResult]) -> list[str]:
-    """List the open cells as Markdown, one line per adversary."""
+    """List the leaks as Markdown, one line per adversary."""
     lines = []
     for t in trials:
-        open_cells: Sequence[LeakageResult] = [
-            c for c in t.results if c.state == "open" and c.scores
+        leaks = [can(r) for r in t.results if r.state == "open" and r.scores]
+        more = [
+            f"{remark}: {some([measure(r.metric).name for r in results])}"
+            for remark, results in (
+                ("not settled", t.doubtful),
+                ("the attack scored worse than a blind guess, which shows nothing", t.failed),
+            )
+            if results
         ]
-        below = [measure(c.metric).name for c in t.results if c.below_baseline]
-        unsettled = [
-            measure(c.metric).name
-            for c in t.results
-            if c.state in ("unsettled", "unknown") and not c.below_baseline
-        ]
-        capabilities = [can(c) for c in open_cells] or ["nothing is shown to be read"]
-        more = f"; not settled: {some(unsettled)}" if unsettled else ""
-        if below:
-            why = "the attack scored worse than a blind guess, which shows nothing"
-            more += f"; {why}: {some(below)}"
-        lines.append(f"- {t.place}: {'; '.join(capabilities)}{more}")
+        lines.append(f"- {t.place}: {'; '.join([*(leaks or ['no leak is shown']), *more])}")
     return ["\n".join(lines)]

@@ -232,7 +232,8 @@ def role_names(setting: Setting) -> Mapping[str, tuple[str, str]]:
 
     The mapping is empty if the protocol is not registered here.
     """
-    return getattr(_make_plugin("protocol", setting.protocol), "called", {})
+    protocol = _make_plugin("protocol", setting.protocol)
+    return {} if protocol is None else protocol.info.role_labels
 
 
 def _make_plugin(kind: str, text: str) -> Any:

@@ -1,7 +1,10 @@
 """Write a grid of texts as a LaTeX table or as a Markdown table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import jinja2
 
 _WIDEST = 31  # characters of a label in LaTeX; a longer label takes several lines
 _TITLE = 46  # characters of a block's name that fit in one line of a column
@@ -12,9 +15,11 @@ _LATEX = {
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}",
     # LaTeX would read a bracket after the end of a line as the argument of that line end.
     "[": "{[}", "]": "{]}",
-    "±": r"$\pm$", "\N{MINUS SIGN}": "$-$", "–": "--", "†": r"$^\dagger$", "²": "$^2$",
+    "±": r"$\pm$", "\N{MINUS SIGN}": "$-$", "–": "--", "²": "$^2$",
     "ε": r"$\varepsilon$", "ξ": r"$\xi$", "·": r"$\cdot$", "\n": " ", "\t": " ", "\r": " ",
+    "†": r"$^\dagger$", "‡": r"$^\ddagger$",
 }  # fmt: skip
+_MARKS = {"†": r"\dagger", "‡": r"\ddagger"}
 
 
 def escape_latex(text: str) -> str:
@@ -64,41 +69,36 @@ def latex(table: TextTable, notes: Sequence[str] = ()) -> str:
     Blocks are placed below one another, so that its width does not grow with their number. The
     notes follow below the table.
     """
-    wide = len(table.head)
-    body: list[str] = []
-    for name, lines in table.blocks:
-        body.append(r"\midrule")
-        if len(table.blocks) > 1:
-            for part in name.split(" · ") if len(name) > _TITLE else [name]:
-                body.append(
-                    rf"\multicolumn{{{wide}}}{{@{{}}l}}{{\emph{{{escape_latex(part)}}}}} \\"
-                )
-        for line in lines:
-            parts = [_broken(str(cell)) for cell in line[: table.labels]]
-            for at in range(max(map(len, parts))):
-                cells = [part[at] if at < len(part) else "" for part in parts]
-                cells = [(r"\enspace " if at and c else "") + escape_latex(c) for c in cells]
-                cells += [_number(c) if not at else "" for c in line[table.labels :]]
-                body.append(" & ".join(cells) + r" \\")
-    text = [
-        r"% \usepackage{booktabs}",
-        r"\begingroup\footnotesize\setlength{\tabcolsep}{2pt}%",
-        rf"\begin{{tabular}}{{@{{}}{'l' * table.labels + 'r' * (wide - table.labels)}@{{}}}}",
-        r"\toprule",
-        " & ".join(map(escape_latex, table.head)) + r" \\",
-        *body,
-        r"\bottomrule",
-        *(_below(note, wide) for note in notes),
-        r"\end{tabular}",
-        r"\endgroup",
-    ]
-    return "\n".join(text) + "\n"
+
+    def titles(name: str) -> list[str]:
+        if len(table.blocks) == 1:
+            return []
+        return name.split(" · ") if len(name) > _TITLE else [name]
+
+    def rows(line: Line) -> Iterator[list[str]]:
+        labels = [_broken(str(cell)) for cell in line[: table.labels]]
+        for at in range(max(map(len, labels))):
+            parts = [part[at] if at < len(part) else "" for part in labels]
+            parts = [(r"\enspace " if at and part else "") + escape_latex(part) for part in parts]
+            yield [*parts, *("" if at else _number(c) for c in line[table.labels :])]
+
+    template = _environment().get_template("table.tex.j2")
+    return template.render(table=table, wide=len(table.head), notes=notes, titles=titles, rows=rows)
 
 
-def _below(note: str, wide: int) -> str:
-    """Return a table line for a note that is as wide as the text."""
-    text = escape_latex(note)
-    return rf"\multicolumn{{{wide}}}{{@{{}}p{{\linewidth}}@{{}}}}{{\scriptsize {text}}} \\"
+@cache
+def _environment() -> jinja2.Environment:
+    """Return a template engine whose marks do not occur in LaTeX."""
+    env = jinja2.Environment(
+        loader=jinja2.PackageLoader("fedtrees.report", "page_files"),
+        autoescape=False,  # every text is escaped for LaTeX by the filter `tex`
+        block_start_string="<%", block_end_string="%>",
+        variable_start_string="<<", variable_end_string=">>",
+        comment_start_string="<#", comment_end_string="#>",
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True,
+    )  # fmt: skip
+    env.filters["tex"] = escape_latex
+    return env
 
 
 def _number(cell: str | TableCell) -> str:
@@ -108,7 +108,8 @@ def _number(cell: str | TableCell) -> str:
     """
     if isinstance(cell, str) or not cell.half:
         return escape_latex(str(cell))
-    mark = r"$^{\dagger}$" if cell.mark else ""
+    marks = "".join(_MARKS[mark] for mark in cell.mark)
+    mark = f"$^{{{marks}}}$" if marks else ""
     return rf"{escape_latex(cell.mean)}$_{{\pm{cell.half.lstrip('0')}}}${mark}"
 
 

@@ -29,7 +29,7 @@ from fedtrees.report.findings import (
     analyze_run,
 )
 from fedtrees.report.guarantees import in_words, span
-from fedtrees.report.leakage import MARGIN, LeakageResult, gravity, plain
+from fedtrees.report.leakage import MARGIN, LeakageResult, gravity
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED, read_json, read_text
 from fedtrees.report.web_page import render
@@ -214,14 +214,9 @@ def remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]
         if not adversary.tested or trial is None:
             yield name, "was not tested."
             continue
-        cells = plain([c for c in trial.results if c.state == "open"])
-        cells.sort(key=lambda c: gravity(c.metric))
-        failed = [c for c in trial.results if c.below_baseline]
-        doubt = [
-            c for c in trial.results if c.state in ("unsettled", "unknown") and c not in failed
-        ]
-        if cells:
-            yield name, f"can still {listed([wording.can(c) for c in cells])}."
+        leaks, failed, doubt = trial.leaks, trial.failed, trial.doubtful
+        if leaks:
+            yield name, f"can still {listed([wording.can(r) for r in leaks])}."
         elif doubt:
             yield name, f"learns nothing for certain; not settled: {_heads(doubt)}."
         elif not failed:

@@ -45,42 +45,89 @@ class Shown:
 
 @dataclass(frozen=True)
 class Entry:
-    """One number of the table.
+    """One number of the table: the utility or the leak of a point of a frontier.
 
     Attributes
     ----------
-    row : tuple of (str, str, str)
-        Partition, protocol and defense.
-    dataset : str
-        The data set.
-    shown : Shown
-        The column.
-    value, blind, population : Estimate
-        The number with its interval, and the two baselines of a leak.
-    loss : float
-        Value for ranks, smaller is better. NaN excludes the row from ranks: the number is not
-        known, an attack failed, or the strongest attack scored worse than its baseline.
-    below : bool
-        Whether an applicable attack is missing.
-    untouched : bool
-        Whether no attack applies.
-    attack : str
-        The strongest attacks.
-    failed : bool
-        Whether the strongest attack scored worse than its baseline by more than the margin.
+    frontier : Frontier
+        The frontier of the point.
+    point : Point
+        The defense under one threat.
+    is_leak : bool
+        Whether the number is the score of the strongest attack, and not the utility.
     """
 
-    row: tuple[str, str, str]
-    dataset: str
-    shown: Shown
-    value: Estimate
-    blind: Estimate
-    loss: float
-    below: bool = False
-    untouched: bool = False
-    attack: str = ""
-    population: Estimate = Estimate()
-    failed: bool = False
+    frontier: Frontier
+    point: Point
+    is_leak: bool
+
+    @property
+    def row(self) -> tuple[str, str, str]:
+        """Partition, protocol and defense."""
+        setting = self.frontier.panel.setting
+        return setting.partition, setting.protocol, self.point.defense
+
+    @property
+    def dataset(self) -> str:
+        """The data set."""
+        return self.frontier.panel.setting.dataset
+
+    @property
+    def shown(self) -> Shown:
+        """The column."""
+        data = self.frontier
+        return Shown(data.panel.threat, data.metric) if self.is_leak else Shown("", data.utility)
+
+    @property
+    def value(self) -> Estimate:
+        """The number with its interval."""
+        return self.point.score if self.is_leak else self.point.utility
+
+    @property
+    def blind(self) -> Estimate:
+        """The blind baseline of a leak."""
+        return self.point.blind if self.is_leak else Estimate()
+
+    @property
+    def population(self) -> Estimate:
+        """The population baseline of a leak."""
+        return self.point.population if self.is_leak else Estimate()
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no attack applies."""
+        return self.is_leak and not self.point.advantage.known and self.point.untouched
+
+    @property
+    def below(self) -> bool:
+        """Whether an applicable attack is missing."""
+        return self.is_leak and self.point.incomplete
+
+    @property
+    def failed(self) -> bool:
+        """Whether the strongest attack scored worse than its baseline by more than the margin."""
+        return self.is_leak and self.point.attack_failed
+
+    @property
+    def attack(self) -> str:
+        """The strongest attacks."""
+        return ", ".join(name for name, _ in self.point.attacks) if self.is_leak else ""
+
+    @property
+    def loss(self) -> float:
+        """Value for ranks, smaller is better.
+
+        NaN excludes the row from ranks: the number is not known, an attack failed, or the strongest
+        attack scored worse than its baseline.
+        """
+        if not self.is_leak:
+            return -measure(self.frontier.utility).sign * self.point.utility.mean
+        if self.untouched:
+            return 0.0
+        if self.point.coverage.failed or self.failed:
+            return math.nan
+        # A score slightly below the baseline, within the margin, is noise: an advantage of 0.
+        return max(0.0, self.point.advantage.mean) if self.point.advantage.known else math.nan
 
 
 def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
@@ -91,31 +138,9 @@ def entries_of(frontiers: Sequence[Frontier]) -> list[Entry]:
     entries: dict[tuple[object, ...], Entry] = {}
     for data in frontiers:
         for point in data.points:
-            for entry in _of_point(data, point):
+            for entry in (Entry(data, point, False), Entry(data, point, True)):
                 entries.setdefault((entry.row, entry.dataset, entry.shown), entry)
     return list(entries.values())
-
-
-def _of_point(data: Frontier, point: Point) -> tuple[Entry, Entry]:
-    """Return the utility and the leak of one point."""
-    setting = data.panel.setting
-    row = (setting.partition, setting.protocol, point.defense)
-    sign = -measure(data.utility).sign
-    utility = Entry(
-        row, setting.dataset, Shown("", data.utility), point.utility, Estimate(),
-        sign * point.utility.mean,
-    )  # fmt: skip
-    untouched = not point.advantage.known and point.untouched
-    # A score slightly below the baseline, within the margin, is noise. It counts as an advantage of
-    # 0.
-    failed = point.coverage.failed or point.attack_failed
-    loss = 0.0 if untouched else max(0.0, point.advantage.mean) if not failed else math.nan
-    leak = Entry(
-        row, setting.dataset, Shown(data.panel.threat, data.metric), point.score, point.blind,
-        loss if untouched or point.advantage.known else math.nan, point.incomplete, untouched,
-        ", ".join(name for name, _ in point.attacks), point.population, point.attack_failed,
-    )  # fmt: skip
-    return utility, leak
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fedtrees.core.results import measure
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.supported import SYSTEMS, name_versions
 from fedtrees.report.cost import TOLERANCE, UtilityChange
-from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity
+from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity, plain
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite, mean_of, t_estimate
 from fedtrees.report.wording import split_recipe
@@ -72,6 +72,22 @@ class RecipeResult:
     bytes: float = math.nan
     undefended: tuple[LeakageResult, ...] = ()
 
+    @property
+    def leaks(self) -> list[LeakageResult]:
+        """The open results, the gravest first, without those that another one expresses better."""
+        return sorted(plain([r for r in self.results if r.state == "open"]), key=_by_gravity)
+
+    @property
+    def failed(self) -> list[LeakageResult]:
+        """The results in which the strongest attack scored worse than its baseline."""
+        return [r for r in self.results if r.below_baseline]
+
+    @property
+    def doubtful(self) -> list[LeakageResult]:
+        """The results that are not settled for another reason."""
+        doubts = (r for r in self.results if r.state in ("unsettled", "unknown"))
+        return [r for r in doubts if not r.below_baseline]
+
     def weight(self, result: LeakageResult) -> float:
         """Return the advantage by which a result of this trial counts in comparisons.
 
@@ -88,6 +104,11 @@ class RecipeResult:
     def result(self, metric: str) -> LeakageResult | None:
         """Return the result of a measure, None if this adversary has no such result."""
         return next((c for c in self.results if c.metric == metric), None)
+
+
+def _by_gravity(result: LeakageResult) -> tuple[int, int]:
+    """Return a sort key of results that puts the gravest measures first."""
+    return gravity(result.metric)
 
 
 @dataclass(frozen=True)

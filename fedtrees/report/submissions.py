@@ -44,7 +44,14 @@ from fedtrees.core.threat import Threat
 from fedtrees.metrics.advantage import advantage
 from fedtrees.report.coverage import STOPPED_EARLY
 from fedtrees.report.findings import is_unfinished
-from fedtrees.report.results import load_rows, parse_rows, read_json, read_records, read_text
+from fedtrees.report.results import (
+    CELL_COLUMNS,
+    load_rows,
+    parse_rows,
+    read_json,
+    read_records,
+    read_text,
+)
 
 STAGES = ("train", "cheated", "adversary", "attack", "blind", "reference")
 #: Costs that a bundle contains although they depend on the machine or the data.
@@ -193,8 +200,8 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _DATE = "%Y-%m-%dT%H:%M:%SZ"
 _FORMAT = 1
 _VERSIONS = ("fedtrees", "python", "system", "libraries")  # keys of environment.json
-_CELL = ["stage", "setting", "defense_spec", "threat", "attack_spec", "seed"]
-_ROW = [*_CELL, "metric", "part"]
+_CELL = [*CELL_COLUMNS]
+_ROW = [*CELL_COLUMNS, "metric", "part"]
 _RESULT = ("stage", "protocol", "defense", "threat", "attack", "seed", "metric", "value", "blind")
 # Trainings and attacks, but not the baselines, which several of them share.
 _COMPUTED = STAGES[:4]

@@ -489,11 +489,9 @@ def remains(
         if trial is None:
             doubtful.append(adversary.name)
             continue
-        cells = plain([c for c in trial.results if c.state == "open"])
-        cells.sort(key=lambda c: gravity(c.metric))
-        if cells:
-            sentences.append(_can(adversary.name, cells[:leaks], "can still"))
-        elif any(c.below_baseline for c in trial.results):
+        if trial.leaks:
+            sentences.append(_can(adversary.name, trial.leaks[:leaks], "can still"))
+        elif trial.failed:
             failed.append(adversary.name)
         elif all(c.state in SETTLED for c in trial.results):
             safe.append(adversary.name)

@@ -221,3 +221,10 @@ def test_an_unknown_label_or_suffix_is_refused(run, tmp_path):
     with pytest.raises(UsageError, match=r"end the name in \.tex, \.csv or \.md"):
         write_table(table_of([run]), tmp_path / "t.xlsx")
     assert len(pd.read_csv(io.StringIO(table_of([run]).csv()))) == 12
+
+
+def test_a_failed_attack_has_its_own_mark_in_latex():
+    cells = ["x", TableCell("0.91", "0.02", "‡"), TableCell("0.91", "0.02", "†‡")]
+    text = latex(TextTable(["defense", "AUC", "RA"], 1, [("d", [cells])]))
+    assert r"0.91$_{\pm.02}$$^{\ddagger}$" in text
+    assert r"$^{\dagger\ddagger}$" in text
