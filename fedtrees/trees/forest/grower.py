@@ -84,8 +84,8 @@ class ForestGrower:
 
     It never uses a row. While `nodes` is not empty, the caller collects the counts of `features` at
     `nodes`, summed over all parties with rows, calls `choose_splits`, and sends the decisions to
-    these parties. If all drawn features of a node are constant, the node is requested again with all
-    of its remaining features.
+    these parties. If all drawn features of a node are constant, the node is requested again with
+    all of its remaining features.
 
     Parameters
     ----------
