@@ -88,8 +88,9 @@ class ClassifyOwnColumns(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Classify the rows that all principals have."""
-        if view.known is None or view.known.y is None or self.inapplicable(view):
-            return Guess.none(self.inapplicable(view) or Reason("no-known-labels", threat=THREAT))
+        why = self.inapplicable(view)
+        if why or view.known is None or view.known.y is None:
+            return Guess.none(why or Reason("no-known-labels", threat=THREAT))
         ids, X = own_columns_of(view)
         y = view.known.y
         if not X.shape[1] or (y == y[0]).all():

@@ -248,7 +248,7 @@ def test_the_template_of_an_attack_infers_every_count_of_the_first_tree(monkeypa
     ("arguments", "message"),
     [
         (("attak", "mine"), "did you mean 'attack'"),
-        (("attack", "timberstrike"), "is there already"),
+        (("attack", "timberstrike"), "is already registered"),
         (("defense", "My Defense"), "small letters"),
         (("defense", "class"), "small letters"),
         (("defense", "mine", "-o", "mine.txt"), "end the name in .py"),

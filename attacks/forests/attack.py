@@ -80,7 +80,7 @@ class NoisyLeafCounts:
         if self.owner is not None:
             n = self.rows or forest.estimated_rows()
             return Question(forest, self.noise, n, population=prior)
-        n_own, known_columns = 0 if own_rows is None else len(own_rows), told_columns(view)
+        n_own, known_columns = 0 if own_rows is None else len(own_rows), read_known_columns(view)
         declared = rows == "declared" or known_columns is not None
         total = view.n_rows if declared else forest.estimated_rows(n_own + 1)
         own_levels = None if own_rows is None else coded
@@ -92,7 +92,7 @@ class NoisyLeafCounts:
         )  # fmt: skip
 
 
-def told_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+def read_known_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
     """Return known columns of all victims' rows, and the values, or None.
 
     They belong to the background knowledge of the threat model.
@@ -129,7 +129,7 @@ def read_leaf_counts(view: View) -> list[NoisyLeafCounts]:
     distributed = any(isinstance(c, Share) for c in view.changes(LeafClassCounts, "counts"))
     if tests is not None and from_others and not distributed:
         exact = Noise("exact")
-        if told_columns(view) is not None:
+        if read_known_columns(view) is not None:
             return [
                 NoisyLeafCounts(
                     tests, sum((m.counts for _, m in messages), 0 * messages[0][1].counts), exact
@@ -227,7 +227,7 @@ class DraftDP(Attack):
         labels = reason is None and read_leaf_counts(view)[0].noise.kind == "labels"
         if labels and self.mode.startswith("cpsat"):
             return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
-        if reason is None and self.mode == "cpsat-cells" and told_columns(view) is not None:
+        if reason is None and self.mode == "cpsat-cells" and read_known_columns(view) is not None:
             return Reason("attributes-told", mode=self.mode, use="mode=map")
         if labels and self.rows == "estimated":
             return Reason("rows-not-told", use="rows=declared")
@@ -243,7 +243,7 @@ class DraftDP(Attack):
         sources = [] if unreadable(view) else read_leaf_counts(view)
         questions = [(source, source.question(view, self.rows)) for source in sources]
         rows = sum(question.n for _, question in questions)
-        early, given_columns = False, told_columns(view)
+        early, given_columns = False, read_known_columns(view)
         for source, question in questions:
             work = self.work * (share_of_work(question, rows) if len(questions) > 1 else 1.0)
             value, spread = self._answer(question, rng, work)

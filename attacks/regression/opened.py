@@ -146,7 +146,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
         inside = abs(Z) < clip_scores(np.array([1 << 200], dtype=object), 2 * b, bounds)
     # rounds with zero weights contain no information
     inside &= np.any(W != 0, axis=0)
-    X, told_in_full = np.zeros((len(Z), len(W))), 0
+    X, determined_rows = np.zeros((len(Z), len(W))), 0
     rounds, of = np.unique(inside, axis=0, return_inverse=True)
     for k, these in enumerate(rounds):
         A, rows = W[:, these].T, np.flatnonzero(of.ravel() == k)
@@ -154,7 +154,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
         solution = solve_integers(A, B, b + SCORE_BITS) if rank(A) == len(W) else None
         if solution is not None:
             X[rows] = from_fixed_point(solution.T, b)
-            told_in_full += len(rows)
+            determined_rows += len(rows)
         elif these.any():
             X[rows] = np.linalg.lstsq(
                 from_fixed_point(A, b), from_fixed_point(B, 2 * b), rcond=None
@@ -162,7 +162,7 @@ def _rows(view: View, W: Integers, Z: Integers, party_scales: ColumnScales | Non
     if bounds is None:
         return X
     is_standardised = party_scales is not None and not party_scales.declared
-    return X * _stretch(X, bounds[0], is_standardised, float(2 * told_in_full > len(X)))[:, None]
+    return X * _stretch(X, bounds[0], is_standardised, float(2 * determined_rows > len(X)))[:, None]
 
 
 def _stretch(X: Floats, norm: float, standardised: bool, squares: float) -> Floats:

@@ -122,7 +122,7 @@ _DRAWS: tuple[tuple[Any, str, Callable[[Draw, float], Draw]], ...] = (
     (cut_points, "private_quantiles", _weaken_argument(4, lambda epsilon, k: epsilon * k)),
     (dp_forest, "permute_and_flip", _weaken_argument(1, lambda epsilon, k: epsilon * k)),
     (label_noise, "respond", _weaken_argument(2, lambda odds, k: odds_within(k * math.log(odds)))),
-    (dp_sgd.DPSGD, "rows", _last_row),
+    (dp_sgd.DPSGD, "transform_examples", _last_row),
 )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.transcript import Transcript
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -159,14 +161,18 @@ class Composition:
         ctx : Context
             Context of the acting party.
         """
+        return self._transformed("transform_examples", values, ctx, stage)
+
+    def _transformed(self, hook: str, value: Value, ctx: Context, *arguments: Any) -> Value:
+        """Apply one hook of every part to a value, and record which parts acted."""
         for i, part in enumerate(self.parts):
             n_events = len(ctx.ledger)
-            changed = part.transform_examples(stage, values, _for(part, ctx))
+            changed = getattr(part, hook)(*arguments, value, _for(part, ctx))
             paid = len(ctx.ledger) > n_events  # noise may be zero, so that nothing changes
-            if i not in ctx.acted and (paid or not equal(changed, values)):
+            if i not in ctx.acted and (paid or not equal(changed, value)):
                 ctx.acted.add(i)
-            values = changed
-        return values
+            value = changed
+        return value
 
     def allowed_splits(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Apply every part to the mask of candidate splits. No part can allow a forbidden split.
@@ -298,21 +304,11 @@ class Composition:
 
     def repair_model(self, model: Any, ctx: Context) -> Any:
         """Apply every part to the model."""
-        for i, part in enumerate(self.parts):
-            repaired = part.repair_model(model, _for(part, ctx))
-            if i not in ctx.acted and not equal(repaired, model):
-                ctx.acted.add(i)
-            model = repaired
-        return model
+        return self._transformed("repair_model", model, ctx)
 
     def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
         """Apply every part to the scores of an inference query."""
-        for i, part in enumerate(self.parts):
-            changed = part.transform_answer(scores, _for(part, ctx))
-            if i not in ctx.acted and not equal(changed, scores):
-                ctx.acted.add(i)
-            scores = changed
-        return scores
+        return self._transformed("transform_answer", scores, ctx)
 
     def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Apply every part to the kind of answers and the row budget of an inference endpoint."""

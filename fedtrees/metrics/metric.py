@@ -109,7 +109,7 @@ class Case:
         The part of these rows that an adversary without local rows has as background knowledge
         (`background`): the held-out rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
-    told_others : bool
+    knows_population : bool
         Whether the principals know `population`, as in `of_population`.
     model : object or None
         Trained model. None before training.
@@ -136,7 +136,7 @@ class Case:
     reserve: Table | None = None
     others: Table | None = None
     population: Table | None = None
-    told_others: bool = False
+    knows_population: bool = False
     model: Any = None
     transcript: Transcript | None = None
     grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
@@ -205,7 +205,7 @@ class Case:
         return draw_known_values(self.victims, threat.entries, rng)
 
     @cached_property
-    def told(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+    def known_columns(self) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """Columns that the threat model declares known for all rows, None if there are none.
 
         An int64 array of columns, shape (c,), and a float32 array of their values, shape (n, c).
@@ -280,14 +280,14 @@ class Case:
         """Return the view of the principals with an empty transcript.
 
         It contains their local data, the schema, the number of rows of every party, the knowledge
-        that the threat model declares, and `population` if `told_others` is set.
+        that the threat model declares, and `population` if `knows_population` is set.
         """
         adversary_data = tuple(h for n, h in self.local_data.items() if n in self.principals)
         return View(
             principals=self.principals,
             roles=dict(self.roles),
             own=(*adversary_data, LocalData.of(self.population))
-            if self.told_others and self.population
+            if self.knows_population and self.population
             else adversary_data,
             schema=self.schema,
             protocol="",
@@ -308,7 +308,7 @@ class Case:
         `fedtrees.core.view.View.population`, so that the attack and its baseline differ only
         by the transcript.
         """
-        own_rows = None if self.told_others else self.blind_view().rows
+        own_rows = None if self.knows_population else self.blind_view().rows
         if not len(self.population or ()) or self.victims_rows is None or own_rows is not None:
             return None
         return self.population
@@ -320,7 +320,7 @@ class Case:
         Its blind guesses are the population baseline. What they get right is not information about
         the training rows: every useful model describes the population (Jayaraman and Evans 2022).
         """
-        return None if self.background is None else replace(self, told_others=True)
+        return None if self.background is None else replace(self, knows_population=True)
 
     def blind_rows(self, n: int, rng: np.random.Generator, draws: int = DRAWS) -> dict[str, Table]:
         """Return the blind guesses of n rows, by name (`blind_guesses`).
@@ -345,7 +345,7 @@ class Case:
         """
         adversary_rows, victims = self.blind_view().rows, self.victims_rows
         counts, target = None, None
-        if (adversary_rows is None or self.told_others) and victims is not None:
+        if (adversary_rows is None or self.knows_population) and victims is not None:
             if self.schema.classes:
                 counts = np.bincount(victims.y, minlength=max(len(self.schema.classes), 2))
             else:
@@ -360,7 +360,7 @@ class Case:
         All adversaries that know the population share one stream, so that their population
         baselines are equal. Otherwise there is one stream per threat model.
         """
-        if self.told_others:
+        if self.knows_population:
             return self.streams.child("blind", "population").rng("guesses")
         return self.streams.child("blind", self.threat).rng("guesses")
 

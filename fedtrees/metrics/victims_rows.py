@@ -99,7 +99,7 @@ class VictimsRows:
     @staticmethod
     def draw(rows: Table, case: Case) -> VictimsRows:
         """Return the truth for the rows of the victims, or for a sample of them."""
-        known_columns = () if case.told is None else tuple(case.told[0].tolist())
+        known_columns = () if case.known_columns is None else tuple(case.known_columns[0].tolist())
         return VictimsRows(
             _scored_sample(rows, case), case.schema, case.top, len(rows), known_columns
         )
@@ -120,9 +120,9 @@ def _insert_known_columns(
     blind_guesses: Mapping[str, Table], case: Case, n: int
 ) -> dict[str, Table]:
     """Insert the known columns into blind guesses, and add guesses from similar local rows."""
-    assert case.told is not None
+    assert case.known_columns is not None
     assert case.victims_rows is not None
-    columns, known_values = case.told
+    columns, known_values = case.known_columns
     # If fewer rows are guessed than exist, use the known values of n evenly spaced rows.
     known_values = known_values[((np.arange(n) + 0.5) * len(known_values) / n).astype(np.intp)]
     # The tolerances come from the true rows, but only those of known columns are used, which the
@@ -210,12 +210,16 @@ class RecordMetric(Metric[VictimsRows]):
         rng, first_victim = case.blind_rng(), next(iter(case.victims.values()))
         # The guesses depend on the principals (or on the population), the number of rows and the
         # seed.
-        key = (case.told_others or case.principals, truth.guessed, str(rng.bit_generator.state))
+        key = (
+            case.knows_population or case.principals,
+            truth.guessed,
+            str(rng.bit_generator.state),
+        )
         cached = _blind_cache.setdefault(first_victim, {})
         if key not in cached:
             cached[key] = case.blind_rows(truth.guessed, rng)
         tables = cached[key]
-        if case.told is not None:
+        if case.known_columns is not None:
             tables = _insert_known_columns(tables, case, truth.guessed)
         guesses = {name: [Records(table)] for name, table in tables.items()}
         return {**guesses, **super().blind(case, truth)}
@@ -302,7 +306,7 @@ class SpecificityMetric(Metric[Strangers]):
         None if either is missing, or the threat model declares columns of the victims known.
         """
         rows = case.victims_rows
-        if rows is None or case.reserve is None or case.told is not None:
+        if rows is None or case.reserve is None or case.known_columns is not None:
             return None  # known columns would bring a guess closer to the victims' rows only
         reserve = _scored_sample(case.reserve, case)
         return Strangers(_scored_sample(rows, case), reserve, case.schema, case.streams)

@@ -151,7 +151,10 @@ def test_a_summary_is_as_likely_as_its_part_says():
     more, ratios = np.concatenate([X, np.ones((1, 1), np.float32)]), []
 
     ctx = SimpleNamespace(
-        held=SimpleNamespace(X=X), schema=schema, rng=lambda _: rng, spend=lambda *_, **__: None
+        local_data=SimpleNamespace(X=X),
+        schema=schema,
+        rng=lambda _: rng,
+        record_release=lambda *_, **__: None,
     )
     empty = FeatureSketch(*(np.zeros(0, t) for t in ("f4", "i8", "i4", "f4")))
     for _ in range(600):

@@ -126,7 +126,7 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*command, "--target", "y", "--clients", "2", "--out", str(tmp_path / "m.npz")])
     assert stopped.value.code
-    assert "nobody holds the model of 'vertical-forest' whole" in capsys.readouterr().err
+    assert "no party has the complete model of 'vertical-forest'" in capsys.readouterr().err
 
 
 def test_references_are_there_for_every_setting():

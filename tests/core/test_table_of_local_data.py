@@ -98,4 +98,4 @@ class Nowhere(Defense):
 def test_labels_pass_defenses_everywhere_and_a_role_that_is_not_there_is_named():
     flip = Composition((Labels(),))
     assert fit(FedTreeHist(), flip).ok
-    assert "acts at cleint" in str(fit(FedTreeHist(), [Nowhere()]))
+    assert "is applied by cleint" in str(fit(FedTreeHist(), [Nowhere()]))

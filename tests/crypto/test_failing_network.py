@@ -71,7 +71,7 @@ class Network:
             arriving = [cut(message, self.randomness)]
         elif kind == "foreign":
             arriving = [foreign]
-        elif kind == "renamed":
+        elif kind == "renamed" and take.__name__ != "__setitem__":  # a message to the server
             name = self.randomness.choice("abcdz")
         elif kind == "replayed":  # of another party, round or sum, if of that kind
             like = [m for m in self.sent if type(m) is type(message)]

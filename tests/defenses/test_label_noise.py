@@ -339,10 +339,10 @@ def test_what_makes_no_sense_is_named():
     with pytest.raises(DataError, match="repairs trees with 'active''s columns, and it holds none"):
         train(SecureBoost(), bare, schema, defense=Composition((GraftingLDP(1.0),)))
     train(SecureBoost(trees=1), bare, schema, defense=Composition((LPMST(1.0),)))
-    with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each answer for labels"):
+    with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each replace the labels"):
         Composition((OneStage(1.0), GraftingLDP(1.0)))
     protocol = register.make("protocol", parse_grid("fedtree-hist")[0])
-    assert "do not cross" in str(fit(protocol, [OneStage(1.0)]))
+    assert "does not send" in str(fit(protocol, [OneStage(1.0)]))
 
 
 def test_stages_of_one_row_are_enough():

@@ -41,7 +41,7 @@ def forest():
 @pytest.mark.parametrize("threat", ["public", "server", "client"])
 def test_what_is_told_stays_and_the_blind_adversary_is_told_it_too(forest, threat):
     view, case = seen(*forest, f"{threat}[attributes=3]")
-    columns, told = case.told
+    columns, told = case.known_columns
     victims = case.victims_rows
     assert np.array_equal(victims.X[:, columns], told)
     assert sum(len({0, 1, 2} & {*columns}) == n for n in (0, 3)) == 1  # a group is told whole
