@@ -35,9 +35,7 @@ from fedtrees.privacy.noise import Laplace
 from fedtrees.privacy.quantiles import log_chance, private_quantiles, rank_error
 from fedtrees.trees.cut_points import LARGEST, float_rank, of_rank
 
-LATER = {
-    Trait.SUMMED: "the claim speaks of how cut points are settled, not of what is summed on them"
-}
+LATER = {Trait.SUMMED: "the claim covers the choice of cut points, not the sums computed on them"}
 _MOST_CELLS = 1 << 16
 _SHARED = "clients"  # trusted, because a client knows the share of the noise that it adds
 

@@ -100,11 +100,14 @@ class DPGradientDescent(Defense):
         """
         n_parties = sum(role in ("active", "passive") for role in roles.values())
         if n_parties > self.parties:
-            raise UsageError(f"dp-gd[parties={self.parties}]: {n_parties} hold columns; say so")
+            raise UsageError(
+                f"dp-gd[parties={self.parties}]: {n_parties} have columns; set parties to "
+                "this number"
+            )
         if parameters.get("batch"):
             raise UsageError(
-                f"batch={parameters['batch']}: a row more moves others to other batches; dp-gd "
-                "takes all rows in a round, batch=0"
+                f"batch={parameters['batch']}: an additional row would move other rows "
+                "to other batches; dp-gd uses all rows in a round, batch=0"
             )
 
     def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> tuple[float, float, int]:

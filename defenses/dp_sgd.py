@@ -80,8 +80,8 @@ class DPSGD(Defense):
     permitted_types = permit_types_with({
         Trait.SUMMED_SECURELY: "exact sums over all clients; `spent` counts them as unprotected, "
         "and the protocol's statistics=public sends none",
-        Trait.GROWN_ALONE: "trees are grown and shared before; `spent` counts them as unprotected, "
-        "and the claim speaks of the network that is trained on what they say",
+        Trait.GROWN_ALONE: "the trees are trained and shared before. `spent` counts them as "
+        "unprotected, and the claim covers only the network that is trained on their outputs",
     })  # fmt: skip
     example_stages = frozenset({"example-gradients"})
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 4.0, 16.0)})

@@ -86,8 +86,8 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         """Randomise every label. Refuse an active party without columns to repair with."""
         if ctx.local_data is None or not len(ctx.local_data.columns):
             raise DataError(
-                f"{self.name!r} repairs trees with {ctx.party!r}'s columns, and it holds none; "
-                "give it one, or take 'lp-mst'"
+                f"{self.name!r} repairs trees with {ctx.party!r}'s columns, and it has "
+                "none; give it one, or use 'lp-mst'"
             )
         noisy_labels: NDArray[Any] = super().transform_examples(stage, values, ctx)
         return noisy_labels

@@ -69,7 +69,7 @@ class NoisyLabels(Defense):
         NodeRows: _NOISY,
         ChosenSplits: _NOISY,
         RowStatistics: "encrypted",
-        RowsToRoute: "rows that nobody trained on",
+        RowsToRoute: "rows that were not used for training",
         **dict.fromkeys((Intercept, RowGradients, BestSplits, BoostedModel), _NOISY),
     }
     applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows, RowGradients)
@@ -92,7 +92,10 @@ class NoisyLabels(Defense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State randomised response over all classes. In several stages the law differs by row."""
         law = Response(float(self.epsilon), max(len(schema.classes), 2))
-        by_row = Memory("answers of stages before say among which labels a row is answered", law)
+        by_row = Memory(
+            "the answers of earlier stages determine the labels among which a row is randomised",
+            law,
+        )
         return {("labels", "y"): law if self.parts == 1 else by_row}
 
     def transform_examples(
@@ -223,8 +226,9 @@ class OneStage(NoisyLabels):
         deployments=dict.fromkeys(
             ("xgboost", "nvflare", "secretflow"),
             Deployed(
-                "before training, once: each label of K classes stays with probability "
-                "e^epsilon / (e^epsilon + K - 1), else is one of the others",
+                "before training, once: each label of K classes is kept with "
+                "probability e^epsilon / (e^epsilon + K - 1), and otherwise replaced by "
+                "one of the other labels",
                 {"epsilon": "epsilon={}"},
             ),
         ),

@@ -105,7 +105,7 @@ class LaplaceHistogram(ChannelDefense):
     permitted_types = {
         **dict.fromkeys((FeatureSketch, FeatureRanges, GridCounts, LabelSums), _EXEMPT),
         **dict.fromkeys((BinCounts, RoutedRows, RoutesOfRows), _ROUTES),
-        BinSums: "sealed; what is in it passed as `OpenedBinSums`",
+        BinSums: "encrypted; its content was transformed as `OpenedBinSums`",
     }
     info = DefenseInfo(bench_grid={"epsilon": (1.0, 8.0, 64.0)})
 

@@ -72,7 +72,7 @@ class IDLMID(Defense):
         NodeRows: "nodes above the bound are not among them",
         ChosenSplits: "children above the bound are no candidates",
         RowStatistics: "encrypted",
-        RowsToRoute: "rows that nobody trained on",
+        RowsToRoute: "rows that were not used for training",
     }
     applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
     requirements = Requirements(class_counts=True)
@@ -83,8 +83,8 @@ class IDLMID(Defense):
         largest, unit = (1.0, "a share") if self.relative else (math.log(_MOST_ROWS), "nats")
         if self.xi > largest:
             raise UsageError(
-                f"xi={self.xi:g}: no node tells more than {largest:.3g} ({unit}), so that it hides "
-                "nothing; give less, such as 0.5"
+                f"xi={self.xi:g}: no node reveals more than {largest:.3g} ({unit}), so "
+                "that nothing is hidden; give a smaller value, such as 0.5"
             )
 
     def claim(self) -> Guarantee:
@@ -93,7 +93,9 @@ class IDLMID(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that class counts decide which nodes and splits are revealed."""
-        event = Event("a node of which membership tells more of the label than the bound is hidden")
+        event = Event(
+            "a node is hidden if membership in it reveals more about the label than the bound"
+        )
         return {("shown", "nodes"): event, ("candidates", "splits"): event}
 
     def bound(self, totals: NDArray[np.int64]) -> float:
@@ -102,7 +104,10 @@ class IDLMID(Defense):
         It raises `UsageError` if the target is numeric, because the bound is about classes.
         """
         if len(totals) < 2:
-            raise UsageError("id-lmid bounds what ids tell of classes; the target is a number")
+            raise UsageError(
+                "id-lmid limits the information of record ids about classes, but the target "
+                "is a number"
+            )
         if not self.relative:
             return self.xi
         # log(1 / p) with p the share of the rarest class that occurs.
@@ -168,7 +173,7 @@ def _level(ctx: Context) -> OpenNodes:
     return ctx.open_nodes
 
 
-_LATER = "of later trees, whose residuals tell less"
+_LATER = "of later trees, whose residuals reveal less"
 
 
 @register.defense("reduced-leakage")
@@ -199,7 +204,7 @@ class ReducedLeakage(Defense):
         NodeRows: _LATER,
         ChosenSplits: _LATER,
         RowStatistics: "encrypted",
-        RowsToRoute: "rows that nobody trained on",
+        RowsToRoute: "rows that were not used for training",
     }
     applies_to: ClassVar[tuple[type[Message], ...]] = (NodeRows,)
 
@@ -226,7 +231,7 @@ class ReducedLeakage(Defense):
         """
         if ctx.columns is not None and not len(ctx.columns):
             raise DataError(
-                f"{self.name!r} grows trees from {ctx.party!r}'s columns alone, and it holds none"
+                f"{self.name!r} trains trees on the columns of {ctx.party!r} only, which has none"
             )
         assert ctx.open_nodes is not None
         # Hiding the root of a tree makes the protocol grow it without the passive parties.

@@ -186,8 +186,8 @@ class SplitOnly(ChannelDefense):
             Trait.SUMMED: _TO_SERVER,
             Trait.SUMMED_SECURELY: _TO_SERVER,
             Trait.COUNTED: _TO_SERVER,
-            Trait.NETWORK: "not covered: a network is trained on what the trees say, as without "
-            "this",
+            Trait.NETWORK: "not covered: the network is trained on the outputs of the trees, as "
+            "without this defense",
         }
     )
 

@@ -29,9 +29,8 @@ class ChangedUpdates(Defense):
     handled_types = (NetworkUpdate,)
     permitted_types = permit_types_with(
         {
-            Trait.SUMMED_SECURELY: "the protocol itself sums it securely; what is opened is exact",
-            Trait.GROWN_ALONE: "not covered: trees are shared before the network is trained, as "
-            "they are",
+            Trait.SUMMED_SECURELY: "summed securely by the protocol, and the opened sum is exact",
+            Trait.GROWN_ALONE: "not covered: trees are shared before the network is trained",
         }
     )
 

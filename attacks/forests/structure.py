@@ -197,8 +197,8 @@ class Variables:
                 row = int(np.flatnonzero(~same.any(axis=1))[0])
                 raise DataError(
                     f"row {row} has {X[row, columns].tolist()} in columns {list(columns)}, which "
-                    f"is none of its {len(levels)} levels; binary columns hold 0 and 1, of a "
-                    "one-hot group exactly one is 1"
+                    f"is none of its {len(levels)} levels; a binary column contains 0 "
+                    "and 1, and in a one-hot group exactly one column is 1"
                 )
             coded[:, g] = same.argmax(axis=1)
         return coded

@@ -123,7 +123,7 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
     """
     for composed in parse_composed(options.defense):
         if not any(runs_in(system, p, composed.parts) for p in protocols):
-            raise UsageError(f"{system} has no {composed} as it is; leave --defense out")
+            raise UsageError(f"{system} has no {composed} without a change; leave --defense out")
     if options.defense:
         return [*options.defense]
     plugins: dict[str, Any] = {n: register.get("defense", n) for n in register.names("defense")}

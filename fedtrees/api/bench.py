@@ -375,7 +375,7 @@ def _write(frame: pd.DataFrame, folder: Path) -> Path:
     try:
         folder.mkdir(FOR_OWNER, parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise StoreError(f"{folder} holds a run of another table; choose another out")
+            raise StoreError(f"{folder} contains a run of another table; choose another out")
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error

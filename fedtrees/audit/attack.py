@@ -423,14 +423,14 @@ def _parts(
     data = _given(own_data, truth)
     if own_data is not None and truth is not None:
         sought = _without(truth.table, own_data.table)
-        known_rows, threat = own_data.table, "somebody who holds the model and the rows of --own"
+        known_rows, threat = own_data.table, "an adversary with the model and the rows of --own"
     else:
         order = rng.permutation(len(data.table))
         count = round(OWN_SHARE * len(order))
         known_rows, sought = data.table.take(order[:count]), data.table.take(order[count:])
         threat = (
-            f"somebody who holds the model and a random fifth of the rows of {data.name} "
-            "(another client, say)"
+            f"an adversary with the model and a random fifth of the rows of {data.name}, "
+            "for example another client"
         )
     if len(sought) > MOST_TARGETS:
         raise DataError(
@@ -438,7 +438,7 @@ def _parts(
             "reasonable time: give a random part of them as --truth, and --own"
         )
     if not len(sought):
-        raise DataError("no rows are left to look for: --truth holds only rows of --own")
+        raise DataError("no rows are left to search for: --truth contains only rows of --own")
     return known_rows, sought, threat
 
 

@@ -258,7 +258,9 @@ def _sources(
     """Assign the trees to clients, in XGBoost's models on the log loss only."""
     if not sums or not is_logistic(model):
         unnamed = (None,) * len(trees)
-        return Sources("one", 1, unnamed, "sources are told apart in XGBoost's models on log loss")
+        return Sources(
+            "one", 1, unnamed, "sources are distinguished only in models of XGBoost with log loss"
+        )
     h = np.array([np.nan if s is None else s.h.sum() for s in sums])
     # The trees that one training grows in parallel (num_parallel_tree) have the same source.
     each = first_round(model)
@@ -326,8 +328,9 @@ def _how(sources: Sources, same: bool) -> str:
         return "the first client's: the leaves of its first tree add up to it"
     if same:
         return (
-            "the leaves of the first tree add up to it: all of the table, unless that tree saw a "
-            "sample or one client's rows, or others were added later"
+            "the leaves of the first tree add up to it: all of the table, unless this "
+            "tree was trained on a sample or on the rows of one client, or rows were "
+            "added later"
         )
     return "the leaves of the first tree add up to it; other trees were grown on other rows"
 

@@ -200,7 +200,7 @@ def recover_forest(model: ModelFile) -> list[TreeExposure]:
         )
         how = COUNTED if drawn is None else ONCE
         if statistics.rows is None:
-            how = "leaves hold shares of classes without counts"
+            how = "the leaves contain class shares without counts"
             how = how if model.released is None else "counts are noisy"
         out.append(TreeExposure.of(place, tree.leaves, how, (n, n_pos)))
     return out
@@ -255,7 +255,7 @@ def recover_lightgbm(model: ModelFile) -> list[TreeExposure]:
     for t, (tree, statistics) in enumerate(zip(model.boosted.trees, model.statistics, strict=True)):
         how, n, n_pos, start = doubt or "leaf_count", None, None, None
         if statistics.rows is None:
-            how = "the file holds no leaf_count"
+            how = "the file contains no leaf_count"
         elif t == 0 and (first := _first_tree(model, statistics.rows[tree.leaves])) is not None:
             how = "leaf_count; labels from leaf_weight and leaf_value"
             n, n_pos, start = statistics.rows[tree.leaves], first.n1, first.p

@@ -35,11 +35,14 @@ MEETING = "bounds, which meet in some leaves"
 IF_WHOLE = ", if no tree was taken out of the file"
 NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
-NO_SUMS = "the file holds no sums of hessians, and none follow from it"
+NO_SUMS = "the file contains no sums of hessians, and they cannot be computed from it"
 WITHOUT_ETA = "H of the leaf; labels do not follow without eta and lambda"
 SHRUNK = "H of the leaf; labels do not follow, an L1 penalty may have moved G by a whole number"
 SQUARED = "H of the leaf is its number of rows (squared error)"
-UNSURE = "no first tree of whole counts: rows may have had weights, and bounds would not hold"
+UNSURE = (
+    "no first tree has whole-number counts: rows may have had weights, so that bounds "
+    "would be wrong"
+)
 
 NEAR = 1e-5  # numbers with a smaller relative difference are considered equal
 MOST_TRIED = 10**6  # largest number of rows that is tried for the smallest leaf

@@ -398,11 +398,11 @@ AS_TRAINED = (
     "were not rounded"
 )
 IF = "no L1 penalty and no sampling of rows"  # the same condition, short enough for a table
-FACTOR = "leaf values tell counts only up to a factor, unless lambda is known and above 0"
+FACTOR = "leaf values determine counts only up to a factor, unless lambda is known and positive"
 
 # Leaf values from a simple p are on a coarse lattice, which also fits other eta, lambda and sizes.
 FIXED = (
-    "Somebody may have chosen the base score: leaf values then tell counts only together with "
+    "The base score may be a chosen number. Leaf values then determine counts only together with "
     "--rows, --learning-rate and --reg-lambda."
 )
 
@@ -534,7 +534,8 @@ def _assumes(explanation: Explanation, mean: Fraction | None, background: Known)
     if background.rows:
         every = (
             f"the first tree was grown on all of the {background.rows} rows that were declared: "
-            "not on a sample of them (subsample) or one client's alone, and every row weighed 1"
+            "not on a sample (subsample) and not on one client's rows only, and every "
+            "row had weight 1"
         )
     out = [every, AS_TRAINED]
     if mean is not None:
@@ -552,7 +553,7 @@ def _no_such_mean(rows: int | None, share: Fraction | None) -> str:
         return ""  # the table is too large to be searched
     return (
         f"The base score is that of a multiple of {share.denominator} rows, and {rows} were "
-        "declared: the first tree was grown on others, or on some of them."
+        "declared: the first tree was trained on other rows, or on a part of them."
     )
 
 
@@ -567,8 +568,9 @@ def _if_lambda_was(
         if reg_lambda > 0 and fit is not None:
             default = ", XGBoost's default" if reg_lambda == REG_LAMBDAS[0] else ""
             return (
-                "Leaf values alone do not tell lambda: all counts and lambda times one factor give "
-                f"the same values. If lambda was {reg_lambda:g}{default}, eta "
+                "Leaf values do not determine lambda: multiplying all counts and lambda "
+                "by one factor gives the same values. If lambda was "
+                f"{reg_lambda:g}{default}, eta "
                 f"{fit.learning_rate:g} and a table of {fit.rows} rows explain every leaf of "
                 f"the first tree: --reg-lambda {reg_lambda:g} has its leaves counted."
             )

@@ -143,7 +143,7 @@ def width_of(columns: int) -> int:
     """
     if not 0 <= columns <= MOST_COLUMNS:
         raise DataError(
-            f"the model says that it has {columns} columns; fewer than 0 and more than "
-            f"{MOST_COLUMNS} are not believed: the file is damaged"
+            f"the model states {columns} columns; only 0 to {MOST_COLUMNS} are possible: "
+            "the file is damaged"
         )
     return columns

@@ -23,8 +23,8 @@ from fedtrees.report.web_page import render as render_page
 MOST_TREES, MOST_LEAVES, MOST_BARS = 24, 30, 500
 
 FIELDS = (
-    "Splits and leaf values are what a prediction needs. Everything else in the file describes "
-    "the rows the model was trained on."
+    "A prediction needs splits and leaf values. Everything else in the file describes "
+    "the training rows."
 )
 TREES = (
     "Rows of a leaf are given only where they follow for certain, under the condition that the "
@@ -34,8 +34,9 @@ TREES = (
 LEAVES = "The groups of fewest training rows, and the conditions a row meets to be in one."
 NO_LEAVES = "No leaf's rows are bounded from above by this file."
 ATTACK = (
-    "Blind is the best guess of somebody with the same rows who never saw the model. One "
-    "attack, one seed: a low figure says that this attack fails."
+    "Blind is the best guess of an adversary with the same rows but without the model. "
+    "The result is for one attack and one seed: a low figure only shows that this "
+    "attack fails."
 )
 
 
@@ -72,7 +73,7 @@ def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] 
     lines = [*scrubbed, *advice(audit, bool(scrubbed))] or ["Nothing in this file can be left out."]
     return render_page(
         "audit.html.j2",
-        title=f"{audit.model.path.name}: what this model tells about its training rows",
+        title=f"{audit.model.path.name}: what this model reveals about its training rows",
         facts=headline(audit),
         verdict=list(verdict(audit)),
         todo=lines,
@@ -83,7 +84,7 @@ def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] 
 
 def _sections(audit: Audit, attacked: AttackResult | None) -> Iterator[dict[str, Any]]:
     settings = f"Training settings: {settings_text(audit)}."
-    yield _section("fields", "What it carries", FIELDS, fields_table(audit), settings)
+    yield _section("fields", "Contents of the file", FIELDS, fields_table(audit), settings)
     trees = _section("trees", "Trees", TREES, trees_table(audit, MOST_TREES))
     yield {**trees, "bars": _bars(audit)}
     leaves = leaves_table(audit, MOST_LEAVES)

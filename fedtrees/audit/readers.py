@@ -141,7 +141,7 @@ def _describe_appended_trees(n_first: int) -> str:
     if not n_first:
         return ""
     trees = many(n_first, "tree is", "trees are")
-    return f" (its last {trees} of class 0 alone, as Flower appends them)"
+    return f" (its last {trees} of class 0 only, as Flower appends them)"
 
 
 def _check_children(trees: Sequence[Mapping[str, Any]]) -> None:

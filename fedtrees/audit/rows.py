@@ -78,9 +78,9 @@ def _rows_in(path: str, max_rows: int) -> int:
         return 0
     if n_rows > max_rows:
         raise DataError(
-            f"{path} has more than {max_rows} rows; an attack looks for {MOST_TARGETS} rows "
-            f"at most, and holds {MOST_OWN} at most: give a random part of the table "
-            "as --truth, and --own"
+            f"{path} has more than {max_rows} rows; an attack searches for at most "
+            f"{MOST_TARGETS} rows and uses at most {MOST_OWN} local rows: give a random "
+            "part of the table as --truth, and as --own"
         )
     return max(n_rows, 0)
 

@@ -336,8 +336,8 @@ def _check_whole(model: ModelFile) -> None:
     """
     if model.hidden:
         raise UsageError(
-            f"{model.path.name} lacks thresholds that another party keeps: it predicts nothing "
-            "alone, and neither would a copy; leave out --scrub"
+            f"{model.path.name} lacks thresholds that only another party has: neither "
+            "the file nor a copy can predict; leave out --scrub"
         )
 
 

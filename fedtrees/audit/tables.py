@@ -80,8 +80,8 @@ def fields_table(audit: Audit) -> ReportTable:
         state = f"masked (all {f.value:g})" if f.value is not None else f.state
         gives = f.reveals if f.state == "present" else ""
         lines.append((f.name, state, "needed" if f.needed else "not needed", gives))
-    columns = ("field", "state", "for prediction", "what it gives away")
-    return ReportTable("What the file carries", columns, tuple(lines), prose=frozenset({3}))
+    columns = ("field", "state", "for prediction", "what it reveals")
+    return ReportTable("Contents of the file", columns, tuple(lines), prose=frozenset({3}))
 
 
 def trees_table(audit: Audit, limit: int = SHOWN) -> ReportTable:
@@ -143,7 +143,9 @@ def attack_table(a: AttackResult) -> ReportTable:
     note = "advantage: 0 is no more than guessing without the model, 1 is everything"
     if 0 < a.rebuilt < a.targets:
         were = "row was" if a.rebuilt == 1 else "rows were"
-        note += f"; {a.rebuilt} {were} rebuilt, the others are guesses without the model"
+        note += (
+            f"; {a.rebuilt} {were} rebuilt, and the remaining ones are guesses without the model"
+        )
     columns = ("metric", "attack", "blind", "advantage")
     return ReportTable(title, columns, tuple(lines), frozenset({1, 2, 3}), note)
 

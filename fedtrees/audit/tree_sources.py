@@ -78,7 +78,7 @@ def find_sources(
         )
         return Sources("turns", clients, turns, how)
     names = (None,) * total
-    return Sources("one", 1, names, "nothing in the file tells more than one source apart")
+    return Sources("one", 1, names, "the file does not distinguish more than one source")
 
 
 def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
@@ -92,9 +92,9 @@ def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
     for c, (t, end) in enumerate(zip(starts, ends, strict=True)):
         names[t:end] = [f"client {c + 1}"] * (end - t)
     if block is None:
-        how = "later trees are of no regular number: more clients may have joined"
+        how = "the number of later trees is irregular: more clients may have joined"
     elif not np.isfinite(h).all():
-        how = "of later trees nothing tells whose they are"
+        how = "the source of later trees cannot be determined"
     else:
         how = "later trees are matched by the sums of their roots (likely, not certain)"
         at = starts
@@ -108,7 +108,7 @@ def _bagging(starts: NDArray[np.intp], total: int, h: Floats) -> Sources:
             at = now[linear_sum_assignment(distance)[1]]
             for c, where in enumerate(at.tolist()):
                 names[where : where + block] = [f"client {c + 1}"] * block
-    begin = f"the first trees of {clients} clients start from base scores of their own; "
+    begin = f"the first trees of {clients} clients start from different base scores; "
     return Sources("bagging", clients, tuple(names), begin + how)
 
 

@@ -93,8 +93,8 @@ def verdict(audit: Audit) -> list[Finding]:
     lines += names_lines(audit)
     if audit.model.ranges:
         lines.append(
-            "feature_infos holds the smallest and largest training value of every column: extreme "
-            "values belong to somebody."
+            "feature_infos contains the smallest and the largest training value of "
+            "every column. Each extreme value belongs to a person."
         )
     return [line if isinstance(line, Finding) else Finding(line) for line in lines]
 
@@ -153,14 +153,16 @@ def _small_leaves(audit: Audit) -> list[Finding]:
     if isolated:
         lines.append(
             Finding(
-                f"{many(isolated, 'leaf holds', 'leaves hold')} exactly one row {sure}: the file "
+                f"{many(isolated, 'leaf contains', 'leaves contain')} exactly one row "
+                f"{sure}: the file "
                 "describes that one person by the conditions on the way to the leaf."
             )
         )
     if s.single > isolated:
         lines.append(
             Finding(
-                f"{many(s.single - isolated, 'leaf holds', 'leaves hold')} {sure} exactly one of "
+                f"{many(s.single - isolated, 'leaf contains', 'leaves contain')} {sure} "
+                "exactly one of "
                 "the rows that their tree saw.",
                 "If it saw the whole table, which the file does not show (--rows does), the file "
                 "describes that one person by the conditions on the way to the leaf.",
@@ -210,10 +212,10 @@ def _counts_line(audit: Audit) -> str:
 def _opening(audit: Audit) -> str:
     """Return the beginning of the first sentence, which states the condition of its counts."""
     if not audit.assumes:
-        return "The file tells"
+        return "The file reveals"
     first = audit.assumes[0]
-    return f"If {first}, the file tells" if first in (ONCE, SAMPLED) else (
-        "Under the conditions below, the file tells"
+    return f"If {first}, the file reveals" if first in (ONCE, SAMPLED) else (
+        "Under the conditions below, the file reveals"
     )  # fmt: skip
 
 
@@ -268,8 +270,9 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
             "(min_child_weight), rounded leaf values or noise in training"
         )
         harder = (
-            f"{remedies[0].upper()}{remedies[1:]} make what is left in leaf values harder to read; "
-            "fedtrees bench measures what each one costs."
+            f"{remedies[0].upper()}{remedies[1:]} make the remaining information in leaf "
+            "values harder to read; "
+            "fedtrees bench measures the price of each."
         )
         out.append(Finding(harder))
     return out
@@ -318,8 +321,8 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
         )
     else:
         lines.append(
-            f"From leaf values alone no leaf's rows follow for certain any more (before: "
-            f"{had.counted} leaves); their ratio of labels still does, roughly."
+            f"From leaf values only, the number of rows is no longer certain in any leaf (before: "
+            f"{had.counted} leaves). The share of labels still follows roughly."
         )
     return lines
 

@@ -69,7 +69,7 @@ class Tiny:
         """Return the colluding parties. Raises `UsageError` if no victim remains."""
         colluding = Threat.parse(threat).principals(self.roles)
         if set(self.protocol.holder_names(self.tables.holders)) <= set(colluding):
-            raise UsageError(f"threat {threat}: everybody who holds rows colludes")
+            raise UsageError(f"threat {threat}: all parties with rows collude")
         return colluding
 
     def training(self, table: int, seed: int | None = None) -> Training:

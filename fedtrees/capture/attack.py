@@ -159,7 +159,10 @@ def report(
     if capture.run_facts.wire == "rabit" and peers is None:
         notes.append("no attack on sums of trees: name them, --protocol 'xgboost-ring[trees=...]'")
     if trees is not None and again is None:
-        notes.append("no attack of the bench: its trees do not tell how many rows each site has")
+        notes.append(
+            "no attack of the bench applies, because the trees do not show the number of "
+            "rows of each site"
+        )
     view: View | None = None
     case: Case | None = None
     try:
@@ -467,4 +470,4 @@ def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[s
     if decoded.ended.left:
         yield f"{decoded.ended.left:,} bytes were not decoded: {decoded.ended.why}"
     if not truth:
-        yield "give --truth PARTY=FILE to compare what is said with the rows"
+        yield "give --truth PARTY=FILE to compare the messages with the true rows"

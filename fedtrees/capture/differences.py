@@ -49,14 +49,17 @@ def differences(files: tuple[str, str], runs: tuple[int | None, int | None]) -> 
 #: Messages that only real parties of XGBoost send, with the reason why the simulated protocol has
 #: no counterpart.
 BESIDES = {
-    "LabelShare": "the mean label crosses by party, in the bench as a secure sum",
-    "Intercept": "rank 0 tells where boosting starts, in the bench the server",
-    "ColumnSizes": "how many values of each column are there: sketches tell it as well",
+    "LabelShare": "each party sends its mean label; in the bench it is part of a secure sum",
+    "Intercept": "rank 0 announces the base score; in the bench the server does",
+    "ColumnSizes": "the number of values of each column, which sketches also contain",
     "EvaluationSums": "metrics; the bench evaluates apart",
     "GradientTotals": "sums over a root: in the bench a part of its histogram",
 }
 #: Further such messages in a ring of two workers.
-TWO = {"GradientTotals": "each tells one sum over a root, then both totals; in the bench its own"}
+TWO = {
+    "GradientTotals": "each worker sends one sum over a root, and then both totals; in the bench "
+    "it sends its local sum"
+}
 #: Tolerance between sums of floats and sums in integer units, and between further floats.
 ROUNDING = 2e-5
 
@@ -95,10 +98,10 @@ def from_protocol(
         return _compare_messages(decoded, protocol, truth)
     replay = Replay.of(decoded, named)
     if replay is None:
-        raise UsageError(f"{file} does not tell its parameters: give them by --protocol")
+        raise UsageError(f"{file} does not contain its parameters: give them by --protocol")
     lacking = sorted({*replay.rows} - {*truth})
     if lacking:
-        raise UsageError(f"--truth of {lacking[0]!r} lacks: its rows are what is simulated")
+        raise UsageError(f"--truth lacks {lacking[0]!r}: its rows are needed for the simulation")
     # The replay of the captured messages is compared with a simulation on the true rows.
     sides = [_kinds(t.transcript) for t in (replay.run(), replay.run(truth))]
     kinds = {kind: None for side in sides for kind in side}
@@ -124,7 +127,7 @@ def _compare_messages(
     parties = sorted({r.sender for r in records}, key=lambda name: int(name.rpartition("-")[2]))
     lacking = sorted({*parties} - {*truth})
     if lacking:
-        raise UsageError(f"--truth of {lacking[0]!r} lacks: its rows are what is simulated")
+        raise UsageError(f"--truth lacks {lacking[0]!r}: its rows are needed for the simulation")
     tables = [truth[name] for name in parties]
     names = dict(zip(protocol.holder_names(len(parties)), parties, strict=True))
     vertical = isinstance(protocol, XGBoostVertical)

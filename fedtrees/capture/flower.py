@@ -34,7 +34,7 @@ def recorded(strategy: Any, capture: str | PathLike[str]) -> Any:
         for message in come:
             if message.has_content():
                 sender = f"node-{message.metadata.src_node_id}"
-                writer.write(_model(message), sender, (SERVER,), "what it boosted")
+                writer.write(_model(message), sender, (SERVER,), "the trees that it trained")
         return aggregate(server_round, come)
 
     strategy.configure_train = written(strategy.configure_train, True)

@@ -433,7 +433,7 @@ def decode_lightgbm(records: Iterable[Record]) -> Decoding:
     machines = connections.links(Machines)
     why = yield from recorded(DataParallel(machines).messages(), machines.world)
     left, later = machines.left(), connections.ignored
-    text = f"{later:,} bytes of a later training; capture it into a run of its own"
+    text = f"{later:,} bytes of a later training; capture it in a separate run"
     return Ended.of(left + later, why or text)
 
 

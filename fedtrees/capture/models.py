@@ -75,15 +75,15 @@ def _messages(sent: SharedModel) -> Iterator[tuple[Message, str]]:
     if sent.model is not None:
         arrays = arrays_of(sent.model)
         if not down:
-            yield ClientTrees(sent.round, **arrays, base_score=sent.scores[0]), "trees of its own"
+            yield ClientTrees(sent.round, **arrays, base_score=sent.scores[0]), "its local trees"
         elif len(arrays["sizes"]):
             update = GlobalTrees(
                 sent.round - 1, **arrays, base_score=sent.scores[0], first=sent.first
             )
-            yield update, "what is new in the model"
+            yield update, "the new part of the model"
             if len(sent.scores) > 1:
                 for score in sent.scores:
-                    yield Intercept(float(score[0])), "where boosting started at one of the sites"
+                    yield Intercept(float(score[0])), "the base score of one of the sites"
     assert isinstance(sent.record.message, ModelBytes)
     if down and sent.record.message.asks:
         yield GrowRequest(sent.round), "a site's turn to grow trees"

@@ -405,8 +405,8 @@ def promises(
         yield "encryption on the way: everything here was read as it crossed, in plain text"
     if run.wire == "xgboost":
         yield (
-            "only parties take part: without certificates, whoever reaches the server is the rank "
-            "that it names"
+            "only parties take part: without certificates, every sender that reaches "
+            "the server can claim any rank"
         )
     if run.details.get("secure"):
         calls = [r.message.sealed for r in raw if isinstance(r.message, CollectiveCall)]
@@ -430,10 +430,13 @@ def _not_summed(records: list[Record], who: str) -> Iterator[str]:
         numbers = sum(len(m.sums) for m in single_party)
         yield (
             f"only sums over all parties are shared: {numbers:,} numbers of the first tree's "
-            "histograms are of one party alone"
+            "histograms are those of a single party"
         )
     if rows := next((len(m.g) for m in received if isinstance(m, RowGradients)), 0):
-        yield f"labels stay with who has them: gradients of all {rows:,} rows cross, one by one"
+        yield (
+            f"labels stay with the party that has them: gradients of all {rows:,} rows "
+            "cross, one by one"
+        )
     mappers = [m for m in received if isinstance(m, BinMappers)]
     if mappers:
         columns = sum(int(m.used.sum()) for m in mappers)
@@ -448,7 +451,7 @@ def _not_summed(records: list[Record], who: str) -> Iterator[str]:
 #: An observer that sees all messages and is not a party.
 THIRD = "third"
 #: Owner of a tree whose client is not known.
-SOMEBODY = "one of the others"
+SOMEBODY = "one of the other parties"
 
 
 @dataclass(frozen=True)

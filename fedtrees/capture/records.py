@@ -197,7 +197,9 @@ class Capture:
             named = ", ".join(
                 f"{i}: {r.framework} {r.started}" for i, r in enumerate(self.runs[:9])
             )
-            raise UsageError(f"{path} holds {len(self.runs)} runs ({named}); name one: --run 0")
+            raise UsageError(
+                f"{path} contains {len(self.runs)} runs ({named}); choose one: --run 0"
+            )
         self.run = 0 if run is None else run
         if not 0 <= self.run < len(self.runs):
             raise UsageError(f"--run {run}: {path} has the runs 0 to {len(self.runs) - 1}")

@@ -90,7 +90,7 @@ def worked_out(
     start = next((m.value for m in messages if isinstance(m, Intercept)), protocol.base_score)
     sketches = {m.owner: m for m in messages if isinstance(m, RankedSketch)}
     if start is None or not sketches:
-        raise DataError("the capture does not tell where boosting starts: give base_score")
+        raise DataError("the capture does not contain the base score: give base_score")
     merged = merge_sketches(
         [Sketch(s.points, s.weights, s.offsets, s.low) for _, s in sorted(sketches.items())],
         protocol.max_bin,
@@ -103,7 +103,7 @@ def worked_out(
         *_levels(messages, merged, protocol, schema),
     ]
     for order, message in enumerate(derived, start=len(seen)):
-        yield Record(0, order, who, (who,), message, "worked out of what was told")
+        yield Record(0, order, who, (who,), message, "computed from received messages")
 
 
 def _levels(
@@ -194,8 +194,8 @@ class RecordedClient(Party):
         """Return the next message of a type. Raises `DataError` if the capture contains no more."""
         if not self.unsent[kind]:
             raise DataError(
-                f"the capture ends before {self.name!r} says a {kind.__name__} that the protocol "
-                "asks for: give the run's parameters by --protocol"
+                f"the capture ends before {self.name!r} sends a {kind.__name__} that the "
+                "protocol expects: give the run's parameters by --protocol"
             )
         message = self.unsent[kind].popleft()
         assert isinstance(message, kind)
@@ -214,9 +214,9 @@ class RecordedClient(Party):
         root = k == 1 and message.nodes[0] == 0
         if (part.tree, part.nodes, part.level == 0) != (message.tree, k, root) or part.first:
             raise DataError(
-                f"{self.name!r} tells {part.nodes} nodes of level {part.level} of tree {part.tree} "
-                f"where the protocol asks for {k} of tree {message.tree}: give the run's "
-                "parameters by --protocol"
+                f"{self.name!r} sends {part.nodes} nodes of level {part.level} of tree "
+                f"{part.tree}, but the protocol expects {k} of tree {message.tree}: give "
+                "the run's parameters by --protocol"
             )
         sums = to_fixed(part.sums.reshape(k, -1, 2), self.bits)
         totals = self._next(GradientTotals).sums if root else np.zeros((0, 2))
@@ -300,7 +300,7 @@ class Replay:
         names, sent = [*self.rows], self.sent
         protocol: Any = self.protocol
         if not names or not self.columns:
-            raise DataError("the capture does not tell how many rows and columns there are")
+            raise DataError("the capture does not contain the numbers of rows and columns")
 
         # The same protocol with recorded clients. Only the server is a real party.
         class Replayed(type(protocol)):  # type: ignore[misc]

@@ -248,7 +248,7 @@ def _buffer(fields: Mapping[int, int | bytes], key: int) -> bytes:
     """Return a field of bytes, empty if it is absent."""
     value = fields.get(key, b"")
     if isinstance(value, int):
-        raise DataError(f"field {key} holds no bytes")
+        raise DataError(f"field {key} contains no bytes")
     return value
 
 
@@ -346,7 +346,7 @@ def _splits(text: bytes, lengths: bytes) -> list[dict[str, Any]]:
         raise OtherOperation("no lengths of splits")
     ends = np.cumsum([0, *np.frombuffer(lengths, "<u8").tolist()]).tolist()
     if ends[-1] != len(text):
-        raise OtherOperation("splits of other lengths than was told")
+        raise OtherOperation("splits whose lengths differ from the announced ones")
     try:
         return [decode_ubjson(text[begin:end]) for begin, end in pairwise(ends)]
     except DataError as err:

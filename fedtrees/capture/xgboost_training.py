@@ -323,7 +323,7 @@ class Training:
             by_column = np.add.reduceat(sums, self._starts, axis=1)
             scale = 1e-6 * np.maximum(by_column[..., 1].max(), 1e-12)
             if (np.abs(by_column - by_column[:, :1]) > scale).any():
-                raise OtherOperation("columns that tell different sums of one node")
+                raise OtherOperation("columns with different sums for one node")
 
     def _segments(self, reduction: Reduced, tree: int, level: int, nodes: int) -> Iterator[Sent]:
         """Yield the parts of a histogram as messages."""

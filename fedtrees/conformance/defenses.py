@@ -54,7 +54,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     open_ = (
         "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
     )
-    yield Finding("what it protects, it protects somewhere (`roles`)", acts, open_)
+    yield Finding("it protects information of at least one role (`roles`)", acts, open_)
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = make_small_protocol(name)
@@ -91,7 +91,9 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         yield from _fails_closed(defense, protocol, revealing)
         yield from _handled_types_change(defense, protocol, first, plain)
         spent = defense.spent(first.transcript)
-        yield Finding(f"{name}: it says what was spent", isinstance(spent, Guarantee), str(spent))
+        yield Finding(
+            f"{name}: it states the spent budget", isinstance(spent, Guarantee), str(spent)
+        )
     yield Finding("it runs with at least one protocol", ran)
 
 
@@ -123,7 +125,7 @@ def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> I
     run.predict(sample_table()[0].X)
     laws = dict(defense.channels(run.schema, run.protocol.parameters))
     for place, wrong in find_departures(laws, seen, len(run.columns)):
-        rule = f"{name}: what it does to {place} is what it states (`channels`)"
+        rule = f"{name}: the change of {place} follows the stated channel (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
     for place, farther in find_expansions(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"

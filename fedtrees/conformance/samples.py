@@ -71,7 +71,11 @@ def carries_nothing(
         Types to search, empty for all.
     """
     texts = find_local_values(training.transcript, local_data, training.schema, kinds)
-    return Finding(f"{name}no message carries held values unsaid", not texts, "; ".join(texts))
+    return Finding(
+        f"{name}no message contains values of local data without declaring them",
+        not texts,
+        "; ".join(texts),
+    )
 
 
 def leaves_nothing(name: str, leftovers: Sequence[str]) -> Finding:

@@ -81,7 +81,7 @@ def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
         return 1
     present = min(least or parties, parties)
     if colluders >= present:
-        counted = f"{parties} clients" + (f", of whom {present} may remain" if least else "")
+        counted = f"{parties} clients" + (f", of which {present} may remain" if least else "")
         raise UsageError(
             f"colluders={colluders} of {counted}: colluding clients know their own shares of the "
             "noise, so that none would be left; give fewer colluders than clients"

@@ -551,7 +551,7 @@ class Entries(Claim):
     def __post_init__(self) -> None:
         _same_length(self, ("ids", "feature"), ("value",))
         if not np.isfinite(self.value).all():
-            raise ProtocolError("claimed values are finite; leave out what is not known")
+            raise ProtocolError("claimed values must be finite; leave out unknown values")
         # Duplicate entries would count twice in a score.
         if len(np.unique(np.stack([self.ids, self.feature]), axis=1).T) < len(self.ids):
             raise ProtocolError("an entry is claimed twice; give every row and column once")

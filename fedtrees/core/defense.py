@@ -207,7 +207,9 @@ class Context:
         """
         party = acting_party()
         if party is None or party.name != self.party:
-            raise LocalDataError(f"what {self.party!r} holds is for its own hooks alone")
+            raise LocalDataError(
+                f"what {self.party!r} holds may be read only by the hooks of this party"
+            )
         if self.reader is not None:
             raise LocalDataError(
                 f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "

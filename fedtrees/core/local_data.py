@@ -62,7 +62,7 @@ class LocalData:
         # Ids are usually sorted. This check needs no sorted copy of them.
         rising = bool((self.ids[1:] > self.ids[:-1]).all())
         if not rising and len(np.unique(self.ids)) != n:
-            raise DataError("local data names a row twice; give every row an id of its own")
+            raise DataError("local data contains a row id twice; give every row a different id")
         kinds = {"ids": np.int64, "columns": np.intp, "X": np.float32, "weight": np.float32}
         if self.y is not None:
             kinds["y"] = np.float64 if np.asarray(self.y).dtype.kind == "f" else np.int64
@@ -99,7 +99,7 @@ class LocalData:
             If the party has no labels.
         """
         if self.y is None:
-            raise DataError("this party holds no labels; it has columns of rows alone")
+            raise DataError("this party has no labels, only columns")
         return Table(self.X, self.y, self.weight)
 
 
@@ -246,7 +246,7 @@ def check_own(name: str, local_data: LocalData, schema: Schema) -> None:
         is declared complete.
     """
     if not isinstance(local_data, LocalData):
-        raise DataError(f"{name!r} holds a {type(local_data).__name__}; give it a LocalData")
+        raise DataError(f"the data of {name!r} is a {type(local_data).__name__}; give a LocalData")
     if (np.diff(local_data.columns) <= 0).any():
         raise DataError(f"{name!r} names its columns out of order; sort them as the schema")
     complete = [
@@ -280,10 +280,11 @@ def check_together(declared: Mapping[str, Declared], schema: Schema) -> None:
         if columns != all_columns:
             raise DataError(
                 f"together {', '.join(names)} hold the columns {columns} of their rows; "
-                f"the schema has 0 to {len(all_columns) - 1}, each held once"
+                f"the schema has the columns 0 to {len(all_columns) - 1}, and each must "
+                "have one owner"
             )
         if not any(declared[n].labels for n in names):
-            raise DataError(f"nobody of {', '.join(names)} holds the labels of their rows")
+            raise DataError(f"none of {', '.join(names)} has the labels of the rows")
 
 
 def check_ids(local_data: Mapping[str, LocalData]) -> None:
@@ -297,6 +298,7 @@ def check_ids(local_data: Mapping[str, LocalData]) -> None:
     held_ids = list({h.ids.tobytes(): h.ids for h in local_data.values()}.values())
     if len(held_ids) > 1 and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
         raise DataError(
-            "two parties name some of the same rows, but not all of them in the same order; give "
-            "whole rows ids of their own (`over_clients`), or align the columns of the same rows"
+            "two parties name some of the same rows, but not all of them in the same "
+            "order; give complete rows different ids (`over_clients`), or align the "
+            "columns of the same rows"
         )

@@ -139,6 +139,7 @@ class RemoteHost:
         result, body = read_call(self._send(write_call(header, message)))
         if "error" in result:
             raise PartyError(
-                f"{self.name!r} stopped the run ({str(result['error'])[:60]}); its own log says why"
+                f"{self.name!r} stopped the run ({str(result['error'])[:60]}); its log "
+                "contains the reason"
             )
         return result, body

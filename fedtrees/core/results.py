@@ -360,7 +360,9 @@ class Measure:
 
     def __post_init__(self) -> None:
         if ":" in self.key or not self.key:
-            raise UsageError(f"measure {self.key!r}: a key is a word; what it is of is a part")
+            raise UsageError(
+                f"measure {self.key!r}: a key is one word; what it refers to is a part"
+            )
         for name in ("short", "head"):
             object.__setattr__(self, name, getattr(self, name) or self.name)
 

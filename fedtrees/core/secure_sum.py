@@ -246,8 +246,8 @@ class IdealAggregation(SecureAggregation, ServerAggregator):
         # With a single reply, the sum would be this reply.
         if len(pending_replies) < 2 <= len(exchange.context.parties):
             raise ProtocolError(
-                f"a sum of {', '.join(pending_replies)} alone is no sum; ask all "
-                f"{len(exchange.context.parties)} parties that have a part in it"
+                f"a sum over {', '.join(pending_replies)} only would reveal its value; "
+                f"request it from all {len(exchange.context.parties)} parties"
             )
         parts = {
             name: self.replies.pop(name) for name in exchange.protect(pending_replies, {}, why)
@@ -255,8 +255,8 @@ class IdealAggregation(SecureAggregation, ServerAggregator):
         # A digest covers all earlier messages, so that the digests also differ in all later sums.
         if len({history for history, _ in parts.values()}) > 1:
             raise EquivocationError(
-                f"{', '.join(parts)}: not all were told the same; their sum stays closed, and so "
-                "do all that follow. Start anew"
+                f"{', '.join(parts)}: not all parties received the same values. Their "
+                "sum and all later sums cannot be opened. Start a new run"
             )
         return add_messages(reply for _, reply in parts.values())
 

@@ -82,7 +82,7 @@ def parse_value(text: str) -> Value:
     if not text.isprintable():
         raise UsageError(f"{short(text)!r} has characters that cannot be printed")
     if _is_number(text):
-        raise UsageError(f"{short(text)!r} is no number here; write it with digits 0 to 9 alone")
+        raise UsageError(f"{short(text)!r} is not a number here; write it with the digits 0 to 9")
     return text
 
 

@@ -237,8 +237,8 @@ class MaskingClient(ClientAggregator):
             # The difference of two arrays under the same mask is the difference of the plain
             # arrays.
             raise RepeatedError(
-                f"{self._name!r} has masked an array for sum {how['sum']} before; two under one "
-                "mask tell their difference. Plan another sum"
+                f"{self._name!r} has already masked an array for sum {how['sum']}; two "
+                "arrays under one mask would reveal their difference. Plan another sum"
             )
         self._shares[how["sum"]] = self._context.shares.get(type(reply), 0)
         arrays = summed_fields(reply)
@@ -340,7 +340,7 @@ class MaskingServer(ServerAggregator):
             raise MissingPartyError(
                 f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
                 f"worked out from both would be wrong. Those before are over {', '.join(earlier)}. "
-                "Wait for who is missing"
+                "Wait for the missing parties"
             )
 
     def _agree(

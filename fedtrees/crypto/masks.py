@@ -234,7 +234,7 @@ class MaskingParty(SecretHolder):
             except WrongKeyError:
                 raise WrongKeyError(
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
-                    "the way, made for another key, or the two were told different keys"
+                    "the way, made for another key, or the two parties received different keys"
                 ) from None
             shares[sender] = Secret(text)
         # Messages contain no names, so that shares are sent in the order of the plan.
@@ -279,8 +279,8 @@ class MaskingParty(SecretHolder):
         check_numbers(self.plan, array)
         if index in self._masked:
             raise RepeatedError(
-                f"{self.name!r} has masked an array for sum {index} before; two under one mask "
-                "tell their difference. Plan another sum"
+                f"{self.name!r} has already masked an array for sum {index}; two arrays "
+                "under one mask would reveal their difference. Plan another sum"
             )
         self._masked.add(index)
         # Signed numbers are reinterpreted as unsigned ones. Their addition modulo 2^64 is the same.
@@ -358,7 +358,7 @@ class MaskingParty(SecretHolder):
 
     def _check(self, index: int) -> None:
         if not self._shares:
-            raise LateError(f"{self.name!r} has not collected the others' shares yet")
+            raise LateError(f"{self.name!r} has not collected the shares of the other parties yet")
         check_index(self.plan, index)
 
 
@@ -577,7 +577,9 @@ class MaskedSum(SecretHolder):
         if name not in allowed:
             raise MalformedError(f"{name!r} has no part in {stage}; these have: {list(allowed)}")
         if name in messages:
-            raise RepeatedError(f"{name!r} sent two messages in {stage}; the first one stands")
+            raise RepeatedError(
+                f"{name!r} sent two messages in {stage}; only the first one is used"
+            )
         messages[name] = message
 
 
@@ -735,8 +737,8 @@ class IdealMaskedSum(SecretHolder):
             name for name, (history, _) in contributions.items() if history != history_digest
         ]:
             raise WrongKeyError(
-                f"{', '.join(unequal)}: told something else than the others before sum {index}; it "
-                "stays closed. Start anew"
+                f"{', '.join(unequal)}: received other values than the other parties "
+                f"before sum {index}, which cannot be opened. Start a new run"
             )
         arrays = [array for _, array in contributions.values()]
         # A real server expands a self-mask per survivor, and all its masks with each missing party.

@@ -68,7 +68,7 @@ class Slots:
                 "be at least 1 and their product below 2^63: lower one of them"
             )
         if any(not low <= 0 <= high or low == high for low, high in self.ranges):
-            raise UsageError(f"ranges={self.ranges}: 0 must be in each of them, and not alone")
+            raise UsageError(f"ranges={self.ranges}: each must contain 0 and a further number")
 
     @property
     def width(self) -> int:
@@ -165,7 +165,8 @@ class Slots:
             bound = math.inf if self.ranges else self.limit * self.terms
             if not inside or (slots and int(np.abs(numbers[i]).max()) > bound):
                 raise PlaintextOverflowError(
-                    f"a plaintext holds more than {slots} sums of {self.terms} numbers up to "
-                    f"{self.limit}: something else was added, or the key is wrong"
+                    f"a plaintext contains more than {slots} sums of {self.terms} "
+                    f"numbers up to {self.limit}: another value was added, or the key is "
+                    "wrong"
                 )
         return numbers

@@ -101,7 +101,7 @@ def check_complete(parties: Sequence[str], sent: Collection[str]) -> None:
     strangers = sorted({*sent} - {*parties})
     if strangers:
         raise MalformedError(
-            f"{', '.join(strangers)} sent arrays; the sum is over {', '.join(parties)} alone"
+            f"{', '.join(strangers)} sent arrays, but the sum is over {', '.join(parties)} only"
         )
 
 
@@ -163,8 +163,9 @@ class KeyHolder(SecretHolder):
             totals = sealed.opened(self._keys, self._ledger)
         except PlaintextOverflowError:
             raise ExposureError(
-                f"what came as sum {number} is not the sum of what all others were to send, or not "
-                "all were told the same; the holder of the key opens nothing else. Start anew"
+                f"what came as sum {number} is not the sum of what all others were to "
+                "send, or not all parties received the same values, and the party with "
+                "the key opens nothing else. Start a new run"
             ) from None
         self._opened = number
         return totals
@@ -324,8 +325,8 @@ class IdealEncryptedSum(IdealFunctionality):
         keys_of_sum = {key for key in self._inside if key.startswith(f"{self._number} ")}
         if keys_of_sum != {f"{self._number} {history_digest.hex()}"}:
             raise ExposureError(
-                f"of sum {self._number} not all were told the same; the holder of "
-                "the key opens nothing else. Start anew"
+                f"of sum {self._number} not all parties received the same values, and "
+                "the party with the key opens nothing else. Start a new run"
             )
         return self._inside.pop(keys_of_sum.pop())
 

@@ -69,8 +69,8 @@ class SecretHolder:
 
     def __reduce_ex__(self, _: object = None) -> NoReturn:
         raise ExposureError(
-            f"a {type(self).__name__} holds secrets: it is neither pickled nor copied; "
-            "make it where it is used"
+            f"a {type(self).__name__} contains secrets and can be neither pickled nor "
+            "copied; create it where it is used"
         )
 
     __copy__ = __deepcopy__ = __reduce_ex__

@@ -55,8 +55,9 @@ class SurvivorSets:
                 )
                 raise ExposureError(
                     f"the sum over {', '.join(sorted(names))}, with those opened before over "
-                    f"{earlier}, would tell what {', '.join(exposed)} sent alone. Wait for who is "
-                    "missing, or allow it: exposing=true. To start anew with fewer on the same "
+                    f"{earlier}, would tell what {', '.join(exposed)} sent alone. Wait "
+                    "for the missing parties, or allow it: exposing=true. To start anew "
+                    "with fewer on the same "
                     "rows tells as much"
                 )
         self.note(names)

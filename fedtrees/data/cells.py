@@ -171,11 +171,11 @@ def assumptions_of_dates(cells: Collection[str]) -> str:
     if parted and parted[0][2] != ".":
         firsts, seconds = ([int(match[k]) for match in parted] for k in (1, 3))
         if max(firsts) > 12 and max(seconds) > 12:
-            texts.append("some cells start with the day and others with the month")
+            texts.append("some cells start with the day, other cells with the month")
         elif max(firsts) <= 12 and max(seconds) <= 12:
-            texts.append("the first number is taken for the day, the second for the month")
+            texts.append("the first number is read as the day, and the second one as the month")
     if any(len(match[4]) == 2 for match in parted):
-        texts.append("years of two digits are taken for 1969 to 2068")
+        texts.append("years of two digits are read as 1969 to 2068")
     return "; ".join(texts)
 
 

@@ -139,9 +139,9 @@ def _stack_tables(
             odd = sorted(set(table.names) ^ set(first.names))
             holder = table if odd[0] in table.names else first
             raise DataError(
-                f"{first.path} and {table.path} have other columns: {odd[0]!r} is in "
-                f"{holder.path.name} alone; give every client's file the same columns, or --id for "
-                "files of other columns of the same rows"
+                f"{first.path} and {table.path} have different columns: {odd[0]!r} is "
+                f"only in {holder.path.name}; give the files of all clients the same "
+                "columns, or use --id for files with other columns of the same rows"
             )
     # The same file given twice would put test rows of one client into the training of another.
     for k, table in enumerate(tables[1:], 1):
@@ -289,8 +289,8 @@ def load_joined(
     for table, columns in zip(tables[1:], files[1:], strict=True):
         if not columns:
             raise DataError(
-                f"{table.path}: no columns beside the id {id!r}; leave that party out, or keep one "
-                "of its columns"
+                f"{table.path}: no columns besides the id {id!r}; leave this party out, "
+                "or keep one of its columns"
             )
     note = (
         f"files: {len(tables)}, joined by {id!r}; a vertical protocol takes one party per file "
@@ -340,9 +340,7 @@ def _rows(table: TextTable, id: str) -> dict[str, int]:
             raise DataError(f"{where}: no id in column {id!r}; give the row one, or remove it")
         if key in row_of:
             line = table.lines[row_of[key]]
-            raise DataError(
-                f"{where}: the id {key!r} stands at line {line}, too; keep one of the rows"
-            )
+            raise DataError(f"{where}: the id {key!r} is also in line {line}; keep one of the rows")
         row_of[key] = i
     return row_of
 
@@ -398,8 +396,8 @@ def _check_columns(tables: Sequence[TextTable], target: str, id: str) -> None:
         for column in (n for n in table.names if n != id):
             if column in seen:
                 raise DataError(
-                    f"column {column!r} is in {seen[column]} and in {table.path}; one party holds "
-                    "it: rename or remove the other"
+                    f"column {column!r} is in {seen[column]} and in {table.path}; only "
+                    "one party may have it: rename or remove the other one"
                 )
             seen[column] = table.path
     if seen.get(target) not in (None, tables[0].path):

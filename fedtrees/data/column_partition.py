@@ -80,8 +80,8 @@ def _rest(out: Columns, names: Sequence[str], columns: NDArray[np.intp], schema:
     if len(columns) and not remaining:
         some = ", ".join(schema.names[c] for c in columns[:5].tolist())
         raise UsageError(
-            f"{len(columns)} columns are left over ({some}); give them to somebody, or leave one "
-            "party out of the list: it gets the rest"
+            f"{len(columns)} columns are not assigned ({some}); assign them to a party, "
+            "or leave one party out of the list, which then receives the rest"
         )
     parts = np.array_split(columns, len(remaining)) if remaining else []
     return {**out, **dict(zip(remaining, parts, strict=True))}

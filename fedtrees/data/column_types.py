@@ -218,7 +218,7 @@ def _id(column: Column, values: Mapping[str, float], present: int) -> str:
     if n < LEAST or distinct < _NEAR_UNIQUE * n:
         return ""
     if _ID_NAME.search(column.name):
-        return "near-unique, and its name says id"
+        return "near-unique, and its name contains id"
     if max(len(cell.lstrip("+-0").partition(".")[0]) for cell in values) >= _LONG:
         return "near-unique long numbers"
     span = max(values.values()) - min(values.values()) + 1
@@ -281,7 +281,7 @@ def reading(table: TextTable, column: Column, wish: str = "") -> Column:
         column = _add_note(_add_note(column, "days since 1970-01-01"), assumed)
     if column.merges and not column.out:
         if column.distinct <= _MANY_TEXTS * column.present:
-            text = "whole numbers that float32 cannot tell apart are coded"
+            text = "whole numbers that float32 cannot distinguish are encoded"
             return replace(_as_category(table, column), note=text)
         raise DataError(
             f"column {column.name!r} has {column.merges} whole numbers that are equal to another "

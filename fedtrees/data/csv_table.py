@@ -31,7 +31,7 @@ def numeric(table: TextTable, name: str) -> NDArray[np.float64]:
     for i, cell in enumerate(cells):
         if cell in values or not cell:
             continue
-        where = f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
+        where = f"{table.path}, line {table.lines[i]}: column {name!r} contains {cell!r}"
         if re.fullmatch(r"[+-]?(inf|infinity|1e\d+)", cell.lower()):
             raise DataError(f"{where}; remove the row, or leave the value empty if it is missing")
         raise DataError(
@@ -75,7 +75,7 @@ def coded(
     for i, cell in enumerate(cells):
         if cell and cell not in code:
             raise DataError(
-                f"{table.path}, line {table.lines[i]}: column {name!r} holds {cell!r}"
+                f"{table.path}, line {table.lines[i]}: column {name!r} contains {cell!r}"
                 f"{did_you_mean(cell, names)}"
             )
     return np.array([code.get(cell, np.nan) for cell in cells], dtype=np.float64), names
@@ -112,8 +112,9 @@ def binary_target(
         if len(names) > 2:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             text = (
-                f"target {name!r} has {len(names)} classes ({shown}); name the positive class (the "
-                "rest becomes class 0), or say that the task is all of its classes, or a number"
+                f"target {name!r} has {len(names)} classes ({shown}); name the positive "
+                "class (all other classes become class 0), or declare the task as "
+                "classes or as a number"
             )
             raise Problems(str(table.path), [Problem(text, "positive", "CLASS")])
         positive = names[1]

@@ -241,7 +241,7 @@ def _check_groups(
             i = int(good.argmin())
             raise DataError(
                 f"{name}: columns {list(group.columns)} are {part[i].tolist()} at "
-                f"{place(i)}; of a one-hot group exactly one is 1 and the others are 0"
+                f"{place(i)}; in a one-hot group exactly one column is 1"
                 f"{' (or all are 0)' if group.empty else ''}: correct the row, or declare no group"
             )
 
@@ -260,7 +260,7 @@ def _to_float(
                 out[i, k] = np.nan if value is None else float(value)
             except (TypeError, ValueError):
                 raise DataError(
-                    f"{name}: column {feature!r} holds {value!r} at {place(i)}, "
+                    f"{name}: column {feature!r} contains {value!r} at {place(i)}, "
                     "not a number; declare the column categorical, or correct the value"
                 ) from None
     return out
@@ -274,7 +274,7 @@ def _target_values(
         values = y.astype(np.float64)
     except (TypeError, ValueError):
         codes = "its classes as 0 and 1" if len(schema.classes) == 2 else "it as numbers from 0"
-        raise DataError(f"{name}: target {schema.target!r} holds text; encode {codes}") from None
+        raise DataError(f"{name}: target {schema.target!r} contains text; encode {codes}") from None
     missing = np.flatnonzero(~np.isfinite(values))
     if len(missing):
         raise DataError(

@@ -36,8 +36,8 @@ def by_owner(
     """
     if owners is None:
         raise UsageError(
-            f"partition {BY_CLIENT!r}: the table does not say whose rows are whose; give a "
-            "file per client, or --client-column"
+            f"partition {BY_CLIENT!r}: the table does not name the client of each row; "
+            "give one file per client, or --client-column"
         )
     count = int(owners.max()) + 1
     if len(names) != count:
@@ -47,7 +47,9 @@ def by_owner(
     # The table contains only training rows. All rows of a small client can be test rows.
     empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
     if empty is not None:
-        raise DataError(f"all rows of client {empty} are held out for testing; it needs more rows")
+        raise DataError(
+            f"all rows of client {empty} are held out for testing; this client needs more rows"
+        )
     return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 
@@ -79,7 +81,10 @@ def single_party(
 ) -> dict[str, LocalData]:
     """Give the only party the complete table."""
     if len(names) != 1:
-        raise UsageError(f"one party holds the whole table; got {len(names)}: use --clients 1")
+        raise UsageError(
+            f"this layout gives the complete table to one party, but there are {len(names)}: "
+            "use --clients 1"
+        )
     return {names[0]: LocalData.of(table)}
 
 

@@ -230,8 +230,8 @@ def split(
         raise DataError(f"{clients} clients but only {len(table)} rows; use fewer clients")
     if partition.name not in PARTITIONS:
         raise UsageError(
-            f"partition {partition.name!r} spreads columns; here parties hold rows, which are "
-            f"spread by {', '.join(PARTITIONS)}"
+            f"partition {partition.name!r} distributes columns, but the parties of this "
+            f"protocol have rows; use one of {', '.join(PARTITIONS)}"
         )
     parts = PARTITIONS[partition.name](table, schema, clients, rng, **partition.params)
     while min(map(len, parts)) == 0:

@@ -59,12 +59,12 @@ def coded(X: Any, categories: Categories) -> Any:
             unknown = values[(codes < 0) & values.notna().to_numpy()]
             if len(unknown):
                 hint = did_you_mean(str(unknown.iloc[0]), map(str, index))
-                raise DataError(f"column {name!r} holds the unknown {unknown.iloc[0]!r}{hint}")
+                raise DataError(f"column {name!r} contains the unknown {unknown.iloc[0]!r}{hint}")
             out[name] = np.where(codes < 0, np.nan, codes.astype(np.float64))
         elif values.ndim == 1 and len(values) and pd.api.types.is_string_dtype(values):
             example = values.dropna().iloc[:1].tolist()
             raise DataError(
-                f"column {name!r} holds text ({example}); make it a category: "
+                f"column {name!r} contains text ({example}); make it a category: "
                 f"X.astype({{{name!r}: 'category'}})"
             )
         elif values.dtype.kind in "mM" or isinstance(

@@ -52,7 +52,8 @@ class Leakage:
         training: Training | None = getattr(model, "training_", None)
         if training is None:
             raise UsageError(
-                f"{type(model).__name__} is no federated estimator: nobody saw it train"
+                f"{type(model).__name__} is not a federated estimator, so that its "
+                "training has no messages"
             )
         advantages = self._measured(training, model.local_data_)
         if advantages is None:

@@ -368,8 +368,9 @@ def score_guess(
         return
     if not guess.claims:
         raise ProtocolError(
-            f"attack {attack!r} returned a guess without claims and without a reason; return "
-            "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
+            f"attack {attack!r} returned a guess without claims and without a reason; "
+            "return Guess.none(Reason(code)) or Guess.none('a sentence with the "
+            "reason')"
         )
     candidates_given = _receives_candidates(attack)
     if candidates_given and any(type(c) is not Membership for c in guess.claims):

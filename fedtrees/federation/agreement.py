@@ -126,7 +126,7 @@ class FederationAgreement:
                 f"{', '.join(expected)}"
             )
         if len(expected) < 2:
-            raise UsageError("[parties] has one alone; a federation needs two or more")
+            raise UsageError("[parties] contains one party; a federation needs two or more")
         if len({*self.parties.values()}) < len(self.parties):
             raise UsageError(f"[parties] share a site: {', '.join(self.parties.values())}")
 
@@ -139,13 +139,15 @@ class FederationAgreement:
         without_site = {r for n, r in self.agreement.roles.items() if n not in self.parties}
         if without_site - {SERVER}:
             raise UsageError(
-                f"{self.made.name!r} is not run between machines: its parties ask "
-                f"{', '.join(without_site)}, and only a coordinator has lines to others"
+                f"{self.made.name!r} cannot run between machines: its parties send "
+                f"requests to {', '.join(without_site)}, and only a coordinator is "
+                "connected to other parties"
             )
         if self.made.info.peer_to_peer:
             raise UsageError(
-                f"{self.made.name!r} is not run between machines: its parties speak to one "
-                "another, and only a coordinator has lines to others"
+                f"{self.made.name!r} cannot run between machines: its parties send "
+                "messages to each other, and only a coordinator is connected to other "
+                "parties"
             )
         # A parameter with the value "ideal" selects a simulation of the cryptography.
         parts: tuple[Any, ...] = (self.made, *self.composed.parts)
@@ -153,14 +155,14 @@ class FederationAgreement:
             ideal = [f.name for f in fields(part) if getattr(part, f.name) == "ideal"]
             if ideal:
                 raise UsageError(
-                    f"{part.name}[{ideal[0]}=ideal] is for simulations: between machines nobody is "
-                    f"the ideal functionality; write {ideal[0]}=real"
+                    f"{part.name}[{ideal[0]}=ideal] is for simulations, because there is "
+                    f"no trusted party between machines; write {ideal[0]}=real"
                 )
         sums = self.made.summed_types or self.composed.summed_types
         if sums and self.composed.secure_aggregation() is None:
             raise UsageError(
-                f"sums of {self.made.name!r} would be an ideal functionality's, which nobody is "
-                "between machines; add defense = 'masking' or 'paillier'"
+                f"sums of {self.made.name!r} would need a trusted party, which does not "
+                "exist between machines; add defense = 'masking' or 'paillier'"
             )
 
     @cached_property

@@ -238,10 +238,10 @@ def verdict(who: str, results: list[dict[str, Any]], truth: bool) -> list[str]:
         Whether ground truth was given.
     """
     ran = [a for a in results if "scores" in a]
-    lines = [f"RAN       {len(ran)} attacks apply to what {who} was told in this run"]
+    lines = [f"RAN       {len(ran)} attacks apply to the messages that {who} received in this run"]
     certain = sum(a["certain"] for a in ran)
     if certain:
-        lines.append(f"CERTAIN   {certain:,} claims that follow from the messages alone")
+        lines.append(f"CERTAIN   {certain:,} claims that follow from the messages with certainty")
     gains = [
         (value - blind, a["attack"], metric, value, blind)
         for a in ran
@@ -254,7 +254,9 @@ def verdict(who: str, results: list[dict[str, Any]], truth: bool) -> list[str]:
         more = f"{attack}: {metric} {value:.3g}, blind {blind:.3g}"
         lines.append(f"LEAK      {more if gain > 0 else least + f' ({more})'}")
     elif not truth:
-        lines.append("LEAK      not scored: give --truth PARTY=FILE, the tables of the others")
+        lines.append(
+            "LEAK      not scored: give --truth PARTY=FILE for the tables of the other parties"
+        )
     else:
         lines.append("LEAK      not known: no attack that applies returned a claim")
     return lines

@@ -244,7 +244,9 @@ def _wait_for(kit: Path, process: subprocess.Popen[bytes], seconds: float = 120)
         with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), 1):
             return
         time.sleep(0.2)
-    raise ProtocolError(f"NVFlare's server does not start; {kit / 'output.txt'} says why")
+    raise ProtocolError(
+        f"NVFlare's server does not start; {kit / 'output.txt'} contains the reason"
+    )
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:

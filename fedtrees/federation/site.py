@@ -44,10 +44,10 @@ from fedtrees.protocols.training import create_host
 REFUSALS = {
     "not-allowed": "its owner has not allowed this federation; `fedtrees site --allow` does",
     "other-version": "it runs another version of fedtrees",
-    "other-table": "its table does not match the federation; its own log says how",
+    "other-table": "its table does not match the federation; the log of this site has the details",
     "no-part": "it has no part in this federation",
-    "no-settings": "its owner has not said where its table is; `fedtrees site` does",
-    "not-asked": "somebody asked who is not the coordinator, or out of turn",
+    "no-settings": "its owner has not configured the path of its table; run `fedtrees site` there",
+    "not-asked": "a request did not come from the coordinator, or came out of turn",
     "used-up": "it took part in as many runs as its owner allowed; `fedtrees site --runs` allows "
     "more",
 }
@@ -202,7 +202,9 @@ def _whatever(settings: Settings, schema: Schema, vertical: bool) -> tuple[Local
     table = read_table(settings.csv, settings.reading, (schema.target,), categories)
     present = [c for c, name in enumerate(schema.names) if name in table.names]
     if vertical and not settings.id:
-        raise DataError(f"{settings.csv}: others hold columns of the same rows; give --id COLUMN")
+        raise DataError(
+            f"{settings.csv}: other parties have other columns of the same rows; give --id COLUMN"
+        )
     if not vertical and len(present) < len(schema.names):
         lacking = [name for name in schema.names if name not in table.names]
         raise DataError(f"{settings.csv} lacks the columns {', '.join(lacking[:8])}")
@@ -458,4 +460,4 @@ def refusal(party: str, site: str, header: Mapping[str, Any]) -> None:
         raise PartyError(f"{party!r} at {site!r} does not take part: {why}")
     if "error" in header:
         kind = str(header["error"])[:60]
-        raise PartyError(f"{party!r} at {site!r} failed ({kind}); its own log says why")
+        raise PartyError(f"{party!r} at {site!r} failed ({kind}); its log contains the reason")

@@ -39,7 +39,7 @@ class Elsewhere(Attack):
 
     def inapplicable(self, *_: object) -> NoReturn:
         """Raise `ProtocolError`: the process of attacks answers this question."""
-        raise ProtocolError(f"attack {self.name!r} is in a process of its own; ask it there")
+        raise ProtocolError(f"attack {self.name!r} runs in a separate process; use that process")
 
     run = inapplicable  # type: ignore[assignment]
 
@@ -61,8 +61,9 @@ def describe(file: str, digest: str) -> bool:
     if description.others:
         raise UsageError(
             f"plugin {file!r} registers {', '.join(description.others)} beside the attack {names}: "
-            "an attack's code is imported only where no truth is, so put attacks in a file of "
-            "their own and give both (register.get and fedtrees.core.messages.message_type find "
+            "an attack's code is imported only where no truth is, so put attacks in a "
+            "separate file and give both (register.get and "
+            "fedtrees.core.messages.message_type find "
             "what the other one defines)"
         )
     module = f"{PLUGIN}{digest[:12]}"

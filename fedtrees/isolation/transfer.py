@@ -236,7 +236,7 @@ def _spec_as_value(part: Defense) -> tuple[str, dict[str, Any]]:
     names = inspect.signature(maker).parameters
     if maker is not type(part) or not all(hasattr(part, name) for name in names):
         raise ProtocolError(
-            f"the defense {part.name!r} cannot be told to an attack: register its class, and keep "
+            f"the defense {part.name!r} cannot be sent to an attack: register its class, and keep "
             "each parameter as the attribute of that name (a frozen dataclass does)"
         )
     return part.name, {name: getattr(part, name) for name in names}
@@ -433,8 +433,9 @@ def guess_as_value(guess: object, attack: str, scored: Collection[str]) -> dict[
     claims, reason = guess.claims, guess.reason
     if not claims and reason is None:
         raise ProtocolError(
-            f"attack {attack!r} returned a guess without claims and without a reason; return "
-            "Guess.none(Reason(code)) or Guess.none('a sentence that says why')"
+            f"attack {attack!r} returned a guess without claims and without a reason; "
+            "return Guess.none(Reason(code)) or Guess.none('a sentence with the "
+            "reason')"
         )
     if claims and all(claim.empty for claim in claims):
         claims, reason = (), Reason("empty-claims")

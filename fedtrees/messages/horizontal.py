@@ -400,7 +400,7 @@ CUT_MESSAGES: tuple[type[Message], ...] = (
 
 #: Messages among them that only some methods send, with the condition.
 SOME_CUT_MESSAGES: dict[type[Message], str] = {
-    FeatureRanges: "cuts=equal-width: cut points lie evenly between ends that clients tell",
+    FeatureRanges: "cuts=equal-width: cut points are equidistant between announced ends",
     GridRequest: "a defense lays grids, on which rows are counted",
     GridCounts: "a defense lays grids, on which rows are counted",
 }

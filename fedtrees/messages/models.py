@@ -267,7 +267,7 @@ def as_message(model: Any) -> Message:
     if as_message.dispatch(type(model)) is not as_message.dispatch(object):
         return as_message(model)
     if not hasattr(model, "as_message"):
-        raise DataError(f"a {type(model).__name__} cannot be told: it has no as_message()")
+        raise DataError(f"a {type(model).__name__} cannot be sent: it has no as_message()")
     message: Message = model.as_message()
     return message
 

@@ -397,7 +397,7 @@ class KnownNodes:
 
     def _known(self, node: int) -> NDArray[np.int32]:
         if node and node not in self.nodes:
-            raise ProtocolError(f"node {node} has children with rows, and was never told of")
+            raise ProtocolError(f"node {node} has children with rows, but was not announced")
         return self.partition.rows_of(node)
 
     def _split(

@@ -184,7 +184,7 @@ class BatchRowsMetric(Metric[Batches]):
         for claim in claims:
             strange = sorted({*claim.owner} - {*case.local_data})
             if strange:
-                return f"it claimed rows of {strange[0]!r}, who holds none"
+                return f"it claimed rows of {strange[0]!r}, which has none"
             if claim.table.X.shape[1] != len(case.schema.features):
                 return f"it guessed {claim.table.X.shape[1]} columns"
             for key in ((claim.round, name) for name in claim.owner):

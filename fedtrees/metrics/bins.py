@@ -177,7 +177,7 @@ class ColumnBinsMetric(Metric[VictimsBins]):
 
     of: ClassVar[type[Claim]] = ColumnBins
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("bins_read", "bins of others' values named", "share of cells", slot="guess",
+        Measure("bins_read", "bins of other parties named", "share of cells", slot="guess",
                 short="bins named", head="bins named", severity=60,
                 phrase="infer the bin of {} of the other parties' values"),
     )  # fmt: skip

@@ -58,7 +58,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
                 short="extreme values", severity=210,
                 phrase="read {} of the smallest and largest values", beside=("column_values",)),
-        Measure("column_singles", "values that one row alone has", "share of values", klass="group",
+        Measure("column_singles", "values that only one row has", "share of values", klass="group",
                 short="values of one row", severity=220, beside=("column_values",),
                 phrase="read {} of the values that occur in a single row"),
         Measure("category_error", "error of a category's share at one client", "share of rows", 0.0,

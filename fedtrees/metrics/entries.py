@@ -112,12 +112,12 @@ class EntriesMetric(Metric[VictimsEntries]):
             local_data = case.victims.get(c.owner)
             if not c.owner and case.victims:
                 if not np.isin(c.ids, np.concatenate([h.ids for h in case.victims.values()])).all():
-                    return "it claimed values of rows that no victim holds"
+                    return "it claimed values of rows that no victim has"
                 continue
             if local_data is None or not np.isin(c.feature, local_data.columns).all():
-                return f"it claimed values of {c.owner!r} in columns that it does not hold"
+                return f"it claimed values of {c.owner!r} in columns that this party does not have"
             if not np.isin(c.ids, local_data.ids).all():
-                return f"it claimed values of rows that {c.owner!r} does not hold"
+                return f"it claimed values of rows that {c.owner!r} does not have"
         owners = [c.owner for c in claims]
         return "it claimed values of one owner twice" if len({*owners}) < len(owners) else None
 

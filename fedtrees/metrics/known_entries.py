@@ -48,8 +48,8 @@ def of_every_row(
         )
     if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
-            f"attributes={count}: others hold columns of rows; give entries, or take a protocol "
-            "whose parties hold whole rows"
+            f"attributes={count}: other parties have columns, not rows; give entries, or "
+            "use a protocol whose parties have complete rows"
         )
     # The same attributes are known for all rows of all victims.
     drawn = rng.permutation(len(attributes))[:count]
@@ -85,8 +85,8 @@ def all_but(victims: Mapping[str, LocalData], schema: Schema, attribute: int) ->
         )
     if not all(local_data.covers(schema) for local_data in victims.values()):
         raise UsageError(
-            f"sensitive={attribute}: others hold columns of rows; take a protocol whose parties "
-            "hold whole rows"
+            f"sensitive={attribute}: other parties have columns, not rows; use a "
+            "protocol whose parties have complete rows"
         )
     return _cells(victims, [c for k, a in enumerate(attributes) if k != attribute for c in a])
 

@@ -473,5 +473,7 @@ class Protocol(ABC):
 def _still_there(net: Network | None) -> Network:
     """Return the network, or raise `ProtocolError` if the parties of the training are gone."""
     if net is None:
-        raise ProtocolError("nobody holds this model whole, and its parties are gone: train it")
+        raise ProtocolError(
+            "no party has the complete model, and the parties no longer exist: train it"
+        )
     return net

@@ -278,7 +278,9 @@ class BinningClient(Party):
             If they were binned before.
         """
         if self.binned:
-            raise BeyondParametersError(f"{self.name!r} was told cut points before; they stand")
+            raise BeyondParametersError(
+                f"{self.name!r} already received cut points, which cannot be replaced"
+            )
         d, offsets = self.data.X.shape[1], message.offsets
         ordered = offsets.shape == (d + 1,) and not (np.diff(offsets) < 0).any()
         if not ordered or offsets[0] or offsets[-1] != len(message.values):
@@ -366,7 +368,7 @@ def settle_cuts(
     plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":
         cuts = public_cuts(schema, max_bin)
-        why = "cut points, from what the schema declares"
+        why = "cut points from the declared ranges"
     elif plan.method == "grid":
         cuts = settle_on_a_grid(net, plan, max_bin, schema, categories)
         why = "cut points, from the sums of all clients' counts"

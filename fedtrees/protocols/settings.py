@@ -202,12 +202,12 @@ class VerticallyPartitioned(Protocol):
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = declarations.items()
         if not first.labels:
-            raise DataError(f"{active!r} holds no labels; give them to it, whoever else has them")
+            raise DataError(f"{active!r} has no labels; give the labels to this party")
         for name, one in passive_parties:
             if one.labels:
-                raise DataError(f"{name!r} holds labels; only {active!r} may have them")
+                raise DataError(f"{name!r} has labels; only {active!r} may have them")
             if not one.columns:
-                raise DataError(f"{name!r} holds no column; give it one, or leave it out")
+                raise DataError(f"{name!r} has no column; give it one, or leave it out")
             if one.rows != first.rows:
                 raise DataError(
                     f"{name!r} holds {one.rows} rows and {active!r} {first.rows}: align them by id"

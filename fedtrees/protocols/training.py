@@ -261,7 +261,7 @@ def train(
     """
     defense = defense or Composition()
     if not local_data or not sum(map(len, local_data.values())):
-        raise DataError("a federation needs at least one party that holds at least one row")
+        raise DataError("a federation needs at least one party with at least one row")
     expected = protocol.holder_names(len(local_data))
     if expected != list(local_data):
         raise UsageError(

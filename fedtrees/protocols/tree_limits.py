@@ -65,7 +65,9 @@ class TreeLimits:
         self._check_node(node)
         # A node keeps its children, and no two nodes share a child.
         if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
-            raise BeyondParametersError(f"node {node} has other children than before, or others'")
+            raise BeyondParametersError(
+                f"node {node} has other children than before, or those of another node"
+            )
         self._left[node] = left
         self._depths[left] = self._depths[left + 1] = self._depths[node] + 1
         if 0 < self.max_leaves <= len(self._left):

@@ -39,7 +39,7 @@ def _oracle(
     if answers == "label" and not schema.classes:
         raise UsageError(f"the target {schema.target!r} is a number: an endpoint has no labels")
     if records != "chosen" and training.protocol.layout not in ("vertical", "columns"):
-        raise UsageError(f"records={records}: nobody else holds columns of the rows that are asked")
+        raise UsageError(f"records={records}: no other party has columns of the requested rows")
     answers, budget = training.defense.limit_endpoint(answers, budget)
     # Queries have a separate transcript, so that they are in no other party's view.
     transcript = Transcript()
@@ -87,9 +87,7 @@ def _looked_up(
         position = np.minimum(np.searchsorted(part.ids[order], ids), len(order) - 1)
         unknown_ids = np.setdiff1d(ids, part.ids)[:5].tolist()
         if unknown_ids:
-            raise DataError(
-                f"{name!r} holds no rows {unknown_ids}; ask by ids of rows that it holds"
-            )
+            raise DataError(f"{name!r} has no rows {unknown_ids}; use ids of rows that it has")
         X[:, part.columns] = part.X[order[position]]
     return X
 

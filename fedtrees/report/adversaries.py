@@ -147,7 +147,7 @@ def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[
     counts = {"queries": parsed.queries, "labels": parsed.labels, "attributes": parsed.attributes}
     knowledge = [f"{n} {kind}" for kind, n in counts.items() if n]
     if parsed.sensitive is not None:
-        knowledge.append(f"all but attribute {parsed.sensitive} of others' rows")
+        knowledge.append(f"all attributes except {parsed.sensitive} of the rows of other parties")
     text = " and ".join(parts) + (f" (with {', '.join(knowledge)})" if knowledge else "")
     counted = (p.params.get("count", 1) for p in parsed.parts)
     return text, sum(n if isinstance(n, int) else 1 for n in counted) > 1

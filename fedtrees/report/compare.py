@@ -131,7 +131,9 @@ class Comparison:
         if not self.differing and not self.ended:
             unpaired = sum(n for n, _ in self.only)
             remark = (
-                f"; {many(unpaired, 'cell')} of one run alone are not compared" if unpaired else ""
+                f"; {many(unpaired, 'cell')} that only one run contains are not compared"
+                if unpaired
+                else ""
             )
             return f"Nothing changed in {many(self.common, 'cell')} of both runs{remark}."
         worse = [c for c in self.differing if c.worse > 0]

@@ -310,7 +310,7 @@ def _compare_budgets(base: Bound, other: Bound, who: str, verdict: str) -> list[
     if math.isinf(budget2) and math.isfinite(budget):
         unprotected = getattr(term2, "unprotected", ())
         reason = f"; not protected: {'+'.join(unprotected)}" if unprotected else ""
-        return [f"{who} is unbounded ({key}=inf), the claim does not hold{reason}"]
+        return [f"{who} is unbounded ({key}=inf), so that the claim is not kept{reason}"]
     unit, unit2 = (getattr(t, "unit", "") for t in (term, term2))
     if unit and unit2 and unit != unit2:
         return [f"{key}={budget:g} per {unit}; {who} {key}={budget2:,g} per {unit2}"]

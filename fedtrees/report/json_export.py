@@ -137,7 +137,7 @@ def summary(analysis: RunAnalysis) -> dict[str, Any]:
 
     if analysis.rows.empty:
         raise StoreError(
-            f"{analysis.folder} holds no results yet; finish it with fedtrees bench --resume"
+            f"{analysis.folder} contains no results yet; finish it with fedtrees bench --resume"
         )
     boards = [
         {

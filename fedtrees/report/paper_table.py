@@ -418,7 +418,9 @@ def table_of(
     rows = merge_runs([(str(run), load_rows(run)) for run in runs])
     analysis = RunAnalysis(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
     if not analysis.panels:
-        raise UsageError("there is no attack in what is shown of these runs, so no table")
+        raise UsageError(
+            "the selected part of these runs contains no attack, so that there is no table"
+        )
     table = PaperTable(entries_of(analysis.frontiers), Names(labels))
     # Formatting the table once records all its names, with which `check` compares the labels.
     _ = table.grid

@@ -162,7 +162,7 @@ def _read_csv(path: Path) -> str:
     except OSError as error:
         raise StoreError(
             f"{path.as_posix()!r} cannot be read ({error.strerror}); "
-            "give the folder of a run, the one that holds rows.csv; a run that was stopped is "
+            "give the folder of a run, which contains rows.csv; a run that was stopped is "
             "finished by 'fedtrees bench --resume --out FOLDER'"
         ) from error
     except UnicodeDecodeError as error:
@@ -308,7 +308,7 @@ def merge_runs(runs: Sequence[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
             if abs(before - value) > _SAME:
                 where = " ".join(filter(None, key[1:7]))
                 raise UsageError(
-                    f"{runs[first[key]][0]} and {name} both hold {where}, seed {key[-1]:g}: "
+                    f"{runs[first[key]][0]} and {name} both contain {where}, seed {key[-1]:g}: "
                     f"{metric} is {before:g} there and {value:g} here; give runs of one version "
                     "and one table, or leave one out"
                 )

@@ -387,7 +387,7 @@ def _content(folder: Path) -> tuple[bytes, dict[str, bytes]]:
     for name, part in content.items():
         if (hashlib.sha256(part).hexdigest(), name) not in digests:
             raise StoreError(
-                f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
+                f"{(folder / name).as_posix()!r} was changed: its sha256 is not in "
                 f"{CHECKSUMS}; submit the run again"
             )
     return listed, content
@@ -426,7 +426,7 @@ def read_all(folder: Path) -> list[Submission]:
     except OSError as err:
         raise StoreError(f"{folder} cannot be read: {err.strerror or err}") from err
     if not folders:
-        raise StoreError(f"{folder} holds no submissions; fedtrees submit RUN -o {folder}/NAME")
+        raise StoreError(f"{folder} contains no submissions; fedtrees submit RUN -o {folder}/NAME")
     order = {digest: at for at, digest in enumerate(_read_accepted(folder))}
     # Submissions without a date are sorted after all dates, because "later" follows every digit.
     submissions = sorted(

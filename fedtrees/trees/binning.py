@@ -298,7 +298,9 @@ def check_rows(X: NDArray[Any], n_features: int | None = None) -> NDArray[np.flo
     with np.errstate(over="ignore"):
         X32 = np.ascontiguousarray(X, dtype=np.float32)
     if np.isinf(X32).any():
-        raise DataError("X holds an infinite value (in float32); clip it or mark it missing (NaN)")
+        raise DataError(
+            "X contains an infinite value (in float32); clip it or mark it missing (NaN)"
+        )
     return X32
 
 

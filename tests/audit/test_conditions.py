@@ -43,7 +43,7 @@ def test_twice_the_rows_are_conditional_and_the_common_factor_is_named(tmp_path,
     found = audit(read_model(tmp_path / "m.json"))
     assert found.rows.n == 380
     lines = verdict(found)
-    assert lines[0].startswith(f"If {ONCE}, the file tells exactly")
+    assert lines[0].startswith(f"If {ONCE}, the file reveals exactly")
     assert "In that case it was trained on at least 380 rows" in lines[0]
     assert any(line.startswith("All counts are multiples of 2") for line in lines)
     assert to_json(found)["assumes"] == [ONCE]

@@ -60,7 +60,7 @@ def test_blocks_of_several_local_trees_keep_together():
 def test_trees_without_sums_are_not_matched():
     found = find_sources([0.3, 0.4, None, None], np.full(4, np.nan))
     assert found.names == ("client 1", "client 2", None, None)
-    assert found.how.endswith("of later trees nothing tells whose they are")
+    assert found.how.endswith("the source of later trees cannot be determined")
 
 
 @pytest.mark.parametrize("parallel", [2, 5])

@@ -24,7 +24,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.isolation import sandbox
 from fedtrees.isolation.process import attacks
 
-UNSAID = "no message carries held values unsaid"
+UNSAID = "no message contains values of local data without declaring them"
 
 PROTOCOL = """
 from dataclasses import dataclass, field, fields, replace

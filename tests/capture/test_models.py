@@ -75,7 +75,7 @@ def test_the_server_counts_every_leaf_of_first_trees_though_sums_are_masked(path
 def test_a_site_counts_the_leaves_of_the_others(path):
     truth = rows("trees3")
     shared, told = found(path, "site-1")
-    assert Counter(shared.owners) == {"site-1": 1, "one of the others": 2}
+    assert Counter(shared.owners) == {"site-1": 1, "one of the other parties": 2}
     (leaves,) = (r for r in told if r.what.startswith("leaves"))
     others = [truth[s] for s in ("site-2", "site-3")]
     assert leaves.wrong_of_all(others) == 0

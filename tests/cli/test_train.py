@@ -81,7 +81,7 @@ def test_a_forest_of_random_tests_is_written_as_npz(capsys, tmp_path):
     forest, _ = load_released(model)
     assert found["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
     assert forest.rows == found["training_rows"]
-    with pytest.raises(DataError, match="holds no complete random forest"):
+    with pytest.raises(DataError, match="contains no complete random forest"):
         load_random_forest(model)
 
 

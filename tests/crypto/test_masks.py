@@ -301,7 +301,7 @@ def test_a_message_that_comes_twice_is_named():
     two = Federation(3, 2).collect()
     masked = two.masked_by("a")
     two.server.take_array("a", 0, masked)
-    with pytest.raises(RepeatedError, match="the first one stands"):
+    with pytest.raises(RepeatedError, match="only the first one is used"):
         two.server.take_array("a", 0, masked)
     two.leaves["a"] = 0
     survivors = two.mask()

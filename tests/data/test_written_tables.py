@@ -389,8 +389,9 @@ def test_dates_that_rest_on_an_assumption_say_so(written):
     days = [f"{1 + i % 12:02d}/{1 + i % 11:02d}/21" for i in range(N)]
     path = written({"day": days, "age": AGES, "ill": ILL})
     assert notes_of(path, "day", keep=["day"]) == [
-        "days since 1970-01-01; the first number is taken for the day, the second for the month; "
-        "years of two digits are taken for 1969 to 2068"
+        "days since 1970-01-01; the first number is read as the day, and the second one "
+        "as the month; "
+        "years of two digits are read as 1969 to 2068"
     ]
 
 

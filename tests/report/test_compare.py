@@ -80,7 +80,7 @@ def test_an_attack_that_one_run_lacks_is_no_change_of_a_leak(run, tmp_path):
     found = compare(run, weaker)
     assert found.only == ((18, "attack timberstrike"), (0, ""))
     assert all(c.same and c.attacks != ("timberstrike",) for c in found.leaks)
-    assert found.verdict.endswith("; 18 cells of one run alone are not compared.")
+    assert found.verdict.endswith("; 18 cells that only one run contains are not compared.")
 
 
 def test_an_attack_that_failed_is_no_smaller_leak(run, tmp_path):

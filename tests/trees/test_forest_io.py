@@ -61,7 +61,7 @@ def test_damaged_and_other_files_are_refused(grown, tmp_path):
     whole = path.read_bytes()
     for data in (whole[: len(whole) // 2], b"", b"{}", whole[:-30]):
         path.write_bytes(data)
-        with pytest.raises(DataError, match="holds no complete random forest"):
+        with pytest.raises(DataError, match="contains no complete random forest"):
             load_random_forest(path)
     np.savez(path, sizes=np.array([1]), feature=np.array([-1]))
     with pytest.raises(DataError, match="no complete random forest"):

@@ -68,8 +68,8 @@ class Halving(Behaviour, DecidingServer):
     tree.
     """
 
-    beyond = "chooses splits that leave single rows alone, in the first half of the trees"
-    noticed = "no: every split is legal, and a client cannot tell why it was chosen"
+    beyond = "chooses splits that isolate single rows, in the first half of the trees"
+    noticed = "no: every split is valid, and a client cannot see why it was chosen"
 
     def settle_start(self, net: Network) -> BaseScore:
         """Store the contribution of one row to a sum of hessians."""
@@ -101,7 +101,7 @@ class Halving(Behaviour, DecidingServer):
             left = np.arange(count, count + 2 * len(splits), 2, dtype=np.int32)
             where, default = self.cuts.thresholds(columns, bins), np.zeros(len(splits), dtype=bool)
             message = NodeSplits(tree, nodes, columns, bins, where, default, left)
-            net.send("client", message, why="splits that leave rows alone")
+            net.send("client", message, why="splits that isolate rows")
             sums = self.ask_histograms(net, tree, left).sums
             level, count = [], count + 2 * len(splits)
             for (node, _, _, size), number, answer in zip(splits, left.tolist(), sums, strict=True):
@@ -165,10 +165,14 @@ class Isolating(Behaviour, DecidingServer):
     prediction, and is then honest.
     """
 
-    beyond = "tells the last client other splits than the rest: all bins between are then its own"
+    beyond = (
+        "sends other splits to the last client than to the rest, so that all bins in "
+        "between belong to this client"
+    )
     noticed = (
-        "no: every split is legal; a sum over who was told otherwise opens nothing, which under "
-        "paillier the holder of the key sees, else nobody but the server"
+        "no: every split is valid. A sum over clients with different splits cannot be "
+        "opened. Under paillier the party with the key notices this, and otherwise only "
+        "the server"
     )
     readable = True  # False once a sum could not be opened
 
@@ -209,7 +213,7 @@ class Isolating(Behaviour, DecidingServer):
         column, cut = ROOT + np.int32(tree), ROOT + np.int32(bin)
         where, default = self.cuts.thresholds(column, cut), np.zeros(1, dtype=bool)
         message = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)
-        net.send(name, message, why="a split that others are told otherwise")
+        net.send(name, message, why="a split that differs from the one sent to the other clients")
 
 
 @register.behaviour("poisoned")
@@ -221,7 +225,8 @@ class Poisoned(Behaviour, HistogramClient):
     """
 
     beyond = (
-        "tells of a column's lowest cut that it parts the labels of its rows, in half the trees"
+        "reports in half of the trees that the lowest cut of a column separates the "
+        "labels of its rows"
     )
     noticed = "no: its rows could be like this"
     pushed: ClassVar[int] = 0  # invented rows on each side, with gradient 1 or -1 and hessian 1
@@ -265,7 +270,10 @@ class CraftedSketch(Behaviour, BinningClient):
     The sketch has one point more than there are bins, so that most cut points are in this window.
     """
 
-    beyond = "sends a sketch of values around the median alone, so that cut points lie there"
+    beyond = (
+        "sends a sketch that contains only values around the median, so that all cut points "
+        "are there"
+    )
     noticed = "no: its rows could be like this"
     times: ClassVar[int] = 1  # weight of each local row in the sketch
 
@@ -291,7 +299,7 @@ class CraftedSketch(Behaviour, BinningClient):
 class UnboundedSketch(CraftedSketch):
     """Send the sketch of `crafted-sketch` with a million times as many rows."""
 
-    beyond = f"{CraftedSketch.beyond}; it says that they are a million times as many rows"
+    beyond = f"{CraftedSketch.beyond}, and claims a million times as many rows"
     noticed = "yes: the server refuses a sketch of more rows than its client declared"
     times = 10**6
 

@@ -96,7 +96,8 @@ class LeafClient(GrowingClient):
         super().__init__(name, data)
         if data.weight is not None:
             raise DataError(
-                "dp-gbdt bounds what a row brings and takes no sample weights; drop the weights"
+                "dp-gbdt bounds what a row brings and does not support sample weights; "
+                "drop the weights"
             )
         objective.check(data.y)
         self.params, self.objective, self.tree = protocol, objective, -1
@@ -163,7 +164,7 @@ class LeafClient(GrowingClient):
         if (message.bin >= bins[feature]).any():
             refuse(message, "bin", "each node has one bin of its column")
         if message.categories is not None or message.default_left.shape != (size,):
-            refuse(message, "categories", "trees test thresholds alone, one at each node")
+            refuse(message, "categories", "trees contain one threshold at each node")
 
     def start_tree(self, tree: int) -> None:
         """Put all rows into the root, and compute the gradients once per round."""
@@ -280,7 +281,7 @@ class RandomTreeServer(Coordinator):
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.send("client", message, why="cut points, from what the schema declares")
+        net.send("client", message, why="cut points from the declared ranges")
         return cuts
 
     def draw(self) -> RandomSplits:
@@ -528,8 +529,8 @@ class DPGBDT(Protocol):
         g = g if self.clip is None else min(g, self.clip)
         if self.noisy and math.isinf(g):
             raise UsageError(
-                f"clip=None: gradients of {objective.name} have no bound of their own; give one in "
-                "units of the target"
+                f"clip=None: gradients of {objective.name} are unbounded; give a bound "
+                "in units of the target"
             )
         return g, h
 

@@ -480,7 +480,7 @@ class HistogramServer(Coordinator):
 
     def validation_loss(self, net: Network, round: int) -> float:
         """Return the mean loss over all validation rows, from a secure sum."""
-        why = "loss on held-out rows, to stop in time"
+        why = "loss on held-out rows, for early stopping"
         total = net.request_sum("client", ValidationRequest(round), why=why)
         loss, rows = total.sums
         # With noise, the number of rows is almost never exactly 0.

@@ -377,7 +377,7 @@ class CyclicServer(TreeSharingServer):
             assert isinstance(part, ClientTrees)
             self.keep(part)
         for name in clients:
-            self.tell(net, name, self.params.trees, "the finished model, as far as it is new")
+            self.tell(net, name, self.params.trees, "the new part of the finished model")
         return self.released()
 
 

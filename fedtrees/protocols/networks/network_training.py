@@ -44,7 +44,7 @@ Rows = NDArray[np.intp]  # numbers of the rows of a batch
 #: Function of weights and rows that returns the mean gradient of these rows.
 LocalGradient = Callable[[Weights, Rows], Weights]
 #: Reason of the messages with weights, for the transcript.
-WHY = "what the clients' rows say of the network"
+WHY = "sums over the rows of the clients"
 #: Integer parameters of the protocols, and the smallest value of each.
 _COUNTS = {
     "batch": 1,
@@ -350,8 +350,8 @@ class NetworkProtocol(Protocol):
         min_rows = max(self.rows_of_update(len(local_data)), self.batch)
         if len(local_data) < min_rows:
             raise DataError(
-                f"{name!r} holds {len(local_data)} rows, fewer than the {min_rows} it is to draw; "
-                "give a smaller batch, or fewer clients"
+                f"{name!r} has {len(local_data)} rows, fewer than the {min_rows} that it "
+                "must draw; give a smaller batch, or fewer clients"
             )
 
     @abstractmethod

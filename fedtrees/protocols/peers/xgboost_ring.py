@@ -109,7 +109,7 @@ class Worker(HorizontalPeer):
             )
         else:
             cuts = public_cuts(self.schema, self.params.max_bin)
-            why = "cut points, from what the schema declares"
+            why = "cut points from the declared ranges"
         message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
         self.net.record_opened(message, why=why)
         return cuts

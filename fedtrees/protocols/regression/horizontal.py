@@ -76,7 +76,7 @@ class HorizontalRegression(RegressionParams, Protocol):
         self.check(schema)
         check_weightless(name, local_data)
         if not len(local_data):
-            raise DataError(f"{name!r} holds no row; leave it out")
+            raise DataError(f"{name!r} has no row; leave it out")
         if np.isinf(local_data.X).any():
             raise DataError(f"{name!r} has an infinite value; leave it missing")
 

@@ -79,6 +79,6 @@ def check_weightless(name: str, local_data: LocalData) -> None:
         If the rows have sample weights, or the party has no column.
     """
     if local_data.weight is not None:
-        raise DataError(f"{name!r} holds sample weights; regressions count every row once")
+        raise DataError(f"{name!r} has sample weights; regressions count every row once")
     if len(local_data) and not len(local_data.columns):
-        raise DataError(f"{name!r} holds no column; give it one, or leave it out")
+        raise DataError(f"{name!r} has no column; give it one, or leave it out")

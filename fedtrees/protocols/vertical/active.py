@@ -455,7 +455,7 @@ class Active(Coordinator):
         message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
         (reply,) = net.request(party, message, why="where rows to predict go at its splits")
         if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
-            raise ProtocolError(f"{party!r} did not say where all {offsets[-1]} rows go")
+            raise ProtocolError(f"{party!r} did not assign all {offsets[-1]} rows to a side")
         return np.split(reply.goes_left, offsets[1:-1])
 
     def _own_goes(self, t: int, node: int, rows: NDArray[np.int32]) -> NDArray[np.bool_]:

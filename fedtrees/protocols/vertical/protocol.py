@@ -136,7 +136,7 @@ class VerticalModel:
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Raise `ProtocolError`, because a prediction needs all parties."""
         raise ProtocolError(
-            "nobody holds this model whole; its parties predict together: `Training.predict`"
+            "no party has the complete model; its parties predict together: `Training.predict`"
         )
 
     def scores(

@@ -141,7 +141,9 @@ def _analyze(
     rows = merge_runs([(str(folder), load_rows(folder)) for folder in folders])
     analysis = RunAnalysis(Path(folders[0]), chosen.of(rows), metric, utility)
     if not analysis.panels:
-        raise UsageError("there is no attack in what is shown of this run, so nothing to plot")
+        raise UsageError(
+            "the selected part of this run contains no attack, so that there is nothing to plot"
+        )
     return analysis
 
 

@@ -135,7 +135,7 @@ def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
         raise DataError(
             f"categories {feature.categories[at]!r} and {feature.categories[at + 1]!r} of column "
             f"{feature.name!r} are no increasing float32 numbers, as which XGBoost reads them from "
-            "the table: a model file cannot tell them apart; drop the column, or spell its values "
+            "the table: a model file cannot distinguish them; drop the column, or spell its values "
             "as text (for example with a letter in front)"
         )
     return numbers

@@ -259,7 +259,7 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
         zipfile.BadZipFile,
         zlib.error,
     ) as error:
-        raise DataError(f"{path!s} holds no complete random forest ({error})") from error
+        raise DataError(f"{path!s} contains no complete random forest ({error})") from error
 
 
 def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
@@ -281,7 +281,7 @@ def _array(archive: zipfile.ZipFile, item: zipfile.ZipInfo) -> NDArray[Any]:
     n_bytes = len(file.getbuffer()) - file.tell()
     # Arrays of Python objects would require pickle.
     if kind.hasobject or min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize != n_bytes:
-        raise ValueError(f"{item.filename!r} is to hold {kind} of shape {shape} in {n_bytes} bytes")
+        raise ValueError(f"{item.filename!r} declares {kind} of shape {shape} in {n_bytes} bytes")
     flat = np.frombuffer(file.getbuffer(), kind, offset=file.tell())
     return flat.reshape(shape, order="F" if fortran else "C").copy()
 

@@ -45,16 +45,17 @@ def from_sklearn(estimator: Any) -> RandomForest:
         )
     if any(t.value.shape[1:] != (1, len(np.ravel(estimator.classes_))) for t in fitted):
         raise DataError(
-            f"a {type(estimator).__name__} of several outputs, or of boosted trees, is not taken: "
-            "its leaves hold no shares of the classes of one target"
+            f"a {type(estimator).__name__} of several outputs, or of boosted trees, is "
+            "not supported: its leaves contain no class shares of one target"
         )
     columns = getattr(estimator, "estimators_features_", [])
     if hasattr(estimator, "estimator_weights_") or any(
         not np.array_equal(c, np.arange(estimator.n_features_in_)) for c in columns
     ):
         raise DataError(
-            f"a {type(estimator).__name__} whose trees have weights, or columns of their own, is "
-            "not taken: a forest's trees count alike and know all columns; give a "
+            f"a {type(estimator).__name__} whose trees have weights or different columns "
+            "is not supported: the trees of a forest have equal weights and use all "
+            "columns; give a "
             "RandomForestClassifier, or bagging with max_features=1.0"
         )
     # Bagging draws rows before the trees are fitted.

@@ -215,7 +215,7 @@ def _probability(margin: np.float32) -> np.float32:
     if error > _MARGIN_ERROR * max(1.0, abs(float(margin))):
         raise DataError(
             f"base margin {margin} is no log-odds that XGBoost's base_score, a float32 "
-            "probability, can hold; start nearer to 0"
+            "probability, can represent; start nearer to 0"
         )
     return np.float32(best)
 
@@ -278,9 +278,9 @@ def from_xgboost_json(
         alone = trees_alone(info, outputs)
         if alone * outputs > _MOST_ADDED:
             raise DataError(
-                f"the last {alone} trees of the model are of one of {outputs} classes alone; of so "
-                "many classes no more than "
-                f"{_MOST_ADDED // outputs} are read: save the model with its whole rounds"
+                f"the last {alone} trees of the model are of only one of {outputs} "
+                f"classes; of so many classes no more than {_MOST_ADDED // outputs} are "
+                "read: save the model with complete rounds"
             )
         trees += [_NOTHING] * (alone * (outputs - 1))
         info += list(range(1, outputs)) * alone
@@ -537,7 +537,7 @@ def order_of_trees(tree_info: Sequence[int], trees: int, outputs: int) -> list[i
     """
     info = np.asarray(tree_info)
     if info.shape != (trees,) or info.dtype.kind not in "iu" or not trees:
-        raise DataError(f"model has {trees} trees and tells the output of {info.size}")
+        raise DataError(f"model has {trees} trees and the outputs of {info.size}")
     rounds, rest = divmod(trees, outputs)
     if rest or not np.array_equal(np.sort(info), np.repeat(np.arange(outputs), rounds)):
         raise DataError(f"the {trees} trees of the model do not divide into {outputs} outputs")

@@ -100,8 +100,9 @@ class ForestParams:
         # A number of rows would not have the same meaning for parties of different size.
         if self.max_samples is not None and not _is_fraction(self.max_samples):
             raise UsageError(
-                f"max_samples={self.max_samples!r}: give a fraction in (0, 1], or none for all "
-                "rows (no number of rows: every owner holds another number)"
+                f"max_samples={self.max_samples!r}: give a fraction in (0, 1], or none "
+                "for all rows (a number of rows is not supported, because every owner "
+                "has another number)"
             )
 
     @property

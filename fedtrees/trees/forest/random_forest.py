@@ -105,7 +105,7 @@ class RandomForest(LeafRouting):
         widths = {t.n_classes for t in self.trees}
         if len(widths) != 1:
             raise DataError(
-                f"a forest needs trees that all tell the same classes; {len(self.trees)} trees "
+                f"a forest needs trees with the same classes; {len(self.trees)} trees "
                 f"with {sorted(widths)} classes"
             )
 
