@@ -23,7 +23,7 @@ from fedtrees.messages.horizontal import BaseScore
 from fedtrees.privacy.leaf_sums import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed, to_fixed
+from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, clip_to_fixed, from_fixed, to_fixed
 from fedtrees.trees.boosted.losses import Objective, clipped_bounds, objective_of
 from fedtrees.trees.boosted.noisy_leaves import bounded
 from fedtrees.trees.routing import Routes
@@ -319,11 +319,10 @@ def client_gradients(
     """
     gh = objective.gradients(margin, y)
     clip = view.defense.requirements.gradient_clip
-    if clip is not None:
-        g, h = clipped_bounds(objective, clip)
-        gh[..., 0] = np.clip(gh[..., 0], -g, g)
-        gh[..., 1] = np.minimum(gh[..., 1], h)
-    units = to_fixed(gh, bits)
+    if clip is None:
+        units = to_fixed(gh, bits)
+    else:
+        units = clip_to_fixed(gh, clipped_bounds(objective, clip), bits)
     if releases_leaves(view):
         p = view.parameters
         settings = {"clip": p["clip"], "share": p["hessian_share"]}

@@ -14,7 +14,7 @@ from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.histogram import to_fixed
+from fedtrees.trees.boosted.histogram import clip_to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, clipped_bounds, logistic_gradients
 from fedtrees.trees.routing import Routes
 
@@ -176,9 +176,7 @@ class BinnedForest:
         """Return fixed-point gradients, int64, shape (m, T, 2), as the clients compute them."""
         labels = np.repeat(y, margin.shape[1])
         gh = logistic_gradients(margin.reshape(-1), labels)
-        g, h = self.clip
-        gh = np.stack([np.clip(gh[:, 0], -g, g), np.minimum(gh[:, 1], h)], axis=1)
-        return to_fixed(gh).reshape(*margin.shape, 2)
+        return clip_to_fixed(gh, self.clip).reshape(*margin.shape, 2)
 
 
 @dataclass(frozen=True, eq=False)

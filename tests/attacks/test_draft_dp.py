@@ -322,7 +322,10 @@ def test_counts_that_contradict_are_read_as_noise():
     [
         (lambda v: Variables.binary(8, [(0, 1), (1, 2)]), r"columns \[1\] belong to two groups"),
         (lambda v: Variables.binary(3, [(0, 5)]), r"groups name columns \[5\]"),
-        (lambda v: v.encode(np.full((1, 8), 0.5)), "none of its 2 levels; binary columns hold 0"),
+        (
+            lambda v: v.encode(np.full((1, 8), 0.5)),
+            "none of its 2 levels; a binary column contains 0",
+        ),
         (lambda v: NoisyForest.of(v, np.zeros((2, 3), int), np.zeros((2, 5, 2), int)), "2\\^d"),
         (lambda v: NoisyForest.of(v, np.full((1, 1), 8), np.zeros((1, 2, 2), int)), "column 8"),
         (lambda v: NoisyForest.of(v, np.zeros((1, 1), int), np.zeros((1, 2, 2))), "whole numbers"),

@@ -76,7 +76,7 @@ def test_the_server_reads_them_whatever_hides_the_histograms(protocol, parts):
 @pytest.mark.parametrize("protocol", [FedTreeHist, ForestHist])
 def test_other_clients_are_shown_no_summary(protocol):
     run = Run(protocol(trees=1, max_depth=2), made_up(0))
-    assert "no summary" in str(SketchReading().inapplicable(run.view))
+    assert "no sketch" in str(SketchReading().inapplicable(run.view))
 
 
 def test_ranges_tell_a_server_the_extremes_alone():

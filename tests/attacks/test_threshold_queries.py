@@ -250,7 +250,7 @@ def test_others_may_look_up_their_own_values():
     X[:, held["passive-1"].columns] = 7  # is not read
     ids = held["active"].ids[::-1]
     np.testing.assert_array_equal(view.oracle.query(X[::-1], ids), training.leaves(whole)[::-1])
-    with pytest.raises(DataError, match="holds no rows"):
+    with pytest.raises(DataError, match="has no rows"):
         view.oracle.query(X[:1], np.array([999]))
     with pytest.raises(DataError, match="takes an id of every row"):
         view.oracle.query(X[:1])

@@ -54,7 +54,7 @@ def test_the_first_tree_of_every_client_is_counted(path):
     """The first client's three trees, and of the others the tree of class 0 that was appended."""
     model = read_model(path)
     found = audit(model)
-    assert "its last 2 trees are of class 0 alone" in model.format
+    assert "its last 2 trees are of class 0 only" in model.format
     assert [t.index for t in found.trees] == [0, 1, 2, 3, 4]
     assert [t.output for t in found.trees] == [0, 1, 2, 0, 0]
     X, y = load_iris(return_X_y=True)

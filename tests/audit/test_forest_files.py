@@ -129,7 +129,7 @@ def test_a_private_forest_tells_more_than_own_rows_in_every_kind_of_column(tmp_p
 @pytest.mark.parametrize("odd", [AdaBoostClassifier(), BaggingClassifier(max_features=3)])
 def test_trees_that_predict_otherwise_in_their_ensemble_are_not_taken(odd):
     X, y = load_wine(return_X_y=True)
-    with pytest.raises(DataError, match="whose trees have weights, or columns of their own"):
+    with pytest.raises(DataError, match="whose trees have weights or different columns"):
         from_sklearn(odd.fit(X, y))
 
 

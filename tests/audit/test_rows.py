@@ -205,5 +205,5 @@ def test_as_many_rows_are_taken_as_are_scored(tmp_path):
     check_sizes(whole, None)
     with pytest.raises(DataError, match="more than 8003 rows"):
         check_sizes(own, table_of(tmp_path / "longer.csv", 8004))
-    with pytest.raises(DataError, match="holds 100000 at most"):
+    with pytest.raises(DataError, match="uses at most 100000 local rows"):
         check_sizes(table_of(tmp_path / "all.csv", 100_001), own)

@@ -150,5 +150,5 @@ class Twice:
 
 
 def test_a_model_that_cannot_be_told_says_so():
-    with pytest.raises(DataError, match="a Twice cannot be told: it has no as_message"):
+    with pytest.raises(DataError, match="a Twice cannot be sent: it has no as_message"):
         as_message(Twice())

@@ -67,7 +67,7 @@ def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
     stated, law, said = WRONG[how]
     broken, _ = checked(tmp_path, how, stated, law)
     assert broken
-    assert all("is what it states (`channels`)" in f.rule for f in broken)
+    assert all("follows the stated channel (`channels`)" in f.rule for f in broken)
     assert any("Histogram.sums" in f.rule and said in f.detail for f in broken), broken
 
 

@@ -90,7 +90,7 @@ def test_other_versions_and_other_files_are_named(tmp_path):
 
 def test_of_two_runs_in_one_file_one_is_named(tmp_path):
     path = written(written(tmp_path / "a.capture", 3), 2, Run("lightgbm", "4.7.0"))
-    with pytest.raises(UsageError, match=r"holds 2 runs \(0: xgboost now, 1: lightgbm"):
+    with pytest.raises(UsageError, match=r"contains 2 runs \(0: xgboost now, 1: lightgbm"):
         Capture(path)
     assert [len(list(Capture(path, k))) for k in (0, 1)] == [3, 2]
     with pytest.raises(UsageError, match="--run 2"):

@@ -77,7 +77,7 @@ def test_a_job_tells_its_protocol_and_every_message_is_the_simulation_s(path):
 
 
 def test_a_protocol_of_another_shape_is_no_replay(path):
-    with pytest.raises(DataError, match="where the protocol asks for"):
+    with pytest.raises(DataError, match="but the protocol expects"):
         from_protocol(str(path), None, "nvflare-hist[trees=2,max_depth=5]", rows("nvflare3"))
     with pytest.raises(UsageError, match="no capture is replayed as secureboost"):
         from_protocol(str(path), None, "secureboost", rows("nvflare3"))

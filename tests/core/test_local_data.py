@@ -50,7 +50,7 @@ def test_only_all_columns_in_order_with_labels_are_whole_rows(columns, y, whole)
 
 
 def test_what_has_no_labels_is_no_table():
-    with pytest.raises(DataError, match="this party holds no labels"):
+    with pytest.raises(DataError, match="this party has no labels"):
         _ = held(y=None).table
 
 
@@ -76,7 +76,7 @@ def test_no_array_can_be_written_and_a_pickle_keeps_it_so():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"ids": (4, 4, 9)}, "names a row twice"),
+        ({"ids": (4, 4, 9)}, "contains a row id twice"),
         ({"ids": (4, 9)}, r"2 rows and 3 columns needs X \(2, 3\); got \(3, 3\)"),
         ({"y": (0, 1)}, r"3 rows has y of shape \(2,\)"),
         ({"weight": np.ones((3, 1))}, r"3 rows has weight of shape \(3, 1\)"),

@@ -139,7 +139,7 @@ def test_a_score_that_is_not_declared_is_refused():
             made.measure(score)
     with pytest.raises(UsageError, match="`main` names"):
         metric_of(Measure("a", "b"), main=("x",))
-    with pytest.raises(UsageError, match="a key is a word"):
+    with pytest.raises(UsageError, match="a key is one word"):
         Measure("ra:age", "age")
 
 

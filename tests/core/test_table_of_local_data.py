@@ -49,11 +49,11 @@ def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
     [
         ({"p": part([0], y=Y)}, "hold the columns"),
         ({"p": part([0, 1], y=Y), "q": part([1])}, "hold the columns"),
-        ({"p": part([0]), "q": part([1])}, "nobody of p, q holds the labels"),
+        ({"p": part([0]), "q": part([1])}, "none of p, q has the labels"),
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 1, 0), Y)}, "same order"),
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 3, 4), Y)}, "same order"),
         ({"p": part([1, 0], y=Y)}, "out of order"),
-        ({"p": None}, "give it a LocalData"),
+        ({"p": None}, "give a LocalData"),
     ],
 )
 def test_what_makes_no_table_is_refused(held, said):

@@ -218,7 +218,7 @@ def test_a_key_that_was_changed_for_one_party_is_found_out_before_anything_is_ma
     for name, keys in (("a", false), ("b", roster), ("c", roster)):
         one.server.take_deal(name, one.dealt_by(name, keys))
     boxes = one.server.boxes()
-    with pytest.raises(WrongKeyError, match="the two were told different keys"):
+    with pytest.raises(WrongKeyError, match="the two parties received different keys"):
         one.take_boxes("a", boxes["a"])
     with pytest.raises(WrongKeyError, match="the box from 'a' to 'b'"):
         one.take_boxes("b", boxes["b"])

@@ -77,7 +77,7 @@ def test_rows_without_a_target_are_left_out_with_their_owner(tmp_path):
 
 def test_what_cannot_be_told_apart_is_said(files, tmp_path):
     other = write(ROWS.rename(columns={"bmi": "weight"}), tmp_path / "other.csv")
-    with pytest.raises(DataError, match=r"'bmi' is in w0\.csv alone; give every client's file"):
+    with pytest.raises(DataError, match=r"'bmi' is only in w0\.csv; give the files of all clients"):
         load_clients([*files, other], "ill")
     path = write(FRAME, tmp_path / "t.csv")
     with pytest.raises(DataError, match="no column 'wart'; did you mean 'ward'"):

@@ -62,10 +62,10 @@ def test_columns_are_given_by_name():
     [
         ("shares[actve=0.5]", "no party 'actve'; did you mean 'active'"),
         ("shares[active=1.5]", r"active=1.5; give a share of the columns"),
-        ("shares[active=0.2,passive-1=0.2,passive-2=0.2]", "4 columns are left over"),
+        ("shares[active=0.2,passive-1=0.2,passive-2=0.2]", "4 columns are not assigned"),
         ("named[active=a|z]", "no column 'z' is left"),
         ("named[active=a|b,passive-1=b]", "no column 'b' is left; it is named twice"),
-        ("named[active=a,passive-1=b,passive-2=c]", r"4 columns are left over \(d, e, f, g\)"),
+        ("named[active=a,passive-1=b,passive-2=c]", r"4 columns are not assigned \(d, e, f, g\)"),
         ("label-skew", "spreads rows; columns are spread by iid, shares, named, by-file"),
         ("by-file", "there are 3 parties and 0 files joined by an id; give one file per party"),
     ],
@@ -77,7 +77,9 @@ def test_what_cannot_be_spread_says_why(text, said):
 
 def test_columns_are_not_spread_over_whole_rows():
     table, schema = table_of(2)
-    with pytest.raises(UsageError, match="'shares' spreads columns; here parties hold rows"):
+    with pytest.raises(
+        UsageError, match="'shares' distributes columns, but the parties of this protocol have rows"
+    ):
         split("shares", table, schema, 2, np.random.default_rng(0))
 
 
@@ -137,7 +139,7 @@ def test_the_labels_may_come_without_columns(tmp_path):
 @pytest.mark.parametrize(
     ("bank", "shop", "said"),
     [
-        (BANK, [*SHOP, [30, "r3", "a"]], "line 10: the id 'r3' stands at line 6, too; keep one"),
+        (BANK, [*SHOP, [30, "r3", "a"]], "line 10: the id 'r3' is also in line 6; keep one"),
         (BANK, [*SHOP[:-1], [30, "", "a"]], "line 9: no id in column 'id'"),
         (BANK, SHOP[:-2], r"shop.csv lacks 2 of the ids of .*bank.csv \('r0', 'r1'\)"),
         (BANK, [SHOP[0], *([a, k.upper(), c] for a, k, c in SHOP[1:])], "'R0' seems to be 'r0' of"),
@@ -178,5 +180,5 @@ def test_ids_written_differently_are_told_and_not_matched(tmp_path, ids, said):
 
 def test_a_file_without_columns_is_named(tmp_path):
     paths = [write(tmp_path, "bank", BANK), write(tmp_path, "shop", [[r[1]] for r in SHOP])]
-    with pytest.raises(DataError, match=r"shop.csv: no columns beside the id 'id'; leave that"):
+    with pytest.raises(DataError, match=r"shop.csv: no columns besides the id 'id'; leave this"):
         load_joined(paths, "y", id="id")

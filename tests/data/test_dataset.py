@@ -36,7 +36,7 @@ def test_numbers_beyond_float32_are_named(cell, words):
 def test_text_in_a_numeric_column_names_column_value_and_row():
     bad = X.astype(object)
     bad[2, 0] = "forty"
-    with pytest.raises(DataError, match=r"'age' holds 'forty' at row 2.*categorical"):
+    with pytest.raises(DataError, match=r"'age' contains 'forty' at row 2.*categorical"):
         prepare("t", SCHEMA, bad, Y)
 
 
@@ -47,7 +47,7 @@ def test_text_in_a_numeric_column_names_column_value_and_row():
         ([1, 1, 1], r"one class only \(1\)"),
         ([0, 1, 2], r"3 classes and the schema 2; name the positive class"),
         ([1, 2, 2], r"codes \[1.0, 2.0\]; use 0 and 1"),
-        (["a", "b", "a"], r"holds text"),
+        (["a", "b", "a"], r"contains text"),
         ([0, 1], r"3 rows but labels of shape \(2,\)"),
     ],
 )
@@ -139,6 +139,8 @@ def test_an_unknown_top_feature_gets_a_suggestion():
 )
 def test_rows_of_a_one_hot_group_have_one_1(rows, empty, line):
     schema = Schema((Feature("a"), Feature("b")), "y", groups=(OneHot(("a", "b"), empty),))
-    with pytest.raises(DataError, match=rf"at row {line}; of a one-hot group exactly one is 1"):
+    with pytest.raises(
+        DataError, match=rf"at row {line}; in a one-hot group exactly one column is 1"
+    ):
         prepare("t", schema, np.array(rows), np.array([0, 1]))
     assert prepare("t", schema, np.eye(2), np.array([0, 1])).schema.groups

@@ -85,7 +85,12 @@ def test_one_party_holds_the_whole_table():
             "label-skew",
             "spreads rows; columns are spread by iid, shares, named, by-file",
         ),
-        ("centralised", 2, "iid", "one party holds the whole table; got 2"),
+        (
+            "centralised",
+            2,
+            "iid",
+            "this layout gives the complete table to one party, but there are 2",
+        ),
         ("vertcal", 2, "iid", "unknown layout 'vertcal'; did you mean 'vertical'"),
     ],
 )

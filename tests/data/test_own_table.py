@@ -369,7 +369,7 @@ def test_all_problems_are_told_at_once_with_their_remedies(write):
 @pytest.mark.parametrize(
     ("content", "task", "message"),
     [
-        ("a,y\n1,2\n2,two\n3,x\n", "number", "line 3: column 'y' holds 'two', not a number"),
+        ("a,y\n1,2\n2,two\n3,x\n", "number", "line 3: column 'y' contains 'two', not a number"),
         ("a,y\n1,2\n2,2\n", "number", "'y' is 2 in every row"),
         ("a,y\n1,u\n2,u\n", "classes", "one class only"),
         ("a,y\n1,u\n2,v\n3,w\n", "binary", "3 classes .*name the positive class"),

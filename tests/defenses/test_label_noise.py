@@ -336,7 +336,7 @@ def test_what_makes_no_sense_is_named():
         "active": LocalData(ids, none, table.X[:, none], table.y),
         "passive-1": LocalData(ids, np.arange(6), table.X),
     }
-    with pytest.raises(DataError, match="repairs trees with 'active''s columns, and it holds none"):
+    with pytest.raises(DataError, match="repairs trees with 'active''s columns, and it has none"):
         train(SecureBoost(), bare, schema, defense=Composition((GraftingLDP(1.0),)))
     train(SecureBoost(trees=1), bare, schema, defense=Composition((LPMST(1.0),)))
     with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each replace the labels"):

@@ -160,7 +160,7 @@ def test_what_makes_no_sense_is_named():
         "active": LocalData(ids, none, table.X[:, none], table.y),
         "passive-1": LocalData(ids, np.arange(6), table.X),
     }
-    with pytest.raises(DataError, match="'active''s columns alone, and it holds none"):
+    with pytest.raises(DataError, match="the columns of 'active' only, which has none"):
         train(SecureBoost(), held, schema, defense=Composition((ReducedLeakage(),)))
 
 

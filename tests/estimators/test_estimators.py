@@ -265,7 +265,7 @@ def test_categories_of_another_dtype_mean_the_same():
 def test_unknown_categories_and_plain_text_are_named():
     frame = with_town()
     model = gbdt().fit(frame, Y)
-    with pytest.raises(DataError, match="'town' holds the unknown 'Bxrn'; did you mean 'Bern'"):
+    with pytest.raises(DataError, match="'town' contains the unknown 'Bxrn'; did you mean 'Bern'"):
         model.predict(frame.assign(town="Bxrn"))
     with pytest.raises(DataError, match=r"'town' holds text .*astype\(\{'town': 'category'\}\)"):
         gbdt().fit(frame.assign(town="Bern"), Y)

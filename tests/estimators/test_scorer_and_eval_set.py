@@ -41,7 +41,7 @@ def test_an_attack_that_has_nothing_to_read_scores_zero(wine):
 def test_a_scorer_refuses_what_it_cannot_attack(wine):
     with pytest.raises(UsageError, match=r"unknown attack 'timberstrik'; did you mean"):
         fedtrees.leakage("timberstrik")
-    with pytest.raises(UsageError, match="XGBClassifier is no federated estimator"):
+    with pytest.raises(UsageError, match="XGBClassifier is not a federated estimator"):
         fedtrees.leakage()(xgboost.XGBClassifier(n_estimators=1).fit(*wine))
 
 

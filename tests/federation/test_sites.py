@@ -208,7 +208,7 @@ def test_the_file_says_all_of_it_and_any_change_is_another_hash(tmp_path):
             ("fedtree-hist", "dp-grid-cuts[epsilon=4]", "masking"),
             ("secureboost[crypto=ideal]", "none", "crypto=real"),
             ("vertical-regression[arbiter=real]", "none", "arbiter"),
-            ("lightgbm-data", "none", "speak to one another"),
+            ("lightgbm-data", "none", "send messages to each other"),
         )
         if here("protocol", [protocol])
     ],

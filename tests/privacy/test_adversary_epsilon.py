@@ -105,7 +105,7 @@ def test_shares_are_counted_by_clients_without_colluders():
     assert honest_shares(5, 2, least=4) == 2
     with pytest.raises(UsageError, match="colluders=2 of 2 clients"):
         honest_shares(2, 2)
-    with pytest.raises(UsageError, match="of whom 1 may remain"):
+    with pytest.raises(UsageError, match="of which 1 may remain"):
         honest_shares(4, 1, least=1)
 
 

@@ -234,7 +234,7 @@ def test_who_sees_which_sums():
 def test_numeric_targets_need_a_bound():
     numbers = Schema(SCHEMA.features, "y", ())
     rows = Table(ROWS.X, ROWS.X[:, 1].astype(np.float64))
-    with pytest.raises(UsageError, match="clip=None: gradients of reg:squarederror have no bound"):
+    with pytest.raises(UsageError, match="clip=None: gradients of reg:squarederror are unbounded"):
         protocol().check(numbers)
     forest = grown("epsilon=50,clip=20,learning_rate=0.5", rows=rows, schema=numbers)[0].model
     assert np.corrcoef(forest.predict(rows.X), rows.y)[0, 1] > 0.4
@@ -261,7 +261,7 @@ def test_parameters_that_make_no_sense_are_refused(inside, message):
 
 def test_rows_and_columns_that_cannot_be_bounded_are_refused():
     weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
-    with pytest.raises(DataError, match="takes no sample weights"):
+    with pytest.raises(DataError, match="does not support sample weights"):
         grown(rows=weighted)
     with pytest.raises(UsageError, match=r"declare (them|ranges) in the schema"):
         grown(schema=Schema(tuple(map(Feature, "abcde")), "y", SCHEMA.classes))

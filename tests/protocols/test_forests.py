@@ -264,7 +264,7 @@ def test_a_defense_that_chooses_splits_is_a_mismatch():
     reason = str(fit(protocol("forest-hist"), [OddBins()]))
     assert (
         reason
-        == "'defense' acts through candidates, a step that no party of 'forest-hist' executes"
+        == "'defense' acts through allowed_splits, a step that no party of 'forest-hist' executes"
     )
 
 

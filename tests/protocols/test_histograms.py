@@ -177,7 +177,7 @@ def test_rounded_leaves_are_what_everyone_predicts_with(table, schema):
 
 def test_split_only_has_no_place_where_clients_find_the_splits():
     reason = str(fit(protocol("nvflare-hist"), defense(Spec("split-only"))))
-    assert reason.startswith("'split-only' acts on ")
+    assert reason.startswith("'split-only' changes messages of the types ")
     assert {"LeafValues,", "NodeSplits,"} <= {*reason.split()}
     assert reason.endswith(", which 'nvflare-hist' does not send")
 

@@ -344,7 +344,7 @@ def test_predicting_shows_each_party_the_rows_that_reach_its_splits():
             assert model.owners[model.trees[tree].feature[node]] == "passive-1"
         assert message.rows.max() < 40
     assert asked_rows
-    with pytest.raises(ProtocolError, match="nobody holds this model whole"):
+    with pytest.raises(ProtocolError, match="no party has the complete model"):
         model.predict(table.X)
 
 
@@ -380,9 +380,9 @@ def one(held, **changes):
             DataError,
             "hold the col",
         ),
-        ({"passive_1": lambda h: one(h, y=np.zeros(150))}, DataError, "'passive-1' holds lab"),
+        ({"passive_1": lambda h: one(h, y=np.zeros(150))}, DataError, "'passive-1' has lab"),
         ({"active": lambda h: one(h, y=np.ones(150, int))}, DataError, "it takes two classes"),
-        ({"active": lambda h: one(h, y=None)}, DataError, "nobody of active, passive-1 holds"),
+        ({"active": lambda h: one(h, y=None)}, DataError, "none of active, passive-1 has"),
     ],
 )
 def test_what_parties_cannot_hold_is_named(changes, error, said):
@@ -397,7 +397,7 @@ def test_a_passive_party_needs_a_column_and_the_active_one_does_not():
     one = dealt(table, 2)["active"]
     active = LocalData(one.ids, every, table.X, table.y)
     empty = LocalData(one.ids, none, table.X[:, none])
-    with pytest.raises(DataError, match="'passive-1' holds no column; give it one, or leave it"):
+    with pytest.raises(DataError, match="'passive-1' has no column; give it one, or leave it"):
         train(SecureBoost(), {"active": active, "passive-1": empty}, schema)
     labels = LocalData(one.ids, none, table.X[:, none], table.y)
     rest = LocalData(one.ids, every, table.X)

@@ -104,7 +104,7 @@ def test_what_its_bounds_do_not_cover_is_refused():
     told, schema = federation(30)
     held = by_columns(told, 3)
     for spec, said in (
-        ("vertical-regression[batch=10]", "batch=10: a row more moves others"),
+        ("vertical-regression[batch=10]", "batch=10: an additional row would move other"),
         ("vertical-regression", "dp-gd\\[parties=1\\]: 2 hold columns"),
     ):
         defense = "dp-gd[epsilon=1]" if "batch" in spec else "dp-gd[epsilon=1,parties=1]"

@@ -134,7 +134,10 @@ def test_what_is_deployed_restricts_the_search_to_what_it_runs(layout, system, p
         ({"layout": "vertica"}, "unknown layout 'vertica'; did you mean 'vertical'"),
         ({"deployed": "nvflare", "protocol": "secureboost"}, "secureboost is not of --deployed nv"),
         ({"layout": "vertical", "protocol": "dp-gbdt[epsilon=1]"}, "is not of --layout vertical"),
-        ({"deployed": "flower", "defense": "secure-sum"}, "flower has no secure-sum as it is"),
+        (
+            {"deployed": "flower", "defense": "secure-sum"},
+            "flower has no secure-sum without a change",
+        ),
     ],
 )
 def test_what_is_not_of_a_layout_or_a_system_is_refused(given, message):

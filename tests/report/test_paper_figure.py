@@ -210,5 +210,5 @@ def test_runs_that_contradict_one_another_are_not_drawn(three, tmp_path):
     for row in other:
         if row["stage"] == "train" and row["metric"] == "auc":
             row["value"] = float(row["value"]) - 0.1
-    with pytest.raises(UsageError, match=r"both hold .* auc is"):
+    with pytest.raises(UsageError, match=r"both contain .* auc is"):
         plot([three, write_run(tmp_path / "other", other)], tmp_path / "f.svg")

@@ -129,7 +129,7 @@ def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):
     assert set(made.frame()["seeds"]) == {2}
     other["b%"]["none"] = (0.71, 0.4)
     fill(Table(tmp_path / "wrong"), other).rows()
-    with pytest.raises(UsageError, match=r"both hold b% .* auc is 0\.69 there and 0\.7 here"):
+    with pytest.raises(UsageError, match=r"both contain b% .* auc is 0\.69 there and 0\.7 here"):
         table_of([run, tmp_path / "wrong"])
 
 

@@ -90,14 +90,14 @@ def test_claims_have_kinds(text, kind):
             "pure-dp[epsilon=4,unit=histogram]",
             "pure-dp[epsilon=inf,unprotected=cuts+base-score]",
             "",
-            "does not hold; not protected: cuts+base-score",
+            "is not kept; not protected: cuts+base-score",
         ),
         ("pure-dp[epsilon=4]", "", "", "not accounted"),
         (
             "pure-dp[epsilon=1,unit=cuts]+pure-dp[epsilon=4]",
             "pure-dp[epsilon=1,unit=cuts]+pure-dp[epsilon=inf,unprotected=base-score]",
             "",
-            "does not hold; not protected: base-score",
+            "is not kept; not protected: base-score",
         ),
     ],
 )

@@ -127,7 +127,7 @@ def test_a_header_is_not_believed(grown, tmp_path, shape):
     arrays = {name: npy(array) for name, array in grown[0].to_arrays().items()}
     arrays["probability"] = npy(np.zeros(3), shape)
     stored(tmp_path / "forest.npz", arrays)
-    with pytest.raises(DataError, match=r"probability.npy' is to hold float64 of shape"):
+    with pytest.raises(DataError, match=r"probability.npy' declares float64 of shape"):
         load_model(tmp_path / "forest.npz")
 
 

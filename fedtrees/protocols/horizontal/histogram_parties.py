@@ -50,6 +50,7 @@ from fedtrees.trees.boosted.histogram import (
     LOSS_BITS,
     Bits,
     build_histogram,
+    clip_to_fixed,
     from_fixed,
     node_sums,
     to_fixed,
@@ -359,18 +360,10 @@ class HistogramClient(GrowingClient):
         """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
-        bounds = None if self.clip is None else clipped_bounds(self.objective, self.clip)
-        if bounds is not None:
-            # A sample weight must not raise a row above the bounds of the unweighted loss. The
-            # clipped numbers also fit an int64.
-            gh[..., 0] = np.clip(gh[..., 0], -bounds[0], bounds[0])
-            gh[..., 1] = np.minimum(gh[..., 1], bounds[1])
-        units = to_fixed(gh, self.bits)
-        if bounds is not None:
-            # The claim of epsilon assumes the bound. A bound that is no multiple of the unit would
-            # be exceeded by rounding to the nearest unit, and by its float32 representation.
-            largest = np.floor(np.ldexp(bounds, self.bits)).astype(np.int64)
-            np.clip(units, -largest, largest, out=units)
+        if self.clip is None:
+            units = to_fixed(gh, self.bits)
+        else:  # a sample weight must not raise a row above the bounds of the unweighted loss
+            units = clip_to_fixed(gh, clipped_bounds(self.objective, self.clip), self.bits)
         units = self.row_hook(ExampleStage("gradients", self.bits), units)
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.held_out] = 0

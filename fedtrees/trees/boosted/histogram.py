@@ -58,6 +58,31 @@ def to_fixed(values: NDArray[Any], bits: int | Bits = FIXED_POINT_BITS) -> NDArr
     return units
 
 
+def clip_to_fixed(
+    gh: NDArray[Any], bounds: tuple[float, float], bits: Bits = UNIT_BITS
+) -> NDArray[np.int64]:
+    """Clip gradients and hessians, and return them in fixed-point units, int64, same shape.
+
+    A claim of epsilon assumes that no row exceeds the bounds. A bound that is no multiple of the
+    unit would be exceeded by rounding to the nearest unit, and by its float32 representation.
+    Therefore the units are clipped again, to the largest whole number of units below the bound.
+
+    Parameters
+    ----------
+    gh : float array, shape (..., 2)
+        Gradients and hessians of rows. It is clipped in place.
+    bounds : pair of float
+        Bounds on ``|g|`` and on h, finite.
+    bits : pair of int
+        Binary places of the gradients and of the hessians.
+    """
+    gh[..., 0] = np.clip(gh[..., 0], -bounds[0], bounds[0])
+    gh[..., 1] = np.minimum(gh[..., 1], bounds[1])
+    units = to_fixed(gh, bits)
+    largest = np.floor(np.ldexp(bounds, bits)).astype(np.int64)
+    return np.clip(units, -largest, largest, out=units)
+
+
 # Bits of the largest number of units that `saturated` returns, so that a sum of seven such numbers
 # fits an int64.
 _LARGEST_BITS = 60
