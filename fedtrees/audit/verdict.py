@@ -270,8 +270,7 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
             "(min_child_weight), rounded leaf values or noise in training"
         )
         harder = (
-            f"{remedies[0].upper()}{remedies[1:]} make the remaining information in leaf "
-            "values harder to read; "
+            f"{remedies[0].upper()}{remedies[1:]} make leaf values harder to read; "
             "fedtrees bench measures the price of each."
         )
         out.append(Finding(harder))

@@ -324,7 +324,7 @@ def test_counts_that_contradict_are_read_as_noise():
         (lambda v: Variables.binary(3, [(0, 5)]), r"groups name columns \[5\]"),
         (
             lambda v: v.encode(np.full((1, 8), 0.5)),
-            "none of its 2 levels; a binary column contains 0",
+            "2 levels; a binary column contains 0",
         ),
         (lambda v: NoisyForest.of(v, np.zeros((2, 3), int), np.zeros((2, 5, 2), int)), "2\\^d"),
         (lambda v: NoisyForest.of(v, np.full((1, 1), 8), np.zeros((1, 2, 2), int)), "column 8"),

@@ -129,7 +129,7 @@ def test_a_leaking_protocol_is_caught():
 class Open(SecureSum):
     """Says that it seals sums, and lets every part cross as it is."""
 
-    def summed(self):
+    def summed_types(self):
         return ()
 
 

@@ -77,9 +77,7 @@ def test_what_cannot_be_spread_says_why(text, said):
 
 def test_columns_are_not_spread_over_whole_rows():
     table, schema = table_of(2)
-    with pytest.raises(
-        UsageError, match="'shares' distributes columns, but the parties of this protocol have rows"
-    ):
+    with pytest.raises(UsageError, match="'shares' distributes columns, but the parties"):
         split("shares", table, schema, 2, np.random.default_rng(0))
 
 

@@ -139,8 +139,6 @@ def test_an_unknown_top_feature_gets_a_suggestion():
 )
 def test_rows_of_a_one_hot_group_have_one_1(rows, empty, line):
     schema = Schema((Feature("a"), Feature("b")), "y", groups=(OneHot(("a", "b"), empty),))
-    with pytest.raises(
-        DataError, match=rf"at row {line}; in a one-hot group exactly one column is 1"
-    ):
+    with pytest.raises(DataError, match=rf"at row {line}; in a one-hot group exactly one"):
         prepare("t", schema, np.array(rows), np.array([0, 1]))
     assert prepare("t", schema, np.eye(2), np.array([0, 1])).schema.groups

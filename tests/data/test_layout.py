@@ -89,7 +89,7 @@ def test_one_party_holds_the_whole_table():
             "centralised",
             2,
             "iid",
-            "this layout gives the complete table to one party, but there are 2",
+            "gives the complete table to one party, but there are 2",
         ),
         ("vertcal", 2, "iid", "unknown layout 'vertcal'; did you mean 'vertical'"),
     ],

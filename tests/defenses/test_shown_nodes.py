@@ -173,7 +173,7 @@ def test_a_share_is_read_back_as_one():
 
 @pytest.mark.parametrize(("xi", "relative"), [(99, False), (21.6, False), (1.01, True)])
 def test_a_bound_that_hides_nothing_in_any_table_is_refused_at_once(xi, relative):
-    with pytest.raises(UsageError, match="hides nothing"):
+    with pytest.raises(UsageError, match="nothing is hidden"):
         IDLMID(xi, relative=relative)
     assert IDLMID(1.0 if relative else 20.0, relative=relative)
 

@@ -267,7 +267,7 @@ def test_unknown_categories_and_plain_text_are_named():
     model = gbdt().fit(frame, Y)
     with pytest.raises(DataError, match="'town' contains the unknown 'Bxrn'; did you mean 'Bern'"):
         model.predict(frame.assign(town="Bxrn"))
-    with pytest.raises(DataError, match=r"'town' holds text .*astype\(\{'town': 'category'\}\)"):
+    with pytest.raises(DataError, match=r"'town' contains text .*astype\(\{'town': 'category'\}\)"):
         gbdt().fit(frame.assign(town="Bern"), Y)
 
 

@@ -147,7 +147,7 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     with (
         lets,
         acting(net.party("server")),
-        pytest.raises(ProtocolError, match="only would reveal its value"),
+        pytest.raises(ProtocolError, match="only would reveal"),
     ):
         net.request("client-1", LabelSumsRequest(), why="one alone")
 

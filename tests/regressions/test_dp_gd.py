@@ -105,7 +105,7 @@ def test_what_its_bounds_do_not_cover_is_refused():
     held = by_columns(told, 3)
     for spec, said in (
         ("vertical-regression[batch=10]", "batch=10: an additional row would move other"),
-        ("vertical-regression", "dp-gd\\[parties=1\\]: 2 hold columns"),
+        ("vertical-regression", "dp-gd\\[parties=1\\]: 2 have columns"),
     ):
         defense = "dp-gd[epsilon=1]" if "batch" in spec else "dp-gd[epsilon=1,parties=1]"
         with pytest.raises(UsageError, match=said):
