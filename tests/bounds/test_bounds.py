@@ -129,8 +129,7 @@ def test_a_leaking_protocol_is_caught():
 class Open(SecureSum):
     """Says that it seals sums, and lets every part cross as it is."""
 
-    def summed_types(self):
-        return ()
+    summed_types = ()
 
 
 def test_check_sees_a_sum_that_is_none():
