@@ -39,7 +39,7 @@ class TableSpec:
         Column that contains the client of each row.
     categorical, keep, drop : tuple of str
         Columns to treat as categories, to use, and to leave out
-        (`fedtrees.data.user_tables.Declared`).
+        (`fedtrees.crypto.paillier_sum.Declared`).
     sep, decimal, sheet : str
         Format of the file (`fedtrees.data.csv_file.Reading`). "" if it is inferred.
     missing : tuple of str

@@ -126,7 +126,7 @@ class OpenedSum(Message):
         Type of the replies that were added.
     values : int64 array, shape (m,)
         All summed fields, concatenated, in the integer representation of
-        `fedtrees.core.secure_sum.whole`.
+        `fedtrees.core.secure_sum.to_integers`.
     """
 
     what: str
