@@ -37,7 +37,7 @@ class Lattice(Attack):
       follow, from which `joint` reconstructs rows. If rounds use samples of the rows, only the
       first tree is solved, and its counts refer to the sample.
     - Rounded or suppressed sums: they bound the counts of the first round
-      (`fedtrees.attacks.counts.interval_counts`). Counts with a single possible value are certified.
+      (`fedtrees.attacks.counts.interval_counts`). Counts with one possible value are certified.
     - Leaf values: counts of the first tree with a single possible value are certified.
     - Numeric targets: rows are counted by their hessians, which are 1, in the leaves of all trees.
 

@@ -38,8 +38,7 @@ class TableSpec:
     client_column : str
         Column that contains the client of each row.
     categorical, keep, drop : tuple of str
-        Columns to treat as categories, to use, and to leave out
-        (`fedtrees.crypto.paillier_sum.Declared`).
+        Columns to treat as categories, to use, and to leave out.
     sep, decimal, sheet : str
         Format of the file (`fedtrees.data.csv_file.Reading`). "" if it is inferred.
     missing : tuple of str
