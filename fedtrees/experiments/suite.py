@@ -475,7 +475,11 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         raise UsageError(f"seeds={short(text)!r}: give at most {MOST_SEEDS} seeds")
     seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        raise UsageError(f"seeds={text!r}: give at least one, each once, none negative")
+        single = f"; a single number is a count, and '{text},' is the seed {text}"
+        raise UsageError(
+            f"seeds={text!r}: give at least one seed, each once, none negative"
+            f"{'' if listed else single}"
+        )
     if max(seeds) > MOST_WHOLE:
         raise UsageError(
             f"seeds={text!r}: the largest seed is {MOST_WHOLE}, because a table stores "
