@@ -37,7 +37,7 @@ def source_files(package: str) -> list[Path]:
     return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
 
 
-def imported_packages(package: str, known: set[str]) -> set[str]:
+def imported_packages(package: str, packages: set[str]) -> set[str]:
     """Return the other packages of fedtrees that a package imports."""
     names: set[str] = set()
     for path in source_files(package):
@@ -47,13 +47,13 @@ def imported_packages(package: str, known: set[str]) -> set[str]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 names.update(f"{node.module}.{alias.name}" for alias in node.names)
     imported = {name.split(".")[1] for name in names if name.startswith("fedtrees.")}
-    return (imported & known) - {package}
+    return (imported & packages) - {package}
 
 
 def draw() -> str:
     """Return the drawing as SVG: one row per layer, and one box per package."""
     layers = read_layers()
-    known = {package for layer in layers for package in layer}
+    packages = {package for layer in layers for package in layer}
     height = GAP + len(layers) * (BOX_HEIGHT + GAP)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '
@@ -66,7 +66,7 @@ def draw() -> str:
         top = GAP + i * (BOX_HEIGHT + GAP)
         for j, package in enumerate(layer):
             left = GAP + j * (width + GAP)
-            parts += draw_package(package, left, top, width, imported_packages(package, known))
+            parts += draw_package(package, left, top, width, imported_packages(package, packages))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

@@ -143,9 +143,9 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
             "The guess changes if one of these messages is removed.\n",
             markdown_table(["Protocols", "Adversary", "Messages"], rows),
         ]
-    found = results[results.attack == name].sort_values("advantage", ascending=False)
-    found = found.groupby("metric", sort=False).head(2)
-    if len(found):
+    strongest = results[results.attack == name].sort_values("advantage", ascending=False)
+    strongest = strongest.groupby("metric", sort=False).head(2)
+    if len(strongest):
         rows = [
             [
                 f"`{r.protocol}`",
@@ -157,7 +157,7 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
                 f"{r.blind:.3g}",
                 str(r.seeds),
             ]
-            for r in found.itertuples()
+            for r in strongest.itertuples()
         ]
         heads = ["Protocol", "Table", "Adversary", "Measure", "Score"]
         heads += ["Deviation", "Blind", "Seeds"]

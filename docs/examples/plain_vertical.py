@@ -60,8 +60,8 @@ class Active(Columns, Coordinator):
         return self.trees
 
     def ask(self, net, name, question):
-        own = self.answer_it(question) if name == self.name else None
-        return own or net.request(name, question, why="sums per bin, or who goes left")[0]
+        local_answer = self.answer_it(question) if name == self.name else None
+        return local_answer or net.request(name, question, why="sums per bin, or who goes left")[0]
 
     def grow(self, net, rows, gradients, depth):
         parts = [self.ask(net, n, Question(rows, gradients)).values for n in self.names]

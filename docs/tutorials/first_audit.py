@@ -23,16 +23,16 @@ model = FederatedGBDTClassifier(
 model.fit(X, y).save_model(path)
 
 # %% The audit receives this file and nothing else.
-found = audit(read_model(path))
-print(found.rows.n, "rows,", found.rows.n_pos, "of them positive:", found.sources.how)
+exposure = audit(read_model(path))
+print(exposure.rows.n, "rows,", exposure.rows.n_pos, "of them positive:", exposure.sources.how)
 
 # %% It computes the number of rows and of positive labels in the first tree of every hospital.
-first = [tree for tree in found.trees if tree.base_score is not None]
+first = [tree for tree in exposure.trees if tree.base_score is not None]
 for tree in first:
     print(f"{tree.source}: rows {tree.n}, positives {tree.n_pos}")
 
 # %% The numbers add up to the true table, although no hospital sent its number of patients.
-right = (found.rows.n, found.rows.n_pos) == (len(y), int(y.sum()))
+right = (exposure.rows.n, exposure.rows.n_pos) == (len(y), int(y.sum()))
 print("as many as there are:", right)
 
 # %% A copy without the statistics makes the same predictions.

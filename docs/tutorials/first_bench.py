@@ -19,7 +19,7 @@ from fedtrees.metrics.leaf_counts import score_leaf_counts, true_leaf_counts
 protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 10, "max_depth": 4}))
 setting = FederationConfig.of(DataRef("breast-cancer"), Spec("iid"), 3, 0, protocol)
 federation = federation_of(setting, data_dir=None)
-print([len(held) for held in federation.local_data.values()], "rows per client")
+print([len(rows) for rows in federation.local_data.values()], "rows per client")
 
 # %% Train with the protocol of FedTree, without a defense and with `split-only`.
 split_only = Composition((register.make("defense", Spec("split-only")),))
@@ -43,8 +43,8 @@ print("same predictions:", same_predictions)
 
 # %% Nevertheless, an attack can still compute the class counts of every leaf from the leaf values.
 attack = register.make("attack", Spec("timberstrike", {"max_trees": 1}))
-others = [federation.local_data[name] for name in ("client-0", "client-1")]
-victims = stacked(others, federation.schema)
+victim_data = [federation.local_data[name] for name in ("client-0", "client-1")]
+victims = stacked(victim_data, federation.schema)
 exact = {}
 for name, run in runs.items():
     view = view_of(run, ("client-2",), federation.local_data)

@@ -47,13 +47,13 @@ def site(rows: NDArray[np.float32], params: dict[str, Any], bagging: bool) -> Cl
         else:
             booster = xgb.train(params, data, num_boost_round=1)
         sent = ArrayRecord([np.frombuffer(booster.save_raw("json"), np.uint8)])
-        told = MetricRecord({"num-examples": len(rows)})
-        return Message(RecordDict({"arrays": sent, "metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": len(rows)})
+        return Message(RecordDict({"arrays": sent, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        told = MetricRecord({"num-examples": len(rows)})
-        return Message(RecordDict({"metrics": told}), reply_to=message)
+        metrics = MetricRecord({"num-examples": len(rows)})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     return app
 
@@ -114,15 +114,15 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--params", type=json.loads, default={})
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.csv:
-        rows = np.loadtxt(asked.csv, np.float32, delimiter=",", skiprows=1)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.csv:
+        rows = np.loadtxt(arguments.csv, np.float32, delimiter=",", skiprows=1)
     else:
-        rows = table(asked.rows, 3, asked.seed, 1)
-    parts = parts_of(rows, asked.workers, asked.out)
-    random.seed(asked.seed)  # Flower draws the order of the sites from this generator
-    train(parts, asked.kind, asked.trees, asked.params, asked.out / "run.capture")
+        rows = table(arguments.rows, 3, arguments.seed, 1)
+    parts = parts_of(rows, arguments.workers, arguments.out)
+    random.seed(arguments.seed)  # Flower draws the order of the sites from this generator
+    train(parts, arguments.kind, arguments.trees, arguments.params, arguments.out / "run.capture")
 
 
 if __name__ == "__main__":

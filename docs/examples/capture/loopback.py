@@ -46,9 +46,11 @@ def columns_of(rows: NDArray[np.float32], workers: int, out: Path) -> list[NDArr
     """Divide the columns among the workers, and write a file per worker, the first with labels."""
     parts = np.array_split(rows[:, :-1], workers, axis=1)
     for k, part in enumerate(parts):
-        own = part if k else np.column_stack([part, rows[:, -1]])
-        names = [*(f"f{c}" for c in range(part.shape[1])), "label"][: own.shape[1]]
-        np.savetxt(out / f"worker-{k}.csv", own, "%.9g", ",", header=",".join(names), comments="")
+        local_columns = part if k else np.column_stack([part, rows[:, -1]])
+        names = [*(f"f{c}" for c in range(part.shape[1])), "label"][: local_columns.shape[1]]
+        np.savetxt(
+            out / f"worker-{k}.csv", local_columns, "%.9g", ",", header=",".join(names), comments=""
+        )
     return [np.column_stack([part, rows[:, -1]]) for part in parts]
 
 
@@ -104,8 +106,8 @@ def rabit(workers: int) -> Iterator[tuple[list[int], Connect]]:
     try:
         yield (
             [int(tracker.worker_args()["dmlc_tracker_port"])],
-            lambda rank, told: {
-                **how, "dmlc_tracker_port": told["listening"], "dmlc_task_id": str(rank)
+            lambda rank, connection: {
+                **how, "dmlc_tracker_port": connection["listening"], "dmlc_task_id": str(rank)
             },
         )  # fmt: skip
     finally:
@@ -128,8 +130,8 @@ def server(workers: int) -> Iterator[tuple[list[int], Connect]]:
             time.sleep(0.1)
         yield (
             [to],
-            lambda rank, told: {
-                **how, "federated_server_address": f"{HOST}:{told['listening']}",
+            lambda rank, connection: {
+                **how, "federated_server_address": f"{HOST}:{connection['listening']}",
                 "federated_rank": rank,
             },
         )  # fmt: skip
@@ -146,8 +148,8 @@ def machines(workers: int) -> Iterator[tuple[list[int], Connect]]:
     ports = free_ports(workers)
     yield (
         ports,
-        lambda rank, told: {
-            "machines": told["machines"][rank], "num_machines": workers,
+        lambda rank, connection: {
+            "machines": connection["machines"][rank], "num_machines": workers,
             "local_listen_port": ports[rank], "time_out": 2,
         },
     )  # fmt: skip
@@ -178,11 +180,12 @@ def train(
         command = [*fedtrees, *where, "-o", str(capture)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as door:
             assert door.stdout is not None
-            told = json.loads(door.stdout.readline())
+            connection = json.loads(door.stdout.readline())
             also = {"model": str(capture.with_name("model.txt"))} if over == "lightgbm" else {}
             workers = [
                 FORK.Process(
-                    target=WORK[over], args=({**connect(rank, told), **also}, rows, params, trees)
+                    target=WORK[over],
+                    args=({**connect(rank, connection), **also}, rows, params, trees),
                 )
                 for rank, rows in enumerate(parts)
             ]
@@ -211,15 +214,15 @@ def main() -> None:
     parser.add_argument("--trees", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--params", type=json.loads, default={"objective": "binary:logistic"})
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.csv:
-        rows = np.loadtxt(asked.csv, np.float32, delimiter=",", skiprows=1)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.csv:
+        rows = np.loadtxt(arguments.csv, np.float32, delimiter=",", skiprows=1)
     else:
-        rows = table(asked.rows, asked.columns, asked.seed, asked.digits)
-    deal = columns_of if asked.params.get("vertical") else parts_of
-    parts = deal(rows, asked.workers, asked.out)
-    train(parts, asked.over, asked.params, asked.trees, asked.out / "run.capture")
+        rows = table(arguments.rows, arguments.columns, arguments.seed, arguments.digits)
+    deal = columns_of if arguments.params.get("vertical") else parts_of
+    parts = deal(rows, arguments.workers, arguments.out)
+    train(parts, arguments.over, arguments.params, arguments.trees, arguments.out / "run.capture")
 
 
 if __name__ == "__main__":

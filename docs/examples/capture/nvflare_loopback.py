@@ -39,29 +39,29 @@ def recipe(kind: str, sites: list[str], rows: Path, trees: int, secure: bool, pa
     if kind in ("histogram", "vertical"):
         boosting = {"objective": "binary:logistic", "tree_method": "hist", "nthread": 1}
         owner = {"label_owner": sites[0]} if kind == "vertical" else {}
-        made = (XGBVerticalRecipe if owner else XGBHorizontalRecipe)(
+        job_recipe = (XGBVerticalRecipe if owner else XGBHorizontalRecipe)(
             name=kind, min_clients=len(sites), num_rounds=trees, secure=secure,
             client_ranks={site: k for k, site in enumerate(sites)}, **owner,
             xgb_params={"max_depth": 3, "eta": 0.3, **boosting, **params},
         )  # fmt: skip
     else:
-        made = XGBBaggingRecipe(
+        job_recipe = XGBBaggingRecipe(
             name=kind, min_clients=len(sites), training_mode=kind, num_rounds=trees,
             **{"max_depth": 3, "learning_rate": 0.3, "local_subsample": 1.0, **params}, nthread=1,
         )  # fmt: skip
     loader = CSVDataLoader(folder=str(rows))
-    set_per_site_config(made, {site: {"data_loader": loader} for site in sites})
-    return made
+    set_per_site_config(job_recipe, {site: {"data_loader": loader} for site in sites})
+    return job_recipe
 
 
 def patient(job: Path) -> None:
     """Increase the time limits for slow machines: by default, sites must start within a minute."""
     config = job / "app_server" / "config" / "config_fed_server.json"
-    told = json.loads(config.read_text())
-    for workflow in told["workflows"]:
+    settings = json.loads(config.read_text())
+    for workflow in settings["workflows"]:
         if workflow["path"].endswith("XGBFedController"):
             workflow["args"] |= {"configure_task_timeout": 600, "start_task_timeout": 300}
-    config.write_text(json.dumps(told))
+    config.write_text(json.dumps(settings))
 
 
 def train(
@@ -97,15 +97,15 @@ def main() -> None:
         "--secure", action="store_true", help="of histograms or columns: as NVFlare says it"
     )
     parser.add_argument("--params", type=json.loads, default={})
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    if asked.csv:
-        rows = np.loadtxt(asked.csv, np.float32, delimiter=",", skiprows=1)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.csv:
+        rows = np.loadtxt(arguments.csv, np.float32, delimiter=",", skiprows=1)
     else:
-        rows = table(asked.rows, 3, asked.seed, 1)
-    deal = columns_of if asked.kind == "vertical" else parts_of
-    parts = deal(rows, asked.workers, asked.out)
-    train(parts, asked.kind, asked.out, asked.trees, asked.secure, asked.params)
+        rows = table(arguments.rows, 3, arguments.seed, 1)
+    deal = columns_of if arguments.kind == "vertical" else parts_of
+    parts = deal(rows, arguments.workers, arguments.out)
+    train(parts, arguments.kind, arguments.out, arguments.trees, arguments.secure, arguments.params)
 
 
 if __name__ == "__main__":

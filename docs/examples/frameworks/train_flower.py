@@ -60,7 +60,7 @@ def client_app() -> ClientApp:
     return app
 
 
-def server_app(asked: argparse.Namespace, out: Path) -> ServerApp:
+def server_app(arguments: argparse.Namespace, out: Path) -> ServerApp:
     """Return the server: an unchanged strategy of Flower that records the order of the replies."""
     app, arrivals = ServerApp(), []
 
@@ -71,18 +71,18 @@ def server_app(asked: argparse.Namespace, out: Path) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         least = {"min_available_nodes": len(SHARES), "fraction_evaluate": 0.0}
-        if asked.strategy == "bagging":
+        if arguments.strategy == "bagging":
             strategy = FedXgbBagging(
-                **least, min_train_nodes=asked.min_train_nodes, train_metrics_aggr_fn=note
+                **least, min_train_nodes=arguments.min_train_nodes, train_metrics_aggr_fn=note
             )
         else:
             strategy = FedXgbCyclic(**least, train_metrics_aggr_fn=note)
-        config = {"strategy": asked.strategy, "local-rounds": asked.local_rounds}
+        config = {"strategy": arguments.strategy, "local-rounds": arguments.local_rounds}
         result = strategy.start(
             grid=grid,
             initial_arrays=ArrayRecord([np.frombuffer(b"", dtype=np.uint8)]),
             train_config=ConfigRecord(config),
-            num_rounds=asked.rounds,
+            num_rounds=arguments.rounds,
         )
         (out / "model.json").write_bytes(result.arrays["0"].numpy().tobytes())
         (out / "arrivals.json").write_text(json.dumps(arrivals))
@@ -103,11 +103,11 @@ def main() -> None:
         default=len(SHARES),
         help="bagging: clients a round waits for. With 2, Flower's default, one may join late",
     )
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    server = server_app(asked, asked.out.resolve())
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    server = server_app(arguments, arguments.out.resolve())
     run_simulation(server, client_app(), num_supernodes=len(SHARES))
-    write_rows(asked.out)
+    write_rows(arguments.out)
 
 
 if __name__ == "__main__":

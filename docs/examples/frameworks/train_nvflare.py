@@ -41,11 +41,11 @@ def recipe(kind: str, rounds: int, sites: Path) -> Recipe:
     trees = {"max_depth": 3, "nthread": 1}
     if kind == "histogram":
         params = {**trees, "eta": 0.3, "objective": "binary:logistic", "tree_method": "hist"}
-        made = XGBHorizontalRecipe(
+        job_recipe = XGBHorizontalRecipe(
             name=kind, min_clients=len(SITES), num_rounds=rounds, xgb_params=params
         )
     else:
-        made = XGBBaggingRecipe(
+        job_recipe = XGBBaggingRecipe(
             **trees,
             name=kind,
             min_clients=len(SITES),
@@ -57,8 +57,8 @@ def recipe(kind: str, rounds: int, sites: Path) -> Recipe:
         )
     each = zip(SITES, SHARES, strict=True)
     loader = CSVDataLoader(folder=str(sites))
-    set_per_site_config(made, {s: {"data_loader": loader, "lr_scale": p} for s, p in each})
-    return made
+    set_per_site_config(job_recipe, {s: {"data_loader": loader, "lr_scale": p} for s, p in each})
+    return job_recipe
 
 
 def main() -> None:
@@ -67,15 +67,15 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("out", type=Path, help="folder to write to")
     parser.add_argument("--rounds", type=int, default=6)
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         write_sites(Path(folder) / "rows")
         env = SimEnv(clients=SITES, workspace_root=folder)
-        recipe(asked.kind, asked.rounds, Path(folder) / "rows").execute(env)
+        recipe(arguments.kind, arguments.rounds, Path(folder) / "rows").execute(env)
         saved = sorted(Path(folder).rglob("*model.json"))
-        shutil.copy(saved[0], asked.out / "model.json")
-    write_rows(asked.out)
+        shutil.copy(saved[0], arguments.out / "model.json")
+    write_rows(arguments.out)
 
 
 if __name__ == "__main__":

@@ -103,17 +103,20 @@ class Introductions:
         """Return the function that changes the bytes of a worker to the tracker."""
 
         def change(words: bytes) -> bytes:
-            said = re.search(rb'"port":(\d+)', words)
-            if said is None:
+            port_field = re.search(rb'"port":(\d+)', words)
+            if port_field is None:
                 return words
-            true, proxy = int(said[1]), Proxy(int(said[1]), worker != 0, self.correct(worker))
+            true, proxy = (
+                int(port_field[1]),
+                Proxy(int(port_field[1]), worker != 0, self.correct(worker)),
+            )
             if len(str(true)) != len(str(proxy.port)):
                 raise OSError(f"ports {true} and {proxy.port} differ in length: run it again")
             self.proxies[worker] = proxy
-            own, told = struct.pack("<i", true), struct.pack("<i", proxy.port)
-            self.in_place_of[worker][told] = own
-            self.in_place_of[1 - worker][own] = told
-            return words.replace(said[0], b'"port":%d' % proxy.port)
+            true_bytes, proxy_bytes = struct.pack("<i", true), struct.pack("<i", proxy.port)
+            self.in_place_of[worker][proxy_bytes] = true_bytes
+            self.in_place_of[1 - worker][true_bytes] = proxy_bytes
+            return words.replace(port_field[0], b'"port":%d' % proxy.port)
 
         return change
 
@@ -248,11 +251,11 @@ def measure(transport: str, rows: int, max_bin: int) -> dict[str, Any]:
     RuntimeError
         If a worker fails or takes longer than LIMIT.
     """
-    own, secret, nobodys = (values(rows, stream) for stream in ("own", "secret", "nobody"))
+    public, secret, absent = (values(rows, stream) for stream in ("own", "secret", "nobody"))
     with {"collective": collective, "federated": federated}[transport]() as (connect, received):
         workers = [
             PROCESSES.Process(target=work, args=(X, max_bin, how))
-            for X, how in zip((own, secret), connect, strict=True)
+            for X, how in zip((public, secret), connect, strict=True)
         ]
         try:
             for worker in workers:
@@ -266,13 +269,15 @@ def measure(transport: str, rows: int, max_bin: int) -> dict[str, Any]:
         if codes != [0, 0]:
             raise RuntimeError(f"workers over {transport} ended with {codes}: see above for why")
         crossed = received()
-    held = np.concatenate([own, secret])
-    alone = [np.setdiff1d(secret[:, f], own) for f in range(COLUMNS)]
+    local_values = np.concatenate([public, secret])
+    only_secret = [np.setdiff1d(secret[:, f], public) for f in range(COLUMNS)]
     return {
         "bytes": len(crossed),
         "distinct": [len(column) for column in alone],
-        "found": [found_in(crossed, column) for column in alone],
-        "control": [found_in(crossed, np.setdiff1d(nobodys[:, f], held)) for f in range(COLUMNS)],
+        "found": [found_in(crossed, column) for column in only_secret],
+        "control": [
+            found_in(crossed, np.setdiff1d(absent[:, f], local_values)) for f in range(COLUMNS)
+        ],
     }
 
 
@@ -283,23 +288,23 @@ def main() -> None:
     parser.add_argument("--max-bin", type=int, nargs="*", default=[32, 256])
     parser.add_argument("--transport", nargs="*", choices=TRANSPORTS, default=TRANSPORTS)
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
-    asked = parser.parse_args()
-    if not asked.json:
+    arguments = parser.parse_args()
+    if not arguments.json:
         print("| transport | rows | `max_bin` | found, per column | control | bytes received |")
         print("|---|---|---|---|---|---|")
-    for transport in asked.transport:
-        for rows in asked.rows:
-            for max_bin in asked.max_bin:
-                _print(measure(transport, rows, max_bin), transport, rows, max_bin, asked.json)
+    for transport in arguments.transport:
+        for rows in arguments.rows:
+            for max_bin in arguments.max_bin:
+                _print(measure(transport, rows, max_bin), transport, rows, max_bin, arguments.json)
 
 
 def _print(m: dict[str, Any], transport: str, rows: int, max_bin: int, plain: bool) -> None:
     if plain:
         return print(json.dumps({"transport": transport, "rows": rows, "max_bin": max_bin, **m}))
     pairs = zip(m["found"], m["distinct"], strict=True)
-    found = ", ".join(f"{a:,} of {b:,}" for a, b in pairs)
+    shares = ", ".join(f"{a:,} of {b:,}" for a, b in pairs)
     control = sum(m["control"])
-    print(f"| {transport} | {rows:,} | {max_bin} | {found} | {control} | {m['bytes']:,} |")
+    print(f"| {transport} | {rows:,} | {max_bin} | {shares} | {control} | {m['bytes']:,} |")
 
 
 if __name__ == "__main__":
