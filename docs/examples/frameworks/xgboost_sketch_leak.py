@@ -273,7 +273,7 @@ def measure(transport: str, rows: int, max_bin: int) -> dict[str, Any]:
     only_secret = [np.setdiff1d(secret[:, f], public) for f in range(COLUMNS)]
     return {
         "bytes": len(crossed),
-        "distinct": [len(column) for column in alone],
+        "distinct": [len(column) for column in only_secret],
         "found": [found_in(crossed, column) for column in only_secret],
         "control": [
             found_in(crossed, np.setdiff1d(absent[:, f], local_values)) for f in range(COLUMNS)
