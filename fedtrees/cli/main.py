@@ -17,7 +17,7 @@ import atexit
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 # One thread per process. The benchmark starts one process per core, so that additional threads
@@ -64,6 +64,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -71,31 +72,36 @@ _SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_FEDTREES_COMPLETE"
 
 # The modules that a command needs are imported when it runs, so that the help appears at once.
-app.command()(bench.bench)
-app.command()(advise.advise)
-app.command()(train.train)
-app.command("list")(registry.list_)
-app.command("inspect")(tables.inspect)
-app.command()(explain.explain)
-app.command()(results.show)
-app.command()(results.compare)
-app.command()(leaderboard.submit)
-app.command()(leaderboard.leaderboard)
-app.command()(paper.plot)
-app.command()(paper.table)
-app.command()(results.report)
-app.command()(registry.new)
-app.command()(registry.check)
-app.command()(privacy.measure)
-app.command()(privacy.bound)
-app.command()(audit.audit)
-app.command()(capture.capture)
-app.command()(capture.attack)
-app.command()(capture.diff)
-app.command()(federate.federate)
-app.command()(federate.site)
-app.command()(tables.fetch)
-app.command()(registry.doctor)
+#: Every command: its name, its function and its line in `fedtrees --help`, which has 80 columns.
+COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    ("bench", bench.bench, "Train with and without defenses, attack, and print a verdict."),
+    ("advise", advise.advise, "Find a protocol and a defense that meet your limits."),
+    ("explain", explain.explain, "Show which party receives which message."),
+    ("list", registry.list_, "List protocols, defenses, attacks, tables and suites."),
+    ("inspect", tables.inspect, "Show how the columns of a table are interpreted."),
+    ("fetch", tables.fetch, "Download a public table and verify its checksum."),
+    ("train", train.train, "Train one federation and save its model."),
+    ("audit", audit.audit, "Show what a model file reveals about its training rows."),
+    ("show", results.show, "Print the tables of a run, and what did not run."),
+    ("compare", results.compare, "Show the differences between runs."),
+    ("plot", paper.plot, "Draw utility against leakage."),
+    ("table", paper.table, "Write utility and leakage as a LaTeX table."),
+    ("report", results.report, "Write the HTML report of a run again."),
+    ("submit", leaderboard.submit, "Write a finished run as a bundle for a leaderboard."),
+    ("leaderboard", leaderboard.leaderboard, "Check submissions and write a leaderboard."),
+    ("measure", privacy.measure, "Measure a lower bound on epsilon with canaries."),
+    ("bound", privacy.bound, "Compute the score that no attack can exceed."),
+    ("new", registry.new, "Write a working example of a plug-in."),
+    ("check", registry.check, "Check that plug-ins follow the rules."),
+    ("capture", capture.capture, "Record the messages of a real training."),
+    ("attack", capture.attack, "Show what a recorded training reveals to one party."),
+    ("diff", capture.diff, "Compare the messages of two recorded trainings."),
+    ("federate", federate.federate, "Train between parties on several machines."),
+    ("site", federate.site, "Configure the table and the federations of a site."),
+    ("doctor", registry.doctor, "Check the installation."),
+)
+for _name, _function, _line in COMMANDS:
+    app.command(_name, short_help=_line)(_function)
 
 
 def _version(value: bool) -> None:

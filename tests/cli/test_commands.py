@@ -1,6 +1,7 @@
 """The command line as its user meets it: results, errors in one line, exit codes."""
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -550,3 +551,15 @@ def test_the_meaning_of_two_epsilons_says_which_one_covers_the_cut_points_only()
     whole, cuts = PureDP(2.0), PureDP(1.0, unit="cuts")
     assert "cut points" not in epsilon_in_words(whole)
     assert epsilon_in_words(cuts).startswith("epsilon of the cut points only: 1 for one row")
+
+
+def test_the_list_of_commands_shows_complete_sentences_in_80_columns():
+    from fedtrees.cli.main import COMMANDS
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "fedtrees.cli.main", "-h"],
+        env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    lines = shown.partition("Commands:\n")[2].splitlines()
+    assert [line.split(maxsplit=1) for line in lines] == [[n, text] for n, _, text in COMMANDS]
+    assert all(len(line) <= 80 for line in lines)
