@@ -172,7 +172,10 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
             counts = _with_log(bench, Log(total), first, engine)
         if counts["skipped"]:
             idle = f"{counts['skipped']:,} of {many(total, 'cell')} did not apply"
-            print(f"{idle}; `fedtrees show {bench.folder}` states the reasons", file=sys.stderr)
+            print(
+                f"{idle}; `fedtrees show {bench.folder} --skipped` states the reasons",
+                file=sys.stderr,
+            )
         return counts
     except KeyboardInterrupt:
         text = "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --out "

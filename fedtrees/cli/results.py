@@ -26,17 +26,29 @@ def show(
         str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
     ] = None,
     margin: Margin = None,
+    skipped: Annotated[
+        bool, typer.Option("--skipped", help="List the attacks that did not apply, with reasons.")
+    ] = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the tables of a run, the cells that did not run with reasons, and the verdict."""
+    """Print the verdict of a run, its tables, and what did not run."""
     from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
 
     study = analyze_run(Path(run), metric, margin)
 
     def print_run() -> None:
-        print_tables(study, skipped=True)
         print_verdict(study)
+        console().print()
+        print_tables(study, skipped=skipped)
+        n_folded = sum(gap.status == "skipped" for gap in study.gaps.requested)
+        if n_folded and not skipped:
+            console().print(
+                f"Attacks and defenses that did not apply: {n_folded} entries with reasons, "
+                f"which fedtrees show {run} --skipped lists.",
+                markup=False,
+                style="dim",
+            )
 
     emit(lambda: summary(study), format, print_run)
 

@@ -77,8 +77,11 @@ def test_show_plot_and_report(run, capsys, tmp_path):
 def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsys, tmp_path):
     folder = str(tmp_path / "run")
     _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--out", folder)
-    assert f"`fedtrees show {folder}` says why" in err
+    assert f"`fedtrees show {folder} --skipped` states the reasons" in err
     _, out, _ = call(capsys, "show", folder)
+    assert "skipped: cl" not in " ".join(out.split())
+    assert "entries with reasons" in " ".join(out.split())
+    _, out, _ = call(capsys, "show", folder, "--skipped")
     assert "skipped: cl" in " ".join(out.split())
     said = fails(capsys, 2, "explain", "histogram-peeling")
     assert "is no protocol but an attack: fedtrees explain lists where each applies" in said
