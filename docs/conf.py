@@ -18,6 +18,7 @@ html_theme = "furo"
 html_title = f"fedtrees {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
+napoleon_use_ivar = True  # attributes of a docstring are no separate objects
 
 
 def setup(app):
