@@ -41,7 +41,7 @@ def test_an_attack_that_imports_the_truth_breaks_a_contract(tmp_path):
     [
         ("observations/reading.py", "import fedtrees.attacks.peeling.rows"),
         ("peeling/rows.py", "import fedtrees.attacks.timberstrike.reconstruct"),
-        ("lattice/path_hypotheses.py", "import fedtrees.attacks.joint.posterior_problem"),
+        ("exact_decoding/path_hypotheses.py", "import fedtrees.attacks.joint.posterior_problem"),
     ],
 )
 def test_observations_import_no_attack_and_attacks_have_no_import_cycle(tmp_path, where, what):

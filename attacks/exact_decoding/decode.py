@@ -14,7 +14,12 @@ from numpy.typing import NDArray
 from fedtrees.attacks.counts.leaf_sums import Counts, victim_sums
 from fedtrees.attacks.exact_decoding.integer_sums import exact_sums, first_counts
 from fedtrees.attacks.exact_decoding.leaf_subset_sum import Candidates, find_contents
-from fedtrees.attacks.exact_decoding.path_hypotheses import Paths, fit_labels, fit_sums, grow
+from fedtrees.attacks.exact_decoding.path_hypotheses import (
+    PathHypotheses,
+    fit_labels,
+    fit_sums,
+    grow,
+)
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.reconstruction.context import ReconstructionContext
 from fedtrees.core.claims import LeafCounts
@@ -35,12 +40,12 @@ LAG = 25  # trees after which an open leaf ends the search
 
 
 class Decoder:
-    """Paths of all rows, and the solved leaves.
+    """PathHypotheses of all rows, and the solved leaves.
 
     Attributes
     ----------
-    complete_paths : Paths
-        Paths after the last tree up to which every leaf is solved.
+    complete_paths : PathHypotheses
+        PathHypotheses after the last tree up to which every leaf is solved.
     solved : list of bool array, shape (J,)
         Solved leaves, per tree.
     count, positives : list of int64 array, shape (J,)
@@ -70,7 +75,9 @@ class Decoder:
         self.evidence, self.basis, self.target = evidence, basis, target
         self.list_bits, self.limit = list_bits, doubt
         self.left, self.stopped = math.inf if steps is None else steps, False
-        self.paths = Paths.after_first(evidence.trees[0], evidence.base_margin, basis.grid, first)
+        self.paths = PathHypotheses.after_first(
+            evidence.trees[0], evidence.base_margin, basis.grid, first
+        )
         self.complete_paths = self.paths.copy()
         self.solved = [np.ones(len(first.n0), dtype=bool)]
         self.count, self.positives = [first.n0 + first.n1], [first.n1]
@@ -201,7 +208,7 @@ class Decoded:
     ----------
     leaf_counts : tuple of LeafCounts
         Class counts of solved leaves.
-    paths : Paths or None
+    paths : PathHypotheses or None
         Rows after the last tree up to which every leaf is solved. None if the search did not run.
     notes : mapping of str to float
         Diagnostics. ``trees_certified`` is the number of trees with all leaves solved, and
@@ -213,7 +220,7 @@ class Decoded:
     """
 
     leaf_counts: tuple[LeafCounts, ...] = ()
-    paths: Paths | None = None
+    paths: PathHypotheses | None = None
     notes: Mapping[str, float] = field(default_factory=lambda: {"trees_certified": 0.0})
 
 

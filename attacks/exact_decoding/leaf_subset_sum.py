@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from fedtrees.attacks.exact_decoding.integer_sums import UNIT, rounding_of, units_of
-from fedtrees.attacks.exact_decoding.path_hypotheses import Inside, Paths
+from fedtrees.attacks.exact_decoding.path_hypotheses import Inside, PathHypotheses
 from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
@@ -354,7 +354,7 @@ class Candidates:
     rounding: int
 
     @staticmethod
-    def of(paths: Paths, t: int, j: int) -> Candidates:
+    def of(paths: PathHypotheses, t: int, j: int) -> Candidates:
         """Return the slots of ``paths`` with pieces in leaf ``j`` of tree ``t``."""
         here = np.flatnonzero(paths.leaf[:, t] == j)
         margin = paths.margin[here, t]

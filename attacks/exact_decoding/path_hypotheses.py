@@ -8,8 +8,8 @@ has both rows in leaf 3.
 
 A new tree splits every piece into one per leaf that it can reach (`grow`), weighted by maximum
 entropy given the sums of unsolved leaves. A solved leaf removes the pieces that contradict its
-contents, and splits slots into the rows inside and the others (`Paths.confine`). Finally every row
-takes one piece of its slot (`rows_of`).
+contents, and splits slots into the rows inside and outside (`PathHypotheses.confine`). Finally
+every row takes one piece of its slot (`rows_of`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Inside(NamedTuple):
 
 
 @dataclass(eq=False)
-class Paths:
+class PathHypotheses:
     """S slots and their m pieces after t trees. Methods replace the arrays.
 
     Attributes
@@ -78,7 +78,7 @@ class Paths:
     margin: NDArray[np.float32]
 
     @staticmethod
-    def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> Paths:
+    def after_first(tree: Tree, base: np.float32, grid: Grid, counts: Counts) -> PathHypotheses:
         """Return the paths after the first tree with base margin ``base``, given its counts."""
         leaves = grid.leaves(tree)
         (lo, hi), codes = leaves.boxes(grid.width), leaves.sets(len(grid.edges))
@@ -95,16 +95,16 @@ class Paths:
         slot = slot.reshape(-1).astype(np.int64)
         size = np.rint(np.bincount(slot, weight)).astype(np.int64)
         box = (lo[leaf], hi[leaf], codes[leaf])
-        return Paths(size, slot, weight, label, *box, leaf[:, None], margin)
+        return PathHypotheses(size, slot, weight, label, *box, leaf[:, None], margin)
 
     @property
     def trees(self) -> int:
         """Number of trees, t."""
         return self.leaf.shape[1]
 
-    def copy(self) -> Paths:
+    def copy(self) -> PathHypotheses:
         """Return a copy. The arrays are shared, because methods replace them instead of writing."""
-        return Paths(self.size, *(getattr(self, name) for name in _PER_PIECE))
+        return PathHypotheses(self.size, *(getattr(self, name) for name in _PER_PIECE))
 
     def normalise(self) -> None:
         """Scale weights so that those of a slot add up to its size, in place."""
@@ -189,7 +189,7 @@ SWEEPS = 2  # passes of iterative proportional fitting over the label counts of 
 
 
 def grow(
-    paths: Paths, evidence: BoostingObservations, t: int, basis: ReconstructionContext
+    paths: PathHypotheses, evidence: BoostingObservations, t: int, basis: ReconstructionContext
 ) -> None:
     """Extend all pieces by tree ``t``, to every leaf that they can reach, in place.
 
@@ -210,13 +210,16 @@ def grow(
 
 
 def fit_labels(
-    paths: Paths, solved: list[NDArray[np.bool_]], count: list[Longs], positives: list[Longs]
+    paths: PathHypotheses,
+    solved: list[NDArray[np.bool_]],
+    count: list[Longs],
+    positives: list[Longs],
 ) -> None:
     """Scale weights towards the label counts of solved leaves, in place.
 
     Parameters
     ----------
-    paths : Paths
+    paths : PathHypotheses
         Changed in place.
     solved : list of bool array, shape (J,)
         Solved leaves of every tree.
@@ -233,7 +236,7 @@ def fit_labels(
             paths.normalise()
 
 
-def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
+def fit_sums(paths: PathHypotheses, t: int, sums: LeafSums) -> None:
     """Change weights so that the expected sums of tree ``t`` equal ``sums``, in place."""
     assert sums.g is not None
     assert sums.h is not None
@@ -257,7 +260,7 @@ def fit_sums(paths: Paths, t: int, sums: LeafSums) -> None:
 UNLIKELY = 50.0  # nats: cost of a first leaf and label that no piece of the slot has
 
 
-def rows_of(paths: Paths, first: Counts) -> tuple[FeatureBoxes, Longs]:
+def rows_of(paths: PathHypotheses, first: Counts) -> tuple[FeatureBoxes, Longs]:
     """Assign the rows of all slots to pieces so that the counts of the first tree are correct.
 
     If a slot has several pieces, the most probable assignment with these counts is chosen for all
@@ -316,7 +319,7 @@ def _blocks(slot: Longs, place: Longs, n_places: int) -> list[tuple[Longs, Longs
     ]
 
 
-def _pieces(paths: Paths, row_slot: Longs, row_place: Longs, place: Longs) -> Longs:
+def _pieces(paths: PathHypotheses, row_slot: Longs, row_place: Longs, place: Longs) -> Longs:
     """Return a piece per row: the heaviest of its slot and place.
 
     The weight of the chosen piece is then reduced by one row. If the slot has no piece of the

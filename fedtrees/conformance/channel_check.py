@@ -198,7 +198,7 @@ def find_departures(
     Parameters
     ----------
     laws : mapping of Place to Change
-        `Defense.channels` or `Protocol.laws` of the run.
+        `Defense.channels` or `Protocol.noise_channels` of the run.
     seen : mapping of Place to list of Changed
         Result of `record_hooks` or `pair_with_exact_run`.
     parties : int

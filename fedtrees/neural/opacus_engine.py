@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import INSTALL, UsageError
 from fedtrees.neural.torch_module import torch_module
 
-#: Name of the engine of gradients in `Defense.gradient_engine`.
+#: Name of the engine of gradients in `Requirements.gradient_engine`.
 OPACUS = "opacus"
 _SEEDS = 1 << 63  # torch takes seeds below this number
 

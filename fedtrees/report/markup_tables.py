@@ -45,7 +45,7 @@ Line = Sequence[str | TableCell]
 
 
 @dataclass(frozen=True)
-class TextTable:
+class MarkupTable:
     """Cells with a header.
 
     Attributes
@@ -63,7 +63,7 @@ class TextTable:
     blocks: Sequence[tuple[str, Sequence[Line]]]
 
 
-def latex(table: TextTable, notes: Sequence[str] = ()) -> str:
+def latex(table: MarkupTable, notes: Sequence[str] = ()) -> str:
     """Return a ``tabular`` that fits in one column of a paper.
 
     Blocks are placed below one another, so that its width does not grow with their number. The
@@ -123,7 +123,7 @@ def _broken(label: str) -> list[str]:
     return lines
 
 
-def markdown(table: TextTable, notes: Sequence[str] = ()) -> str:
+def markdown(table: MarkupTable, notes: Sequence[str] = ()) -> str:
     """Return a Markdown table. If there are several blocks, its first column names the block."""
     several = len(table.blocks) > 1
     head = ["dataset", *table.head] if several else list(table.head)

@@ -14,7 +14,7 @@ from fedtrees.core.results import FORMULA, measure
 from fedtrees.report import wording
 from fedtrees.report.findings import RunAnalysis
 from fedtrees.report.frontier import Frontier, Point
-from fedtrees.report.markup_tables import Line, TableCell, TextTable, latex, markdown
+from fedtrees.report.markup_tables import Line, MarkupTable, TableCell, latex, markdown
 from fedtrees.report.results import UNDEFENDED, Selection, load_rows, merge_runs, ordered
 from fedtrees.report.statistics import Estimate
 from fedtrees.report.wording import Names
@@ -227,7 +227,7 @@ class PaperTable:
         return pd.DataFrame(lines)
 
     @cached_property
-    def grid(self) -> TextTable:
+    def grid(self) -> MarkupTable:
         """The table as text: a block of lines per dataset and protocol, then the mean ranks."""
         # Only those of partition, protocol and defense are shown in which rows differ. The last one
         # labels the lines, and the other ones are in the titles of the blocks.
@@ -261,7 +261,7 @@ class PaperTable:
                     lines.append([row_labels[at], *texts])
                 blocks.append((self._title(MEAN_RANK, group), lines))
         head = ("partition", "protocol", "defense")[label]
-        return TextTable([head, *map(self._named, measures)], 1, blocks)
+        return MarkupTable([head, *map(self._named, measures)], 1, blocks)
 
     def _title(self, of: str, group: Sequence[str]) -> str:
         """Return the title of a block."""

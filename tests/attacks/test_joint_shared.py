@@ -238,9 +238,9 @@ def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
     assert guess.notes["trees_solved"] == 1  # the first client's first tree
     owner = np.array(guessed.owner(guess))
     sizes = np.bincount(guessed.rows(guess).y[owner == "client-1"], minlength=2)
-    assert first.sizes is None
+    assert first.row_counts.sizes is None
     # samples have them; their votes with draws of own rows turn a label here and there
-    assert np.abs(sizes - late.sizes).max() <= 0.1 * late.sizes[0]
+    assert np.abs(sizes - late.row_counts.sizes).max() <= 0.1 * late.row_counts.sizes[0]
 
 
 @pytest.mark.long

@@ -271,7 +271,7 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     assert {"cl", "cl-few-shot"} <= set(blind)
     line = {s.name: s.value for s in LabelScores().score(blind["cl-few-shot"], truth)}
     assert scores["v_measure"] > line["v_measure"] > 0.3
-    assert "no labels are known" in str(FewShot().inapplicable(view_of(run, ("passive-1",), held)))
+    assert "knows no labels" in str(FewShot().inapplicable(view_of(run, ("passive-1",), held)))
     assert "have no rows without labels" in str(
         FewShot().inapplicable(view_of(run, ("active",), held))
     )

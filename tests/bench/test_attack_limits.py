@@ -122,10 +122,10 @@ from fedtrees.experiments.options import load_plugins
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.isolation import calls
+from fedtrees.isolation import sandbox
 from fedtrees.isolation.process import attacks
 
-assert calls.refuse_call(444)  # the call that makes a set of Landlock's rules
+assert sandbox.refuse_call(444)  # the call that makes a set of Landlock's rules
 try:
     load_plugins([sys.argv[1]])
 except UsageError as err:
@@ -177,9 +177,9 @@ import sys
 from fedtrees.conformance.checks import check
 from fedtrees.experiments.options import load_plugins
 from fedtrees.core.specs import Spec
-from fedtrees.isolation import calls
+from fedtrees.isolation import sandbox
 
-assert calls.refuse_call(444)  # the call that makes a set of Landlock's rules: files stay open
+assert sandbox.refuse_call(444)  # the call that makes a set of Landlock's rules: files stay open
 load_plugins([sys.argv[1]], unprotected=True)
 for finding in check("attack", Spec("passes-rows-on"), ["fedtree-hist"]):
     print(finding.holds, finding.rule)

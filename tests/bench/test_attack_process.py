@@ -286,11 +286,11 @@ attacks = ["spy"]
 """
 WITHOUT_LANDLOCK = """
 import json
-from fedtrees.isolation import calls, disk
+from fedtrees.isolation import sandbox
 from fedtrees.isolation.process import attacks
 
-assert calls.refuse_call(444)  # the call that makes a set of Landlock's rules
-assert disk.version() == 0
+assert sandbox.refuse_call(444)  # the call that makes a set of Landlock's rules
+assert sandbox.landlock_version() == 0
 print(json.dumps(attacks().refused()))
 """
 

@@ -131,7 +131,7 @@ WRONG_LAWS = {
         "        return {(PrivateForest, 'counts'): law} if law else {}",
         "PrivateForest.counts",
     ),
-    "none": (*FOREST, "laws = lambda self, schema: {}", "pure-dp[epsilon=1"),
+    "none": (*FOREST, "noise_channels = lambda self, schema: {}", "pure-dp[epsilon=1"),
     "no exact twin": (*FOREST, "without_noise = lambda self: None", "(`without_noise`)"),
 }
 

@@ -144,7 +144,7 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
     code, out, err = call(capsys, "bench", *tiny, "--out", str(folder))
     assert code == 130
     assert out == ""
-    assert f"fedtrees show {folder} prints what they show" in err
+    assert f"fedtrees show {folder} prints the results so far" in err
     assert not (folder / "report.html").exists()  # which would take seconds
     assert all(" 0 " in label for label in seen)  # the first seed
 

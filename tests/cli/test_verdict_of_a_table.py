@@ -164,7 +164,7 @@ def test_the_verdict_names_the_leak_by_the_records(run, verdict):
     )
     untested = re.search(r"NOT TESTED (.*)", words_of(verdict))[1]
     assert "released model" in untested
-    assert "defenses that fit" in untested
+    assert "defenses fit this protocol" in untested
 
 
 @pytest.mark.long

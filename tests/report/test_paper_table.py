@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.core.errors import UsageError
-from fedtrees.report.markup_tables import _WIDEST, TableCell, TextTable, escape_latex, latex
+from fedtrees.report.markup_tables import _WIDEST, MarkupTable, TableCell, escape_latex, latex
 from fedtrees.report.paper_table import decimals, table_of, write_table
 from fedtrees.report.results import Selection
 from fedtrees.report.statistics import Estimate
@@ -202,7 +202,7 @@ def test_latex_is_a_tabular_of_escaped_cells(run):
 
 def test_a_long_label_takes_several_lines_and_a_column_of_type_holds_all():
     long = "split-only+secure-sum+dp-grid-cuts[epsilon=1]+hist-rounding[step=0.1]"
-    grid = TextTable(
+    grid = MarkupTable(
         ["defense", "AUC", "RA, t"], 1, [("d", [[long, TableCell("0.91", "0.02", "†"), "n/a"]])]
     )
     lines = latex(grid).splitlines()
@@ -225,6 +225,6 @@ def test_an_unknown_label_or_suffix_is_refused(run, tmp_path):
 
 def test_a_failed_attack_has_its_own_mark_in_latex():
     cells = ["x", TableCell("0.91", "0.02", "‡"), TableCell("0.91", "0.02", "†‡")]
-    text = latex(TextTable(["defense", "AUC", "RA"], 1, [("d", [cells])]))
+    text = latex(MarkupTable(["defense", "AUC", "RA"], 1, [("d", [cells])]))
     assert r"0.91$_{\pm.02}$$^{\ddagger}$" in text
     assert r"$^{\dagger\ddagger}$" in text

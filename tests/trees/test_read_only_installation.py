@@ -10,9 +10,9 @@ from fedtrees.isolation import sandbox
 
 READ_ONLY = """
 import os, sys, tempfile, warnings
-from fedtrees.isolation import disk
+from fedtrees.isolation import sandbox
 
-assert disk.close_disk(("/",), sys.argv[1:])  # all else can be read only, even by root
+assert sandbox.close_disk(("/",), sys.argv[1:])  # all else can be read only, even by root
 tempfile.tempdir = sys.argv[1] if sys.argv[1:] else "/"
 import numpy as np
 with warnings.catch_warnings(record=True) as caught:
