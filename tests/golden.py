@@ -40,7 +40,7 @@ RUNS = {
     "numeric": "-p fedtree-hist[trees=3,max_depth=3] -d none,split-only --data diabetes",
     "trees": "-p flower-bagging[trees=3],flower-cyclic[trees=3] -d none,leaf-rounding[decimals=2] "
     "--data breast-cancer",
-    "forests": "-p forest-hist[trees=3],dp-forest[trees=3,epsilon=4] -d none --data breast-cancer",
+    "forests": "-p forest-hist[trees=3] -d none --data breast-cancer",
 }
 WRONG = (
     "bench -d split-onyl",
