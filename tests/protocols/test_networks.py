@@ -212,7 +212,7 @@ def test_updates_leave_as_the_defense_says(defense, holds):
 
 
 def test_what_cannot_be_trained_on_is_refused(monkeypatch):
-    with pytest.raises(DataError, match="holds 30 rows, fewer than the 31"):
+    with pytest.raises(DataError, match="has 30 rows, fewer than the 31"):
         run(batch=31)
     number = [Table(t.X, t.X[:, 0].astype(np.float64)) for t in CLIENTS]
     with pytest.raises(UsageError, match="'label' is a number"):
