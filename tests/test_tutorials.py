@@ -28,4 +28,11 @@ def test_an_ellipsis_stands_for_any_number_of_lines():
 
 def test_durations_may_differ():
     assert agrees("finished in 12 s, 3 rows", "finished in 14.5 s, 3 rows")
-    assert not agrees("finished in 12 s, 3 rows", "finished in 12 s, 4 rows")
+    assert not agrees("finished in 12 s, 3 rows", "finished in 12 s, 40 rows")
+
+
+def test_numbers_may_differ_slightly_and_words_may_not():
+    assert agrees("83 of 456 rows, AUC 0.98", "84 of 456 rows, AUC 0.97")
+    assert not agrees("83 of 456 rows", "12 of 456 rows")
+    assert not agrees("AUC 0.98", "AUC 0.90")
+    assert not agrees("83 of 456 rows", "83 of 456 members")
