@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -190,7 +190,7 @@ def _facts(federation: Federation, training: Training) -> dict[str, Any]:
         "columns": [len(part.columns) for part in federation.local_data.values()],
         "test_rows": len(test),
         "utility": scores_of(dataset.task)(test.y, predicted),
-        "trees": len(training.model),
+        "trees": len(training.model) if isinstance(training.model, Sized) else None,
         "claimed": join(training.claims),
         **training_columns(training),
         "messages": len(training.transcript.deliveries),
@@ -216,7 +216,8 @@ def _print(facts: Mapping[str, Any]) -> None:
             )
     for name, value in facts["utility"].items():
         lines[f"test {name}"] = "undefined" if value is None else f"{value:.4f}"
-    lines["trees"] = facts["trees"]
+    if facts["trees"] is not None:  # a regression or a network has none
+        lines["trees"] = facts["trees"]
     up, down = facts["bytes_up"], facts["bytes_down"]
     lines["messages"] = f"{facts['messages']} in {facts['rounds']} rounds"
     lines["bytes"] = f"{up + down} ({up} from clients, {down} to clients)"

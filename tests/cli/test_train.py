@@ -32,6 +32,15 @@ def facts(capsys, *arguments):
     return json.loads(out)
 
 
+@pytest.mark.parametrize("protocol", ["horizontal-regression", "vertical-regression"])
+def test_a_model_without_trees_is_trained_and_has_no_number_of_trees(protocol, capsys):
+    arguments = ("-p", f"{protocol}[rounds=2]", "--data", "diabetes")
+    assert facts(capsys, *arguments)["trees"] is None
+    code, out, _ = call(capsys, *arguments)
+    assert code == 0
+    assert "trees" not in out
+
+
 @pytest.mark.parametrize(
     ("name", "metrics", "outputs"),
     [
