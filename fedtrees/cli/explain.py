@@ -82,8 +82,14 @@ def explain(
         facts, show = explained(protocol), _print_log
     else:
         _check_protocol(protocol)
-        asked = (protocol, list(defense or ()), data, clients, list(threat or ()))
-        facts = recall(["explain", *asked], lambda: _explain(*asked, data_dir))
+        question = (protocol, list(defense or ()), data, clients, list(threat or ()))
+
+        def compute() -> Any:
+            return _explain(*question, data_dir)
+
+        # The content of a file can change, so that only answers about bundled tables are stored.
+        from_file = data is not None or data_dir is not None
+        facts = compute() if from_file else recall(["explain", *question], compute)
         show = partial(_print, details=details)
     emit(facts, format, lambda: show(facts))
 

@@ -566,3 +566,10 @@ def test_the_list_of_commands_shows_complete_sentences_in_80_columns():
     lines = shown.partition("Commands:\n")[2].splitlines()
     assert [line.split(maxsplit=1) for line in lines] == [[n, text] for n, _, text in COMMANDS]
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_explain_does_not_answer_about_a_file_from_its_cache(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    arguments = ("explain", "fedtree-hist", "--data", "breast-cancer", "--format", "json")
+    assert call(capsys, *arguments)[0] == 0
+    assert not list((tmp_path / "cache").glob("**/*.json"))
