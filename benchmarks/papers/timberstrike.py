@@ -1,10 +1,10 @@
 """Replicate the tables of TimberStrike (Di Gennaro et al. 2025) next to a blind baseline.
 
-The studies `timberstrike_table4` (with the Stroke half of Table 1), `timberstrike_table6` (with its
-Pima half), `timberstrike_table8` (with Table 3) and `timberstrike_figure10` score our attacks like
-the published ones, over the union of all rows, and also over the victims' rows only. They draw the
-scores by depth. The study `timberstrike` scores our attacks over the victims' rows only, which is
-harder, next to the published "RA (full)" of Tables 4 and 6.
+The studies ``timberstrike_table4`` (with the Stroke half of Table 1), ``timberstrike_table6`` (with
+its Pima half), ``timberstrike_table8`` (with Table 3) and ``timberstrike_figure10`` score our
+attacks like the published ones, over the union of all rows, and also over the victims' rows only.
+They draw the scores by depth. The study `timberstrike` scores our attacks over the victims' rows
+only, which is harder, next to the published "RA (full)" of Tables 4 and 6.
 
 The published scores of a table without a categorical column are too high. The function that scores
 a pair of rows (``evaluation.py``, with ``detailed=True``) counts one categorical column even if

@@ -28,7 +28,7 @@ class HostServer:
     host : Host
         The host of the party.
     log : callable, optional
-        ``log(message, why, sent)`` records each message of the party. `sent` is True for a sent
+        ``log(message, why, sent)`` records each message of the party. ``sent`` is True for a sent
         message, False for a received one, and None for a message that the party decrypted for
         itself.
     failed : callable

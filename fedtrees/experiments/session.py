@@ -69,7 +69,8 @@ class Bench:
     plugins : tuple of str
         Paths of plug-in files.
     memory : float
-        Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
+        Limit of the data segment of a worker process in GiB (`resource.RLIMIT_DATA`), 0 for no
+        limit.
     plan : Plan
         All cells of the suite.
     runner : Runner

@@ -220,7 +220,7 @@ def _has_collapsed(utility: Utility, mean: float, undefended: float, constant: f
 def references(
     rows: pd.DataFrame, setting: Setting, utility: str
 ) -> tuple[tuple[str, Estimate], ...]:
-    """Return the utility of training without a federation (`ALONE`) and of the constant model.
+    """Return the utility of training without a federation and of the constant model.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def references(
     Returns
     -------
     references : tuple of (str, Estimate)
-        By name: one of `ALONE`, or "majority-class".
+        By name: one of `fedtrees.core.results.ALONE`, or "majority-class".
     """
     here = rows[
         (rows["stage"] == "reference")

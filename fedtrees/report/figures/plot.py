@@ -46,7 +46,7 @@ def plot(
         are formatted for a paper (3.3 inches for one panel, 7 inches for several, type of 7 and 8
         points).
     metric, utility : str, optional
-        Metrics on the axes, see `frontiers`.
+        Metrics on the axes, see `fedtrees.report.frontier`.
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -99,7 +99,7 @@ def frontier_of(
     run_folder : str or Path
         Folder with ``rows.csv``.
     metric, utility : str, optional
-        Metrics on the axes, see `frontiers`.
+        Metrics on the axes, see `fedtrees.report.frontier`.
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
