@@ -199,7 +199,9 @@ class LaplaceHistogram(ChannelDefense):
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the validation loss and to the number of validation rows."""
         scale = self.loss_scale(ctx.parameters)
-        law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is sent in multiples of 2^-LOSS_BITS
+        law = Laplace(scale).in_units_of(
+            2.0**LOSS_BITS
+        )  # the loss is sent in multiples of 2^-LOSS_BITS
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
         noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
         ctx.record_release("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
@@ -337,7 +339,7 @@ class LaplaceGradient(Defense):
         units, bits = values, stage.bits
         scale = self.scale(ctx.schema, ctx.parameters)
         # The noise is drawn in fixed-point units, because sums of integers are exact.
-        law = Laplace(scale).within(np.ldexp(1.0, bits[0]))
+        law = Laplace(scale).in_units_of(np.ldexp(1.0, bits[0]))
         g = law.send(units[..., 0], ctx.rng("gradient-noise"))
         bound, _ = clipped_bounds(
             objective_of(ctx.parameters.get("objective"), ctx.schema.classes), self.clip

@@ -261,7 +261,7 @@ def find_expansions(
 def _find_stretch(law: Channel, change: FieldChange, cells: bool) -> str:
     """Describe two nearby cells whose distance a channel increases, "" if there are none."""
     units, integers = change.units or (1.0, False)
-    here, x = law.within(units, integers), np.asarray(change.before)
+    here, x = law.in_units_of(units, integers), np.asarray(change.before)
     rng = np.random.default_rng(0)
     for size in _MOVES * np.mean(units):
         move = rng.uniform(-size, size, x.shape)
@@ -310,7 +310,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
         units, integers = change.units or (1.0, False)
         if not np.all(np.asarray(units) > 0) or not np.size(change.before):
             continue
-        here = law.within(units, integers)
+        here = law.in_units_of(units, integers)
         x, y = np.asarray(change.before), np.asarray(change.after)
         if not integers:
             x, y = x.astype(np.float64), y.astype(np.float64)

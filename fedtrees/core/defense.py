@@ -698,7 +698,7 @@ class ChannelDefense(Defense):
         for name, change in changes.items():
             value = getattr(message, name)
             if isinstance(change, Channel) and np.size(value):
-                values[name] = change.within(*message.unit_of(name)).send(value, rng)
+                values[name] = change.in_units_of(*message.unit_of(name)).send(value, rng)
             elif isinstance(change, Removal):
                 constant = change.constant
                 values[name] = None if constant is None else np.full_like(value, constant)

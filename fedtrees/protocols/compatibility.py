@@ -230,7 +230,7 @@ def check_channels(
 
 def _erases(law: Channel, largest: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
     """Return whether the channel's uncertainty exceeds all sums, or maps the largest ones to 0."""
-    low, high = law.spread(2)
+    low, high = law.error_range(2)
     if np.isfinite([low, high]).all():
         return bool((high - low > 2 * largest).all())
     return law.deterministic and not law.send(np.stack([largest, [-1, 1] * largest])).any()

@@ -86,7 +86,7 @@ def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
     assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
     assert (rounded[0].sums != plain[0].sums).any()
     law = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
-    law = law.within(*plain[0].unit_of("sums"))
+    law = law.in_units_of(*plain[0].unit_of("sums"))
     np.testing.assert_array_equal(law.send(plain[0].sums), rounded[0].sums)
     low, high = law.bounds(rounded[0].sums)
     assert ((low <= plain[0].sums) & (plain[0].sums <= high)).all()

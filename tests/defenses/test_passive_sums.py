@@ -126,7 +126,7 @@ def test_noisy_sums_name_bins_once_there_are_enough_of_them():
         for t in range(nodes):
             rows = np.sort(rng.permutation(40)[:10]).astype(np.int32)
             brings = rng.choice([-1, 1], (10, 1)) << 30
-            sums = inside[:, rows] @ brings + law.within(2.0**30, True).send(
+            sums = inside[:, rows] @ brings + law.in_units_of(2.0**30, True).send(
                 np.zeros((4, 1), dtype=np.int64), rng
             )
             seen.append(NodeSums(t, rows, brings, np.vstack([sums, [[0]]]).astype(np.int64)))

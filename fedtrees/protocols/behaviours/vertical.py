@@ -124,7 +124,7 @@ class Cheating(Behaviour, BoostingActive):
         if len(few) < len(self.sums_law):  # one of the changes is noise
             law = chained(self.sums_law)
             assert law is not None
-            noise_deviation = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
+            noise_deviation = float(np.sqrt(np.ravel(law.posterior_moments(np.zeros(1))[1])[0]))
             if self.proven:
                 return self._beside_noise(n, max_leaves, noise_deviation, rng)
             first = self.bits[0] + int(np.ceil(np.log2(CLEAR * noise_deviation)))

@@ -392,7 +392,7 @@ class RandomTreeServer(Coordinator):
         """Return the released sums of the leaves, int64, shape (k, 2)."""
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
-        law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
+        law = Gaussian(self.scales).in_units_of(np.ldexp(1.0, self.bits))
         return law.send(total.sums, self.streams.noise.rng("noise", total.tree))
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Memory
+from fedtrees.core.channel import Change, VaryingChannel
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
@@ -232,7 +232,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         if not self.noisy:
             return {}
         why = "randomised response among the bins of each column"
-        return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
+        return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
 
     def without_noise(self) -> FederBoostV:
         """Return the same protocol with bins in plain text."""
