@@ -181,7 +181,7 @@ class SplitOnly(ChannelDefense):
     permitted_types = permit_types_with(
         {
             Trait.START: "every prediction starts from it; it is the label mean of the federation",
-            Trait.SETTLED: "the splits are made of them, or the model ends there",
+            Trait.ANNOUNCED: "the splits are made of them, or the model ends there",
             Trait.SUMMARY: _TO_SERVER,
             Trait.SUMMED: _TO_SERVER,
             Trait.SUMMED_SECURELY: _TO_SERVER,

@@ -229,16 +229,17 @@ def replayed(tape):
 
     def opened(kind):
         def method(self, waiting, exchange, why):
-            left = [len(waiting)]
+            left, send = [len(waiting)], exchange.request
 
             def request(to, message, *given, **named):
                 if isinstance(message, MaskSurvivors):
                     left.append(len(message.parties.split(",")))
-                return exchange.request(to, message, *given, **named)
+                return send(to, message, *given, **named)
 
             shared = type(check_same_fields(waiting.values())) in tape.kinds
             bare.extend([True] * shared)
-            total = summed[kind](self, waiting, replace(exchange, request=request), why)
+            exchange.request = request
+            total = summed[kind](self, waiting, exchange, why)
             bare.clear()
             return tape.opened(total, left[-1]) if shared else total
 
@@ -342,7 +343,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     tape, runs = Tape(), []
     laws = protocol.noise_channels(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
-    tape.kinds |= {*defense.shared(schema, protocol.parameters)}
+    tape.kinds |= {*defense.min_noise_shares(schema, protocol.parameters)}
     for at, local_data in zip((None, 0), neighbours, strict=True):
         tape.at = at
         with replayed(tape):

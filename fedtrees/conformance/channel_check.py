@@ -133,8 +133,8 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, FieldChange]]]] = {
     "transform_examples": _of_examples,
     "transform_answer": _single_field("answers", "scores"),
     "repair_model": _single_field("model", "trees"),
-    "allowed_splits": _single_field("candidates", "splits"),
-    "visible_nodes": _single_field("shown", "nodes"),
+    "allowed_splits": _single_field("allowed_splits", "splits"),
+    "visible_nodes": _single_field("visible_nodes", "nodes"),
 }
 
 

@@ -34,6 +34,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.wire import encode
 from fedtrees.isolation.watch import leaving
+from fedtrees.moved import SITE_NAMES
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import Data, fit
 from fedtrees.protocols.training import Training
@@ -51,10 +52,15 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
     acts = not defense.protects or bool(defense.roles)
-    open_ = (
-        "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
+    note = (
+        ""
+        if defense.protects
+        else "note: `protects` is empty, so that message types which the defense does not handle "
+        "are sent unchanged and no run stops because of them"
     )
-    yield Finding("it protects information of at least one role (`roles`)", acts, open_)
+    yield Finding(
+        "it names the roles whose messages it protects (`roles`), if it protects any", acts, note
+    )
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = make_small_protocol(name)
@@ -77,7 +83,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
             continue
         yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
         first.predict(sample_table()[0].X)  # some defenses act on answers only
-        acts = bool(first.transcript.acted) or not _crosses(defense, first)
+        acts = bool(first.transcript.acted) or not _can_change(defense, first)
         yield Finding(f"{name}: it acts on something", acts)
         yield from _states(defense, again, seen, name)
         if defense.summed_types and not summed:
@@ -97,7 +103,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     yield Finding("it runs with at least one protocol", ran)
 
 
-def _crosses(defense: Defense, run: Training) -> bool:
+def _can_change(defense: Defense, run: Training) -> bool:
     """Return whether a run can contain any field that a defense states to change."""
     places = defense.channels(run.schema, run.protocol.parameters)
     plain = _messages_without_defense(run.protocol.name, type(run.protocol))
@@ -123,7 +129,9 @@ def _messages_without_defense(name: str, kind: type[Protocol]) -> tuple[Message,
 def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> Iterator[Finding]:
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
-    laws = dict(defense.channels(run.schema, run.protocol.parameters))
+    stated = defense.channels(run.schema, run.protocol.parameters).items()
+    # A plug-in of the previous release may state a site by its former name.
+    laws = {(SITE_NAMES.get(site, site), field): law for (site, field), law in stated}
     for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: the change of {place} follows the stated channel (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
@@ -131,7 +139,7 @@ def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> I
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
     limits = defense.requirements.min_leaf_rows > 0 and ("leaves", "rows") not in laws
-    yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
+    yield Finding(f"{name}: it states its limit on leaves, if it has one (`channels`)", not limits)
 
 
 def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:

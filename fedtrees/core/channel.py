@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.moved import CHANNEL_NAMES, CHANNEL_PARAMETERS
 
 Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
@@ -31,12 +32,6 @@ _KINDS: list[type] = []
 # If several parts of a `Chain` are random, the log mass is an average over this number of draws of
 # all random parts except the last one. The exact value would need a convolution of their laws.
 _DRAWS = 512
-#: Former names of the members of a channel, for one release.
-_RENAMED = {
-    "error": "posterior_moments", "spread": "error_range", "added": "sum_of_draws",
-    "within": "in_units_of", "hides": "suppresses",
-}  # fmt: skip
-_RENAMED_FIELDS = {"whole": "integers", "single": "float32"}
 
 
 class Change(ABC):  # noqa: B024 - it is a common type, without methods
@@ -112,7 +107,7 @@ class Share(Change):
         Law of the sum of as many shares as the noise is calibrated for (`honest_shares`).
     least : int
         Number of parties whose shares must arrive. A sum over fewer is not opened
-        (`fedtrees.core.secure_sum.AggregationExchange.least`). 0: all parties that are asked.
+        (`fedtrees.core.secure_sum.AggregationExchange.min_replies`). 0: all parties that are asked.
     colluders : int
         Number of parties whose shares the adversary may know without a loss of the claim.
     """
@@ -243,7 +238,7 @@ class _ChannelType(ABCMeta):
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             declared = getattr(cls, "__dataclass_fields__", ())
-            for old, new in _RENAMED_FIELDS.items():
+            for old, new in CHANNEL_PARAMETERS.items():
                 if old in kwargs and old not in declared and new in declared:
                     _warn_of_old_name(cls.__name__, old, new)
                     kwargs[new] = kwargs.pop(old)
@@ -273,7 +268,7 @@ class Channel(Change, metaclass=_ChannelType):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # A plug-in may still define methods by their former names.
-        for old, new in _RENAMED.items():
+        for old, new in CHANNEL_NAMES.items():
             if old in vars(cls) and new not in vars(cls):
                 _warn_of_old_name(cls.__name__, old, new)
                 setattr(cls, new, vars(cls)[old])
@@ -281,7 +276,7 @@ class Channel(Change, metaclass=_ChannelType):
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            new_name = (_RENAMED | _RENAMED_FIELDS).get(name)
+            new_name = (CHANNEL_NAMES | CHANNEL_PARAMETERS).get(name)
             if new_name is None:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             _warn_of_old_name(type(self).__name__, name, new_name)

@@ -88,7 +88,7 @@ class Transcript:
     costs: dict[str, float] = field(default_factory=dict)
     # Plain content of sealed replies that does not follow from the rows of the sender, by index of
     # the delivery. It is part of the sender's view only, and it is not saved.
-    inside: dict[int, Message] = field(default_factory=dict)
+    plain_replies: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one message.
@@ -110,8 +110,8 @@ class Transcript:
             If the message has undeclared attributes (`check_fields`).
         """
         check_fields(message)
-        crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why)
-        self.deliveries.append(Delivery(*crossing))
+        index = len(self.deliveries)
+        self.deliveries.append(Delivery(index, self.rounds, sender, receivers, message, why))
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries)

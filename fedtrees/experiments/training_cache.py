@@ -45,7 +45,7 @@ def save(training: Training, folder: Path, key: str) -> None:
     key : str
         Key of the training task.
     """
-    if not training.protocol.released or training.transcript.inside or training.behaviours:
+    if not training.protocol.released or training.transcript.plain_replies or training.behaviours:
         return
     transcript, model = paths(folder, key)
     encoded_model = encode(as_message(training.model))

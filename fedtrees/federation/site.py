@@ -388,7 +388,7 @@ class Site:
             streams,
             aggregation,
             site_data.local_data,
-            protocol.sealing(),
+            protocol.encrypted_computation(),
         )
         self._site_data = None  # so that the party can free rows that it no longer needs
         coordinator = federation.coordinator

@@ -28,7 +28,7 @@ from fedtrees.core.local_data import (
     check_together,
     rows_declared,
 )
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, acting, install_behaviour
 from fedtrees.core.reasons import Unfit
@@ -277,7 +277,7 @@ def train(
     check_ids(local_data)
     for name, party_data in local_data.items():
         protocol.check_local_data(name, party_data, schema)
-    sealing = protocol.sealing()
+    encryption = protocol.encrypted_computation()
     weighted = any(one.weighted for one in declared.values())
     net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
@@ -285,14 +285,14 @@ def train(
         # Every party has separate streams, so that no party can reproduce the noise of another one.
         streams = Streams(seed, noise_from)
         local, sums = local_data.get(name), net.aggregation
-        net.join(create_host(protocol, agreement, name, streams, sums, local, sealing))
+        net.join(create_host(protocol, agreement, name, streams, sums, local, encryption))
     # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
             install_behaviour(party, cheats[party.name])
     try:
-        model, context = drive(protocol, net, sealing)
+        model, context = drive(protocol, net, encryption)
     except FedtreesError as err:
         # An error of an honest run is a defect. With a malicious party it can be a correct refusal.
         if not cheats:
@@ -343,7 +343,7 @@ def make_agreement(
     roles, parameters = protocol.roles(holders), protocol.parameters
     protocol.check_parties(holders)
     defense.check(roles, parameters)
-    shared = _shared(protocol, schema)
+    shared = _noise_share_types(protocol, schema)
     return Agreement(schema, parameters, defense, roles, protocol.summed_types, shared)
 
 
@@ -382,7 +382,7 @@ def create_host(
     streams: Streams,
     aggregation: SecureAggregation,
     local_data: LocalData | None,
-    sealing: Sealing | None,
+    encryption: EncryptedComputation | None,
 ) -> Host:
     """Create the host and the party of one name, and return the host.
 
@@ -400,20 +400,22 @@ def create_host(
         Secure aggregation of the run.
     local_data : LocalData or None
         Local data of the party, None if it has none.
-    sealing : Sealing or None
+    encryption : EncryptedComputation or None
         How the run computes on encrypted values.
     """
     options: dict[str, Any] = {
         "aggregation": aggregation,
         "local_data": local_data,
-        "sealing": sealing,
+        "encryption": encryption,
     }
     host = Host(agreement, name, streams, **options)
     host.join(_made(protocol, host, local_data))
     return host
 
 
-def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[Any, Context]:
+def drive(
+    protocol: Protocol, net: Network, encryption: EncryptedComputation | None
+) -> tuple[Any, Context]:
     """Train over a network in which one local party is the coordinator.
 
     Parameters
@@ -422,7 +424,7 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
         Protocol with its public parameters.
     net : Network
         Network with all parties.
-    sealing : Sealing or None
+    encryption : EncryptedComputation or None
         How the run computes on encrypted values.
 
     Returns
@@ -451,11 +453,11 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
             net.publish(as_message(model), why="the released model, for whoever wants it")
         coordinator.finished(net)
     net.collect_spending(net.names)
-    net.transcript.costs = net.costs(sealing)
+    net.transcript.costs = net.costs(encryption)
     return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 
 
-def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
+def _noise_share_types(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     """Return the types of messages that contain a share of noise according to the protocol."""
     laws = protocol.noise_channels(schema).items()
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))

@@ -194,7 +194,10 @@ def view_of(
     seen = see(training.transcript, members)
     if training.net is not None:
         # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
-        seen = (*seen, *training.protocol.jointly_opened(seen, training.net.sealing_of(members)))
+        seen = (
+            *seen,
+            *training.protocol.jointly_opened(seen, training.net.encryption_states(members)),
+        )
     return View(
         principals=members,
         roles=dict(training.transcript.roles),

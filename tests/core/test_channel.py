@@ -234,7 +234,7 @@ def test_a_channel_of_the_previous_release_works_with_its_former_names():
         assert Laplace(3.0, whole=True) == Laplace(3.0, integers=True)
     with pytest.warns(DeprecationWarning, match="added is now sum_of_draws"):
         assert Laplace(3.0).added(2) == Laplace(3.0, draws=2)
-    with pytest.warns(DeprecationWarning) as warned:
+    with pytest.warns(DeprecationWarning, match="Old") as warned:
 
         class Old(Channel):
             hides = True

@@ -217,7 +217,7 @@ def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals,
     assert {s.sender for s, _ in view.messages(Histogram)} == {"client-1"}
     assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
     done.transcript.save(tmp_path / "run.npz")
-    assert Transcript.load(tmp_path / "run.npz").inside == {}  # in no file
+    assert Transcript.load(tmp_path / "run.npz").plain_replies == {}  # in no file
 
 
 @pytest.mark.parametrize("clip", [0.3, 0.1, 1 / 3])

@@ -94,7 +94,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: BinSumDecrypter
+    encryption: BinSumDecrypter
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
@@ -116,7 +116,7 @@ class Active(Coordinator):
     def settle(self, net: Network) -> None:
         """Send the public key, and receive the numbers of bins of the passive parties' columns."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
-        key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
+        key = Sealed((), (size,), "|u1", size, self.encryption.public_key())
         self.passive = bool(net.members(PASSIVE))
         replies = []
         if self.passive:
@@ -219,13 +219,13 @@ class Active(Coordinator):
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
     ) -> None:
-        payload = self.sealing.encrypt(rows, slots)
+        payload = self.encryption.encrypt(rows, slots)
         nbytes = costs.row_traffic(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
         net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
         net.record_opened(OwnRowStatistics(tree, rows), why="the same, as I know it")
-        self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
+        self.encryption.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
         self,
@@ -348,7 +348,7 @@ class Active(Coordinator):
         for reply in net.request(PASSIVE, message, why=why):
             bins = self.cuts.n_bins[reply.columns]
             shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
-            opened = self.sealing.decrypt(reply.party, reply.sums.payload, shape)
+            opened = self.encryption.decrypt(reply.party, reply.sums.payload, shape)
             sums_by_party[reply.party] = opened
             # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(

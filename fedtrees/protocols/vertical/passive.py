@@ -272,7 +272,7 @@ class Passive(SplitHolder):
         Limits of the public parameters.
     """
 
-    sealing: BinSumAdder
+    encryption: BinSumAdder
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Passive(SplitHolder):
         check_equal(message, "bits", self.agreement.parameters["key_bits"], "the length of the key")
         self.described.take(message)
         self.holder, self.key = message.holder, message.bits
-        self.sealing.learn(message.key.payload, message.bits)
+        self.encryption.learn(message.key.payload, message.bits)
         return BinCounts(self.name, self.bins.columns, self.bins.n_bins)
 
     @handles(
@@ -375,10 +375,10 @@ class Passive(SplitHolder):
             bin_sums = self.bins.sums(self.every, rows, message.asked)
             return self._changed(message, bin_sums) if self.defended else bin_sums
 
-        payload = self.sealing.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
+        payload = self.encryption.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
         nbytes = sum(t.nbytes for t in traffic)
-        self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
+        self.encryption.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
         sealed = Sealed((self.holder,), sums.shape, "<i8", nbytes, payload)
         return BinSums(
             self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
@@ -391,7 +391,7 @@ class Passive(SplitHolder):
         counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
         opened = OpenedBinSums(self.name, request.tree, request.asked, columns, sums, bits, counts)
-        defended: OpenedBinSums = self.before_sealing(opened)
+        defended: OpenedBinSums = self.before_encryption(opened)
         return defended.sums
 
     @handles(
