@@ -25,8 +25,9 @@ from fedtrees.conformance.samples import (
     sample_table,
     sample_training,
 )
+from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Defense, Place
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
@@ -131,7 +132,10 @@ def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> I
     run.predict(sample_table()[0].X)
     stated = defense.channels(run.schema, run.protocol.parameters).items()
     # A plug-in of the previous release may state a site by its former name.
-    laws = {(SITE_NAMES.get(site, site), field): law for (site, field), law in stated}
+    laws: dict[Place, Change] = {
+        (SITE_NAMES.get(site, site) if isinstance(site, str) else site, field): law
+        for (site, field), law in stated
+    }
     for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: the change of {place} follows the stated channel (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")

@@ -47,12 +47,20 @@ class Delivery:
 
 @dataclass(frozen=True)
 class BudgetEvent:
-    """Noisy release of one party, which an accountant composes with all further releases."""
+    """Noisy releases of one party, which an accountant composes with all further releases.
+
+    A release is one noisy value that depends on a row, for example one noisy sum that contains the
+    row. A message can contain several releases: a histogram has one per feature, because a row is
+    in one bin of every feature.
+    """
 
     party: str  # party whose rows the release is computed from
-    # ``laplace``, ``exponential`` or ``gaussian``. For integers, ``geometric``,
-    # ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0. A mechanism that
-    # the accountant does not know has an infinite cost.
+    # ``laplace``, ``exponential``, ``randomised-response`` or ``gaussian``. For integers,
+    # ``geometric``, ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0.
+    # ``laplace`` also covers discrete Laplace noise on fixed-point numbers, because its privacy
+    # loss has the same bound l1 / scale. ``geometric`` is discrete Laplace noise on counts. If
+    # clients share it, the accountant computes the loss of the sum of the unknown shares. A
+    # mechanism that the accountant does not know has an infinite cost.
     mechanism: str
     l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
     scale: float  # scale of the noise, for Gaussian noise its standard deviation

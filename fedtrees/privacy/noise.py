@@ -49,7 +49,11 @@ class Noise(Channel):
     scale : float or tuple of float
         Above 0. A tuple contains one scale for every number of a cell.
     integers : bool
-        Whether the numbers, and therefore the noise, are integers.
+        Whether the numbers, and therefore the noise, are integers. `in_units_of` gives the integers
+        of a message the discrete distribution. For Laplace noise, its epsilon is l1 / scale as for
+        the continuous one, because l1 and scale are multiplied by the same unit, and
+        ``P(k) ~ exp(-|k| / scale)`` changes by a factor of at most ``exp(l1 / scale)`` if k changes
+        by l1. For Gaussian noise see `fedtrees.privacy.accounting.gaussian_mu`.
 
     Raises
     ------

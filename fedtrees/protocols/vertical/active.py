@@ -170,7 +170,7 @@ class Active(Coordinator):
             Layout of the statistics in a plaintext.
         """
         rng = self.streams.rng("columns", number)
-        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
         # A defense can hide a tree completely from the passive parties.
@@ -260,7 +260,7 @@ class Active(Coordinator):
             (len(requested), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64
         )
         is_known = np.zeros((len(open_nodes), self.cuts.total_bins), dtype=bool)
-        self.bins.look(tree.rows, requested)
+        self.bins.compute_bins(tree.rows, requested)
         local_places = self._places(tree.columns[self.name])
         out[:, local_places], is_known[:, local_places] = (
             self.bins.sums(tree.statistics, tree.rows, requested),

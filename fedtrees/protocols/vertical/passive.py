@@ -223,7 +223,7 @@ class SplitHolder(Party):
 
     def own_bins(self) -> dict[int, NDArray[np.int64]]:
         """Return the bin of every row, by column. Empty if bins differ between nodes."""
-        return self.bins.of_rows()
+        return self.bins.bins_by_column()
 
     def note_splits(self, m: ChosenSplits) -> None:
         """Store the thresholds of the chosen splits."""
@@ -314,7 +314,7 @@ class Passive(SplitHolder):
         self.limited = self.limited.start_next(message, len(self.local_data))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
-        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
         return TreeColumns(self.name, self.bins.columns[self.bins.chosen])
 
     @handles(
@@ -346,7 +346,7 @@ class Passive(SplitHolder):
         # The party records the rows of all nodes, and derives those of siblings.
         self.known.told(message)
         sent, rows = self.statistics, self.known.partition
-        self.bins.look(rows, message.asked)
+        self.bins.compute_bins(rows, message.asked)
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
         # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
@@ -362,7 +362,7 @@ class Passive(SplitHolder):
             place = np.full(len(self.root), -1)
             for j, (begin, end) in enumerate(ranges):
                 place[np.searchsorted(self.root, rows.rows[begin:end])] = j
-            return self.bins.codes(self.root), place
+            return self.bins.bins_of_rows(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
             # With proofs, a malicious active party cannot send statistics outside of their ranges.
