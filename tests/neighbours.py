@@ -29,7 +29,7 @@ from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import rank_labels
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.training import train
@@ -337,7 +337,7 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     seed : int
         Seed of both trainings.
     """
-    reason = fit(protocol, defense)
+    reason = check_fit(protocol, defense)
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []

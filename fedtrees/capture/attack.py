@@ -45,7 +45,7 @@ from fedtrees.data.csv_table import numeric
 from fedtrees.data.spreadsheets import read_table
 from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess
 from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.messages.vertical import TreeColumns
@@ -400,14 +400,14 @@ def run_attacks(view: View, case: Case | None, named: Sequence[str] = ()) -> Ite
     """
     grid = Suite.load(DEFAULT_SUITE).grids[0]
     specs = parse_list(named) if named else grid.every_attack
-    reasons = attacks().reasons(specs, view)
+    reasons = attack_process().reasons(specs, view)
     for spec, reason in zip(specs, reasons, strict=True):
         if not reason.ok:
             if named:
                 yield {"attack": str(spec), "said": f"does not apply: {reason}"}
             continue
         try:
-            guess = attacks().run(spec, view).guess
+            guess = attack_process().run(spec, view).guess
             assert guess is not None
             scores = {} if case is None else main_scores(spec.name, guess, case)
         except FedtreesError as err:

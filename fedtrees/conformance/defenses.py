@@ -37,7 +37,7 @@ from fedtrees.core.wire import encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.moved import SITE_NAMES
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 #: Parameters for tables with one row per client, so that leaves of one row are permitted.
@@ -65,7 +65,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = make_small_protocol(name)
-        if protocol is None or not fit(protocol, composed).ok:
+        if protocol is None or not check_fit(protocol, composed).ok:
             continue
         ran = True
         noted, seen = record_hooks(defense)
@@ -159,7 +159,7 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     tables = TinyTables(columns=1, rows=(1, 1))
     random = bool(protocol.noise_channels(tables.schema))
     # Random protocols would need distributions of views instead of single views.
-    if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
+    if random or not check_fit(protocol, composed, facts=KnownFacts(tables.schema)).ok:
         return
     few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}
     tiny = Tiny(tables, replace(protocol, **few), composed)  # type: ignore[type-var]

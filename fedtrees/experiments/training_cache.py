@@ -81,7 +81,7 @@ def load(task: Task, federation: Federation, folder: Path, key: str) -> Training
         role=transcript.roles[name],
         schema=federation.schema,
         parameters=protocol.parameters,
-        streams=Streams(task.setting.seed, NOISE).child(name, "defense"),
+        streams=Streams(task.federation_config.seed, NOISE).child(name, "defense"),
         ledger=transcript.events,
         acted=transcript.acted,
     )

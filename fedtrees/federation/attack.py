@@ -19,7 +19,7 @@ from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreement import FederationAgreement, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.views import stated_changes
 
@@ -142,7 +142,9 @@ def explained(file: str) -> dict[str, Any]:
     apply = {
         who: [
             spec.name
-            for spec, reason in zip(specs, attacks().reasons(specs, log.view(who, {})), strict=True)
+            for spec, reason in zip(
+                specs, attack_process().reasons(specs, log.view(who, {})), strict=True
+            )
             if reason.ok
         ]
         for who in readers.values()

@@ -39,7 +39,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.compatibility import Data, check_channels, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_channels, check_fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,7 +337,7 @@ def make_agreement(
     Unfit
         If the defense is incompatible with the protocol.
     """
-    reason = fit(protocol, defense, data=Data(schema))
+    reason = check_fit(protocol, defense, facts=KnownFacts(schema))
     if not reason.ok:
         raise Unfit(reason)
     roles, parameters = protocol.roles(holders), protocol.parameters

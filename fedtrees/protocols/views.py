@@ -21,7 +21,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 
@@ -185,7 +185,9 @@ def view_of(
     that the parties route rows without showing each other the path.
     """
     members = tuple(principals)
-    reason = fit(None, training.defense, None, members, Data(roles=training.transcript.roles))
+    reason = check_fit(
+        None, training.defense, None, members, KnownFacts(roles=training.transcript.roles)
+    )
     if not reason.ok:
         raise Unfit(reason)
     # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.

@@ -269,7 +269,7 @@ class SettingFindings:
 
     def coverage(self, threat: str, spec: str) -> Coverage:
         """Return which attacks apply to a defense under a threat, and how they ended."""
-        exposed, attacks = (
+        adversary_rows, attacks = (
             self.rows[
                 (self.rows["stage"] == stage)
                 & (self.rows["threat"] == threat)
@@ -277,7 +277,7 @@ class SettingFindings:
             ]
             for stage in ("adversary", "attack")
         )
-        return coverage(exposed, attacks)
+        return coverage(adversary_rows, attacks)
 
     @cached_property
     def by_threat(self) -> Mapping[str, AdversaryFindings]:

@@ -20,7 +20,7 @@ from fedtrees.cluster import (
 )
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.executor import Lost, run_jobs
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import read_records
 
@@ -41,7 +41,7 @@ def made(tmp_path):
     rows = "".join(f"{i % 7},{i * 37 % 101},{i % 2}\n" for i in range(120))
     table = tmp_path / "own.csv"
     table.write_text("a,b,y\n" + rows)
-    return lambda name: Bench(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
+    return lambda name: BenchSession(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
 
 
 def rows_of(bench):

@@ -16,7 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import CutPoints, GlobalHistogram, Histogram
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
@@ -146,8 +146,8 @@ def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
 def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
     protocol = register.make("protocol", Spec("fedtree-hist"))
     by_server = Composition((make("min-bin", by="server"),))
-    assert "GlobalHistogram, which '" in str(fit(protocol, by_server))
-    assert fit(protocol, [make("min-bin", by="client")]).ok
+    assert "GlobalHistogram, which '" in str(check_fit(protocol, by_server))
+    assert check_fit(protocol, [make("min-bin", by="client")]).ok
 
 
 @pytest.mark.parametrize(

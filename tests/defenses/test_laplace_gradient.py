@@ -15,7 +15,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 from fedtrees.protocols.training import train
@@ -203,7 +203,7 @@ protocols = ["fedtree-hist[trees=2,max_depth=2,max_bin=16]"]
 defenses = ["split-only+laplace-gradient[epsilon=8]"]
 attacks = ["random-leaf"]
 """
-    bench = Bench(Suite.parse(suite, "noise"), tmp_path / "run")
+    bench = BenchSession(Suite.parse(suite, "noise"), tmp_path / "run")
     bench.open(resume=False)
     bench.run()
     rows = [r for r in read_rows(tmp_path / "run") if "laplace-gradient" in r["defense"]]
