@@ -36,6 +36,7 @@ MOVED = {
     "core.sealed": "core.messages",
     "core.sensitivity": "core.noise_order",
     "core.values": "core.wire",
+    "data.spreadsheets": "data.table_files",
     "defenses.answers": "defenses.endpoint",
     "defenses.dp_quantile_cuts": "defenses.cut_points",
     "defenses.hist_rounding": "defenses.rounding",

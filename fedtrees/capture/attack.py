@@ -42,7 +42,7 @@ from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
 from fedtrees.core.wire import encoded_size
 from fedtrees.data.csv_table import numeric
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess
 from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 from fedtrees.isolation.process import attack_process

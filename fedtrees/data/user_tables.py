@@ -44,7 +44,7 @@ from fedtrees.data.column_types import (
 from fedtrees.data.csv_file import Reading, TextTable, plain_name
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 
 # Number of names in one note. `fedtrees inspect` lists all names.
 _LISTED = 8

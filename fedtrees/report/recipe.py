@@ -335,8 +335,8 @@ def helps(
     This is the case if a result that is leaking without the defense is safe or not-applicable with
     it. It is also the case if the advantage falls clearly: the interval of the fall, paired by
     seed, is above zero, and its mean is at least the margin. For measures that count persons, the
-    mean must be at least a tenth of the advantage instead. A fall to less than the baseline does not count, because
-    it shows that the attack failed, and another attack may still succeed.
+    mean must be at least a tenth of the advantage instead. A fall to less than the baseline does
+    not count, because it shows that the attack failed, and another attack may still succeed.
 
     Parameters
     ----------
