@@ -269,15 +269,9 @@ def train(
             f"{', '.join(local_data)}"
         )
     agreement = make_agreement(protocol, schema, defense, len(local_data))
-    for name, party_data in local_data.items():
-        check_own(name, party_data, schema)
-    declared = {name: Declared.of(part) for name, part in local_data.items()}
-    # Local data were checked by their party, declarations are checked together.
-    n_rows = agreed_row_counts(protocol, agreement, declared)
-    check_ids(local_data)
-    for name, party_data in local_data.items():
-        protocol.check_local_data(name, party_data, schema)
+    n_rows = _check_tables(protocol, agreement, local_data)
     encryption = protocol.encrypted_computation()
+    declared = {name: Declared.of(part) for name, part in local_data.items()}
     weighted = any(one.weighted for one in declared.values())
     net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
@@ -312,6 +306,21 @@ def train(
         behaviours=cheats,
         refused=refused,
     )
+
+
+def _check_tables(
+    protocol: Protocol, agreement: Agreement, local_data: Mapping[str, LocalData]
+) -> int:
+    """Check the tables of all parties, and return the number of distinct training rows."""
+    for name, party_data in local_data.items():
+        check_own(name, party_data, agreement.schema)
+    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    # Local data were checked by their party, declarations are checked together.
+    n_rows = agreed_row_counts(protocol, agreement, declared)
+    check_ids(local_data)
+    for name, party_data in local_data.items():
+        protocol.check_local_data(name, party_data, agreement.schema)
+    return n_rows
 
 
 def make_agreement(
