@@ -212,9 +212,8 @@ class LaplaceHistogram(ChannelDefense):
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the validation loss and to the number of validation rows."""
         scale = self.loss_scale(ctx.parameters)
-        law = Laplace(scale).in_units_of(
-            2.0**LOSS_BITS
-        )  # the loss is sent in multiples of 2^-LOSS_BITS
+        # The loss is sent in multiples of 2^-LOSS_BITS.
+        law = Laplace(scale).in_units_of(2.0**LOSS_BITS)
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
         noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
         ctx.record_release("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")

@@ -64,7 +64,7 @@ def _engine(on: str, bench: BenchSession, options: BenchOptions) -> Engine:
     """Connect to the machines that run the jobs. Without --jobs, as many run as there are cores."""
     from fedtrees.cluster import RayEngine
 
-    engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
+    engine = RayEngine(on, bench.runner, bench.plan.federation_configs, bench.workers)
     if options.jobs is None:
         bench.workers = engine.slots
     return engine

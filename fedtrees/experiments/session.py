@@ -271,7 +271,7 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     """
     # A dictionary without values: the settings of several seeds give the same note once.
     notes: dict[str, None] = {}
-    for setting in (s for s in todo.settings if s.data.csv):
+    for setting in (s for s in todo.federation_configs if s.data.csv):
         federation = federation_of(setting, data_dir)
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:

@@ -146,7 +146,7 @@ class Study:
     def __init__(self, folder, seeds, workers):
         self.folder, self.seeds, self.workers = folder, seeds, workers
         self.found, self.count, self.length = [], Counter(), {}
-        for setting in bench(folder, seeds).plan.settings:
+        for setting in bench(folder, seeds).plan.federation_configs:
             federation_of(setting, None)  # read once: it is no part of a run
         for n in range(1, workers + 1):
             began = time.monotonic()
