@@ -108,7 +108,9 @@ def on_ray(bench, port):
     """Run a bench on a cluster, and go on where it is interrupted; return what it says of cells."""
     while True:
         try:
-            engine = RayEngine(f"ray=127.0.0.1:{port}", bench.runner, bench.plan.federation_configs, 2)
+            engine = RayEngine(
+                f"ray=127.0.0.1:{port}", bench.runner, bench.plan.federation_configs, 2
+            )
             return bench.run(engine=engine)
         except KeyboardInterrupt:
             continue
