@@ -210,7 +210,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     nowhere = [
         f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.holds
     ]
-    assert any("protects information of at least one role" in rule for rule in nowhere)
+    assert any("it names the roles whose messages it protects" in rule for rule in nowhere)
 
 
 @pytest.mark.long(but=("-hist", "secureboost", "flower-cyclic", "secure-sum", "id-lmid"))
