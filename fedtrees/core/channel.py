@@ -138,7 +138,7 @@ class Share(Change):
 class SumOfShares(Change):
     """The field contains the sum over all parties, with the noise shares of all of them.
 
-    A released model is an example. `fedtrees.protocols.views.stated_channels` replaces this by
+    A released model is an example. `fedtrees.protocols.views.protocol_channels` replaces this by
     the law of the noise as soon as the number of parties is known.
     """
 

@@ -21,7 +21,7 @@ from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
 from fedtrees.isolation.process import attack_process
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.views import stated_changes
+from fedtrees.protocols.views import protocol_changes_of_view
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,9 @@ class FederationLog:
             n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated_changes(protocol, self.federation.schema, len(self.federation.parties)),
+            stated=protocol_changes_of_view(
+                protocol, self.federation.schema, len(self.federation.parties)
+            ),
         )
 
     def facts(self) -> dict[str, Any]:

@@ -300,7 +300,7 @@ class Protocol(ABC):
     def save(self, training: Training, path: Path) -> None:
         """Write the trained model to a file with the suffix of `ProtocolInfo.model_file`.
 
-        An XGBoost model takes the values of the table, not codes (`in_table_values`).
+        An XGBoost model takes the values of the table, not codes (`with_table_values`).
 
         Raises
         ------
@@ -311,13 +311,13 @@ class Protocol(ABC):
             write_whole(path, encode(as_message(training.model)))
             return
         from fedtrees.trees.boosted.params import TreeParams
-        from fedtrees.trees.files.categories import in_table_values
+        from fedtrees.trees.files.categories import with_table_values
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 
         names = training.schema.names
         # XGBoost's model file also contains training parameters, if the protocol has them.
         params = self if isinstance(self, TreeParams) else None
-        forest, categories = in_table_values(training.model, training.schema.features)
+        forest, categories = with_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
 
     @property
