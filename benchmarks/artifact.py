@@ -119,7 +119,7 @@ CLAIMS = {
     "leaderboard": Claim(
         "trainings, blind guesses and attacks of our submissions come out as submitted, one view "
         "of each drawn afresh; scores of attacks within 0.05",
-        "fedtrees leaderboard benchmarks/leaderboard --recompute 1 -o RUN",
+        "fedtrees leaderboard build benchmarks/leaderboard --recompute 1 -o RUN",
         {}, {}, 6,
     ),
     "numeric-target": Claim(
