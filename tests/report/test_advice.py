@@ -6,8 +6,8 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.cli.recommend import share
 from fedtrees.cli.main import main
+from fedtrees.cli.recommend import share
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
