@@ -18,6 +18,7 @@ PROGRAM = "python -m fedtrees.benchmarks.papers"
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.
 MODULES = {
+    "ablation": ("ablation",),
     "advice": ("advice",),
     "blind_baselines": ("blind_baselines",),
     "captures": ("captures",),
