@@ -72,10 +72,7 @@ def registered(name, told, client):
             },
         )
 
-        def create_party(self, name, role, held, schema, defense):
-            if held is None:
-                return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
+        party_types = {"server": Hearing, "client": client}
 """
 
 LEAKS = {

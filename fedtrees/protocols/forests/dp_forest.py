@@ -12,23 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares, honest_shares
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
-from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo, Seat
 from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
@@ -48,10 +46,10 @@ class CountingClient(Party):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: DPForest, n_classes: int) -> None:
-        super().__init__(name)
-        self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes, self.asked = n_classes, Once()
+    def __init__(self, seat: Seat, protocol: DPForest) -> None:
+        super().__init__(seat.name)
+        self.params, self.n_classes, self.asked = protocol, class_count(seat.schema), Once()
+        self.data = checked_rows(seat.table, self.n_classes)
 
     @handles(
         RandomTests,
@@ -95,10 +93,10 @@ class CountingClient(Party):
 class DrawingServer(Coordinator):
     """The server. It draws the tests, sums the counts, and adds noise if it is trusted to."""
 
-    def __init__(self, protocol: DPForest, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.n_classes = class_count(schema)
+    def __init__(self, seat: Seat, protocol: DPForest) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.n_classes = class_count(seat.schema)
 
     def train(self, net: Network) -> RandomDecisionForest:
         """Draw all trees, request the counts once, and release them."""
@@ -193,6 +191,7 @@ class DPForest(Protocol):
         example_dataset="digits[rows=300]",  # all columns declare a range
         model_file=FOREST_FILE,
     )
+    party_types = {"server": DrawingServer, "client": CountingClient}
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -306,16 +305,3 @@ class DPForest(Protocol):
         """Refuse a target without classes, and columns that cannot be tested without data."""
         class_count(schema)
         public_tests(schema, self.bins)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> DrawingServer | CountingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return DrawingServer(self, schema)
-        return CountingClient(name, local_data.table, self, class_count(schema))

@@ -6,16 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once
-from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
@@ -29,26 +26,19 @@ class GrowingClient(Party):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
+    seat : Seat
+        Name, local rows and defenses of the client.
     protocol : LocalForests
         Public parameters.
-    n_classes : int
-        Number of classes.
-    least_leaf_rows : int
-        Smallest number of distinct rows on each side of a split, as a defense requires.
     """
 
     role = "client"
 
-    def __init__(
-        self, name: str, data: Table, protocol: LocalForests, n_classes: int, least_leaf_rows: int
-    ) -> None:
-        super().__init__(name)
-        self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes, self.least_leaf_rows = n_classes, least_leaf_rows
+    def __init__(self, seat: Seat, protocol: LocalForests) -> None:
+        super().__init__(seat.name)
+        self.params, self.n_classes = protocol, class_count(seat.schema)
+        self.data = checked_rows(seat.table, self.n_classes)
+        self.least_leaf_rows = seat.defense.requirements.min_leaf_rows
         self.asked = Once()
 
     @handles(LocalForestRequest)
@@ -94,9 +84,8 @@ class GrowingClient(Party):
 class PoolingServer(Coordinator):
     """The server. It requests the clients' forests and broadcasts the ensemble."""
 
-    def __init__(self, schema: Schema) -> None:
-        super().__init__("server")
-        class_count(schema)
+    def __init__(self, seat: Seat, protocol: LocalForests) -> None:
+        super().__init__(seat.name)
 
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
@@ -121,20 +110,7 @@ class LocalForests(ForestProtocol):
         message_types=(LocalForestRequest, LocalForest, PooledForest),
         capabilities=frozenset({"min_leaf_rows"}),
     )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> PoolingServer | GrowingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return PoolingServer(schema)
-        least = defense.requirements.min_leaf_rows
-        return GrowingClient(name, local_data.table, self, class_count(schema), least)
+    party_types = {"server": PoolingServer, "client": GrowingClient}
 
 
 def no_trees(n_classes: int) -> LocalForest:

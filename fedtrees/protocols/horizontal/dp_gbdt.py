@@ -26,14 +26,13 @@ from fedtrees.core.errors import (
     check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
@@ -59,7 +58,7 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo, Seat
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -92,22 +91,20 @@ class LeafClient(GrowingClient):
     number of noise shares, their scale and the units of sums follow from its copy of the agreement.
     """
 
-    def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
-        super().__init__(name, data)
-        if data.weight is not None:
+    def __init__(self, seat: Seat, protocol: DPGBDT) -> None:
+        super().__init__(seat.name, seat.table)
+        if self.data.weight is not None:
             raise DataError(
                 "dp-gbdt bounds what a row brings and does not support sample weights; "
                 "drop the weights"
             )
-        objective.check(data.y)
-        self.params, self.objective, self.tree = protocol, objective, -1
+        self.params, self.objective = protocol, protocol.objective_for(seat.schema)
+        self.objective.check(self.data.y)
         # Budget and noise cover exactly this number of trees. Each can be started and released
-        # once.
-        trees = protocol.trees * objective.n_outputs
+        # once. The level is that after a finished tree, so that a split starts a new one.
+        trees = protocol.trees * self.objective.n_outputs
         self.grown, self.asked = Turns(trees), Turns(trees)
-        self.level = (
-            protocol.max_depth
-        )  # as after a finished tree, so that a split starts a new one
+        self.tree, self.level = -1, protocol.max_depth
 
     @handles(
         BaseScore,
@@ -240,10 +237,10 @@ class LeafClient(GrowingClient):
 class RandomTreeServer(Coordinator):
     """The server. It draws the splits, adds noise if it is trusted to, and computes leaf values."""
 
-    def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.objective = protocol.objective_for(schema)
+    def __init__(self, seat: Seat, protocol: DPGBDT) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.objective = protocol.objective_for(seat.schema)
         self.scales = protocol.scales(self.objective)
         self.bits: Bits = protocol.bits(self.objective)
 
@@ -472,6 +469,7 @@ class DPGBDT(Protocol):
         adversaries=("public",),
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
+    party_types = {"server": RandomTreeServer, "client": LeafClient}
 
     def __post_init__(self) -> None:
         number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
@@ -674,16 +672,3 @@ class DPGBDT(Protocol):
             return super().missing_requirement(schema, defense)
         bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> RandomTreeServer | LeafClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return RandomTreeServer(self, schema)
-        return LeafClient(name, local_data.table, self, self.objective_for(schema))

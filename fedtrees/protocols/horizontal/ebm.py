@@ -26,7 +26,7 @@ from fedtrees.core.party import Party, handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.additive import AdditiveModel, ClientShapes, MergedShapes
@@ -34,7 +34,7 @@ from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -43,9 +43,9 @@ class ShapesClient(Party):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.schema = seat.table, protocol, seat.schema
         self.asked = Turns(1)
 
     @handles(GrowRequest, round="0, and answered once: a second model has noise of its own")
@@ -75,9 +75,9 @@ class ShapesClient(Party):
 class MergingServer(Coordinator):
     """The server. It requests the clients' models, merges them and broadcasts the result."""
 
-    def __init__(self, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
 
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
@@ -124,6 +124,7 @@ class EBMMerge(Protocol):
         extra_packages=("interpret",),
         model_file=ENCODED_FILE,
     )
+    party_types = {"server": MergingServer, "client": ShapesClient}
 
     def __post_init__(self) -> None:
         for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
@@ -163,19 +164,6 @@ class EBMMerge(Protocol):
                 f"{self.name!r} trains on two classes; the target {schema.target!r} has "
                 f"{len(schema.classes) or 'numbers'}"
             )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> MergingServer | ShapesClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return MergingServer(self, schema)
-        return ShapesClient(name, local_data.table, self, schema)
 
 
 def export_shapes(fitted: Any) -> ClientShapes:

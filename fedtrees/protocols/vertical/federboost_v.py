@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
@@ -27,6 +26,7 @@ from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
@@ -39,16 +39,9 @@ from fedtrees.trees.boosted.boosting import grow_forest
 class BucketHolder(SplitHolder):
     """A passive party that sends its bins once, and receives its splits at the end."""
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        protocol: FederBoostV,
-        schema: Schema,
-    ) -> None:
-        super().__init__(name, local_data, bins)
-        self.params, self.schema, self.asked = protocol, schema, Turns(1)
+    def __init__(self, seat: Seat, protocol: FederBoostV) -> None:
+        super().__init__(seat, protocol)
+        self.params, self.schema, self.asked = protocol, seat.schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
     def tell(self, message: GrowRequest) -> RowBuckets:
@@ -187,6 +180,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
         noised_types=(RowBuckets,),
     )
+    party_types = {ACTIVE: BoostingAlone, PASSIVE: BucketHolder}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -246,20 +240,9 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> BoostingAlone | BucketHolder:
-        """Create the active party or a passive party."""
-        assert local_data is not None
-        bins, params = LocalBins(local_data, self.max_bin), cast(Any, self)
-        if role == ACTIVE:
-            return BoostingAlone(name, local_data, bins, None, params, schema)
-        return BucketHolder(name, local_data, bins, self, schema)
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the buckets of a party's columns."""
+        return LocalBins(local_data, self.max_bin)
 
 
 def _given_ends(epsilon: float) -> PureDP:

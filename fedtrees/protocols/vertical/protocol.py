@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, check_known
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealing
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
@@ -40,6 +41,7 @@ from fedtrees.messages.vertical import (
     visible_nodes,
 )
 from fedtrees.protocols.settings import ACTIVE, VerticallyPartitioned
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
@@ -87,6 +89,10 @@ class VerticalProtocol(VerticallyPartitioned):
             if OpenedBinSums in part.handled_types and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
         return super().missing_requirement(schema, defense)
+
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the candidate splits of a party's columns."""
+        return LocalBins(local_data, self.parameters["max_bin"])
 
     def sealing(self) -> Sealing:
         """Return the functions that encrypt, add and decrypt in one run."""
