@@ -113,6 +113,7 @@ MOVED = {
     "trees.boosted.categorical": "trees.boosted.splitting",
     "trees.boosted.splits": "trees.boosted.splitting",
     "trees.grid": "trees.cut_points",
+    "trees.imputer": "blind_baselines.imputer",
     "trees.sketch": "trees.cut_points",
 }
 _PACKAGE = __name__.partition(".")[0]
