@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +17,10 @@ from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
-from fedtrees.trees.forest.random_forest import RandomForest, keep_large_leaves
+from fedtrees.trees.forest.random_forest import FOREST_KINDS, RandomForest, keep_large_leaves
+from fedtrees.trees.routing import join_nodes
 
-_FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")
+_FIELDS = {"sizes": np.int64, **FOREST_KINDS}
 
 
 class GrowingClient(Party):
@@ -115,14 +117,8 @@ class LocalForests(ForestProtocol):
 
 def no_trees(n_classes: int) -> LocalForest:
     """Return the reply of a client without enough rows."""
-    return LocalForest(
-        sizes=np.zeros(0, np.int64),
-        feature=np.zeros(0, np.int32),
-        threshold=np.zeros(0, np.float32),
-        left=np.zeros(0, np.int32),
-        default_left=np.zeros(0, np.bool_),
-        probability=np.zeros((0, n_classes)),
-    )
+    nothing: dict[str, Any] = {"probability": np.zeros((0, n_classes)), "counts": None}
+    return LocalForest(**join_nodes((), _FIELDS) | nothing)
 
 
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
@@ -137,5 +133,4 @@ def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
     if not parts:
         raise DataError("no client sent a tree; local-forests needs one with rows")
     # A defense may have removed the counts of some clients.
-    shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
-    return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})
+    return PooledForest(**join_nodes(parts, _FIELDS))

@@ -46,6 +46,7 @@ from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.partition import RowPartition
+from fedtrees.trees.routing import NODE_KINDS, join_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,19 +172,15 @@ class VerticalModel:
     def as_message(self) -> HeldModel:
         """Return the active party's knowledge of the trees, without grafts."""
         forest = self.forest
-        names = ("feature", "threshold", "left", "right", "default_left")
-        arrays = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
-        if isinstance(forest, RandomForest):
-            value = [t.probability for t in self.trees]
-            objective, margin = "", np.zeros(0, dtype=np.float32)
-        else:
-            value = [t.value for t in self.trees]
-            objective, margin = forest.objective.name, forest.base_margin
+        value, objective, margin = "probability", "", np.zeros(0, dtype=np.float32)
+        if not isinstance(forest, RandomForest):
+            value, objective, margin = "value", forest.objective.name, forest.base_margin
+        arrays = join_nodes(self.trees, {**NODE_KINDS, value: np.float32})
         return HeldModel(
             objective=objective,
             base_margin=margin,
             sizes=np.array([len(t) for t in self.trees], dtype=np.int64),
-            value=np.concatenate(value),
+            value=arrays.pop(value),
             **arrays,
         )
 
