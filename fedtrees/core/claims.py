@@ -41,7 +41,7 @@ class _Rules(NamedTuple):
         if array.size and array.dtype.kind not in {int: "iu", bool: "b"}.get(self.kind, "iuf"):
             raise ValueError(f"is {array.dtype}; give {_KINDS.get(self.kind, 'numbers')}")
         array = array.astype(self.kind, copy=False)
-        if self.within and not ((array >= self.within[0]) & (array <= self.within[1])).all():
+        if self.within and ((array < self.within[0]) | (array > self.within[1])).any():
             raise ValueError("has values outside of {:g} to {:g}".format(*self.within))
         if self.finite and not np.isfinite(array).all():
             raise ValueError("has infinite or missing values; leave them out")
@@ -133,7 +133,9 @@ class Records(Claim):
     """
 
     table: Table
-    confidence: NDArray[np.float64] | None = _array(float, "m", within=(0.0, 1.0), default=None)
+    confidence: NDArray[np.float64] | None = _array(
+        float, "m", within=(0.0, 1.0), finite=True, default=None
+    )
     owner: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -176,7 +178,9 @@ class BatchRows(Claim):
     owner: tuple[str, ...]
     round: int
     table: Table
-    confidence: NDArray[np.float64] | None = _array(float, "md", within=(0.0, 1.0), default=None)
+    confidence: NDArray[np.float64] | None = _array(
+        float, "md", within=(0.0, 1.0), finite=True, default=None
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.network import Network
-from fedtrees.core.party import handles
+from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
 from fedtrees.messages.forests import (
@@ -118,12 +118,7 @@ class ForestClient(BinningClient):
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
         self.partition.split(self.bins, chosen)
 
-    @handles(
-        LeafClasses,
-        **dict.fromkeys(("tree", "nodes", "probability", "counts"), "not read"),
-    )
-    def end_tree(self, message: LeafClasses) -> None:
-        """Receive the leaf predictions. The next tree does not depend on them."""
+    end_tree = ignores(LeafClasses)  # the next tree does not depend on them
 
 
 class ForestServer(Coordinator):

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
@@ -78,9 +78,7 @@ class GrowingClient(Party):
             trees.append(tree.released(tree.probability[leaves], counts))
         return LocalForest(**RandomForest(tuple(trees)).to_arrays())
 
-    @handles(PooledForest, **dict.fromkeys(_FIELDS, "not read"))
-    def end(self, message: PooledForest) -> None:
-        """Receive the ensemble. It does not change the client's state."""
+    end = ignores(PooledForest)
 
 
 class PoolingServer(Coordinator):

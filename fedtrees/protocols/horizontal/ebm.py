@@ -22,7 +22,7 @@ from fedtrees.core.errors import DataError, UsageError, check_positive, check_sh
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
@@ -35,6 +35,7 @@ from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
+from fedtrees.protocols.settings import NoisyProtocol
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -61,15 +62,7 @@ class ShapesClient(Party):
             estimator.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
         return export_shapes(estimator)
 
-    @handles(
-        MergedShapes,
-        **dict.fromkeys(
-            ("cuts", "offsets", "bin_weights", "scores", "intercept", "bag_weights", "low", "high"),
-            "not read",
-        ),
-    )
-    def take(self, message: MergedShapes) -> None:
-        """Receive the merged model. It does not change the client's state."""
+    take = ignores(MergedShapes)
 
 
 class MergingServer(Coordinator):
@@ -234,7 +227,7 @@ def no_shapes(columns: int) -> ClientShapes:
 
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
-class DPEBM(EBMMerge):
+class DPEBM(NoisyProtocol, EBMMerge):
     """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as in interpret-core.
 
     Each client adds Gaussian noise to the counts of equal-width bins over declared ranges, merges
@@ -271,8 +264,7 @@ class DPEBM(EBMMerge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
+        self.check_epsilon()
         check_share("delta", self.delta)
         check_share("bin_share", self.bin_share)
 
@@ -286,15 +278,6 @@ class DPEBM(EBMMerge):
             epsilon=self.epsilon, delta=self.delta, bin_budget_frac=self.bin_share,
             privacy_bounds=dict(enumerate(self.ranges(schema))), **self.settings(schema, seed),
         )  # fmt: skip
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return math.isfinite(self.epsilon)
-
-    def without_noise(self) -> DPEBM:
-        """Return the same protocol without noise."""
-        return replace(self, epsilon=math.inf)
 
     def ranges(self, schema: Schema) -> list[tuple[float, float]]:
         """Return the declared range of every column.

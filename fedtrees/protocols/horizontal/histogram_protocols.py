@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
-from fedtrees.core.party import handles
+from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import check_equal
 from fedtrees.messages.horizontal import (
@@ -67,12 +67,7 @@ class FedTreeHist(HistogramProtocol):
 class AllReduceClient(HistogramClient):
     """A client that receives all histogram sums and grows the same tree as all other parties."""
 
-    @handles(
-        FeatureSketch,
-        **dict.fromkeys(("points", "weights", "offsets", "low", "owner"), "not read"),
-    )
-    def note(self, message: FeatureSketch) -> None:
-        """Receive a sketch. The client needs only the merged cut points, which follow."""
+    note = ignores(FeatureSketch)  # the merged cut points follow
 
     @handles(
         GlobalHistogram,

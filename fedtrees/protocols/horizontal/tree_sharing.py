@@ -20,7 +20,7 @@ from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, check_known, check_whole
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
 from fedtrees.core.streams import Streams
@@ -179,9 +179,7 @@ class BoostingClient(Party):
         ]
         return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
 
-    @handles(ClientModels, **dict.fromkeys(names_of_type(ClientModels), "not read"))
-    def end(self, message: ClientModels) -> None:
-        """Receive the models of all clients. They do not change the client's state."""
+    end = ignores(ClientModels)
 
     @handles(
         GlobalTrees,

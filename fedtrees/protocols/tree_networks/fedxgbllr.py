@@ -68,7 +68,7 @@ class RatesClient(BoostingClient):
             "once, any: gradients are clipped whatever the inputs of the network are",
         ),
     )
-    def end(self, message: ClientModels) -> None:
+    def end(self, message: ClientModels) -> None:  # type: ignore[override]
         """Compute the outputs of all clients' trees for the local rows, once."""
         self.ready.take(message)
         # The trees are fixed from now on, so that their outputs are computed once.

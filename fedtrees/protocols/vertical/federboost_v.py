@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Memory
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -27,7 +26,13 @@ from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.base import Seat
-from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
+from fedtrees.protocols.settings import (
+    ACTIVE,
+    PASSIVE,
+    BoostingProtocol,
+    NoisyProtocol,
+    VerticallyPartitioned,
+)
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
@@ -149,7 +154,7 @@ class BoostingAlone(Active):
 
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
-class FederBoostV(VerticallyPartitioned, BoostingProtocol):
+class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
     """FederBoost (Tian et al. 2020), vertical: bins are sent once, in plain text or randomised.
 
     Passive parties send the bin of every row in each of their columns. The active party boosts
@@ -184,13 +189,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
-
-    @property
-    def noisy(self) -> bool:
-        """Whether bins are randomised."""
-        return math.isfinite(self.epsilon)
+        self.check_epsilon()
 
     def response(self, bins: int, complete: bool) -> Response:
         """Return the randomised response of a column."""
@@ -227,10 +226,6 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
             return {}
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
-
-    def without_noise(self) -> FederBoostV:
-        """Return the same protocol with bins in plain text."""
-        return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
         """Return the bound on randomised bins. The borders of the bins have no bound."""
