@@ -155,7 +155,7 @@ class BoostingActive(Active):
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
             self.split(net, tree, grower.choose_splits(hist, allowed))
         grown = grower.finish()
-        if self.sums_differ and isinstance(grower, TreeGrower):
+        if self.sums_differ and not self.together:
             # The active party knows the exact sums of the leaves from its gradients.
             leaves = grower.leaves()[0]
             exact = node_sums(gh, tree.rows.rows, tree.rows.ranges(leaves))
@@ -164,7 +164,7 @@ class BoostingActive(Active):
             grown.threshold[node] = threshold
         return grown, tree.rows
 
-    def grower(self, root: NDArray[np.int64]) -> TreeGrower | MultiOutputGrower:
+    def grower(self, root: NDArray[np.int64]) -> TreeGrower:
         """Return the split finder, given the sums over all rows, shape (2 K,)."""
         # Otherwise the bins of a child differ from those of its parent, so that the sums of its
         # sibling are not the difference of the two.
