@@ -150,9 +150,7 @@ class MinLeaf(Defense):
         return Requirements(min_leaf_rows=self.k)
 
 
-_TO_SERVER = (
-    "the server grows the trees and needs it; what clients learn is limited, not the server"
-)
+_TO_SERVER = "the server grows the trees and needs this value; only clients are denied it"
 
 
 @register.defense("split-only")

@@ -322,7 +322,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
             number = _first(x, y, (low <= x) & (x <= high))
             return f"{number} is outside of the interval that the channel states for it"
         if integers and here.deterministic and not np.array_equal(again := here.send(x), y):
-            return f"{_first(x, y, again == y)}, which is not what the channel sends"
+            return f"{_first(x, y, again == y)}, which differs from the output of the channel"
         x, y = (part.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)[:_MOST] for part in (x, y))
         drawn = here.send(x, rng)
         # The likelihood of an additive channel depends on the difference only, so that a common
@@ -346,7 +346,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
     ):
         chance = ks_2samp(np.concatenate(a), np.concatenate(b)).pvalue
         if chance < _CHANCE:
-            return f"{quantity} are not distributed as those of the channel (p-value {chance:.1g})"
+            return f"{quantity} are not distributed as the channel states (p-value {chance:.1g})"
     return None
 
 

@@ -83,8 +83,8 @@ def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
     if colluders >= present:
         counted = f"{parties} clients" + (f", of which {present} may remain" if least else "")
         raise UsageError(
-            f"colluders={colluders} of {counted}: colluding clients know their own shares of the "
-            "noise, so that none would be left; give fewer colluders than clients"
+            f"colluders={colluders} of {counted}: colluding clients know their shares of the "
+            "noise, so that no unknown noise would remain; give fewer colluders than clients"
         )
     return present - colluders
 

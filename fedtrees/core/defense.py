@@ -208,12 +208,12 @@ class Context:
         party = acting_party()
         if party is None or party.name != self.party:
             raise LocalDataError(
-                f"what {self.party!r} holds may be read only by the hooks of this party"
+                f"the local data of {self.party!r} may be read only by the hooks of this party"
             )
         if self.reader is not None:
             raise LocalDataError(
-                f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
-                "requirements = Requirements(reads_local_data=True)"
+                f"{self.reader!r} reads the local data of {self.party!r} without declaring it; "
+                "give it requirements = Requirements(reads_local_data=True)"
             )
         return self._local_data
 

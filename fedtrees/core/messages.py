@@ -99,18 +99,18 @@ class Reveal(StrEnum):
 class Trait(StrEnum):
     """Role of a message type, for defenses that act on the messages of every protocol family."""
 
-    SUMMED = "a client's part of sums that a model is made of"
-    SUMMED_SECURELY = "a client's part of what the protocol itself sums securely"
-    COUNTED = "numbers of rows, each row in one place of a field or in none"
+    SUMMED = "a client's part of the sums from which the model is computed"
+    SUMMED_SECURELY = "a client's part of a sum that the protocol itself computes securely"
+    COUNTED = "numbers of rows; each row is counted in at most one place of a field"
     LABELS_COUNTED = "the number of rows, then of each class"
     GRADIENTS = "sums of gradients and hessians, in units of `g_bits` and `h_bits`"
-    SUMMARY = "made of a client's columns, for cut points"
-    SETTLED = "told to everybody before or after the trees: cut points, grids, where to stop"
-    START = "where every prediction starts"
-    STATISTICS = "sums of rows beside a model, in `row_statistics`"
-    LEAVES = "what leaves predict, in `leaf_value`"
-    GROWN_ALONE = "trees that a client grew on its own rows"
-    POOLED = "a client's own forest, pooled in the order of arrival"
+    SUMMARY = "a summary of a client's columns, from which cut points are computed"
+    SETTLED = "broadcast before or after the trees: cut points, grids, the time to stop"
+    START = "the start value of every prediction"
+    STATISTICS = "sums of rows that are sent with a model, in `row_statistics`"
+    LEAVES = "the predictions of the leaves, in `leaf_value`"
+    GROWN_ALONE = "trees that a client grew on its local rows"
+    POOLED = "the forest of one client; forests are pooled in the order of arrival"
     NETWORK = "weights of a network, or a client's update of them"
 
 

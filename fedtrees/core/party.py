@@ -169,14 +169,14 @@ class Party(metaclass=_Walled):
             key not in _PUBLIC and key in object.__getattribute__(self, "__dict__")
         ):
             raise LocalDataError(
-                f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only its own "
-                "methods may read it; send a message and handle it there"
+                f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only methods of "
+                "this party may read it; send a message and handle it there"
             )
         return value
 
     def __setattr__(self, key: str, value: Any) -> None:
         if _acting.get() is not self:
-            raise LocalDataError(f"{key!r} of a party can be set only by its own methods")
+            raise LocalDataError(f"{key!r} of a party can be set only by methods of this party")
         object.__setattr__(self, key, value)
 
     def own_thresholds(self) -> Mapping[tuple[int, int], tuple[int, float]]:

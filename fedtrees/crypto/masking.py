@@ -62,8 +62,8 @@ from fedtrees.messages.aggregation import (
 # a run are discarded.
 SUMS_AT_ONCE = 32
 
-_KEYS = "keys and shares for masks: none of them opens a single client's values"
-_OPEN = "shares that open the sum of those whose values came, and no other"
+_KEYS = "keys and shares for masks, which do not reveal the values of a single client"
+_OPEN = "shares that open the sum over the clients whose values arrived, and no other sum"
 
 
 class MaskedAggregation(SecureAggregation):
@@ -142,7 +142,7 @@ class MaskingClient(ClientAggregator):
         },
         MaskRoster: {
             "parties": "different clients of the agreement, at least the threshold",
-            "keys": "one for each, the client's own among them; taken once in a batch",
+            "keys": "one for each client, including the receiver; accepted once in a batch",
         },
         MaskBoxes: {
             "parties": "different clients of the roster, at least the threshold",
@@ -338,8 +338,8 @@ class MaskingServer(ServerAggregator):
             differ = [name for name in {**dict.fromkeys(earlier), **dict.fromkeys(arrived)}
                       if (name in earlier) != (name in arrived)]  # fmt: skip
             raise MissingPartyError(
-                f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
-                f"worked out from both would be wrong. Those before are over {', '.join(earlier)}. "
+                f"{', '.join(differ)}: in some sums of {series} and missing in other sums, so that "
+                f"results from both would be wrong. Earlier sums are over {', '.join(earlier)}. "
                 "Wait for the missing parties"
             )
 

@@ -95,7 +95,7 @@ class BenchOptions:
         "Separator of the CSV file, one character or 'tab' (default: inferred).", default=""
     )
     decimal: str = _option(
-        "Decimal mark of --csv, . or , for columns whose values do not show it.", default=""
+        "Decimal mark of --csv, . or , if the values of a column do not show it.", default=""
     )
     missing: tuple[str, ...] = _option(
         "Marks of missing cells of --csv, in addition to empty cells (repeat, or separate by "

@@ -448,7 +448,7 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
         # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
-            net.publish(as_message(model), why="the released model, for whoever wants it")
+            net.publish(as_message(model), why="the released model, which is public")
         coordinator.finished(net)
     net.collect_spending(net.names)
     net.transcript.costs = net.costs(sealing)

@@ -419,7 +419,7 @@ def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
 
 def test_attacks_are_in_a_file_of_their_own(tmp_path):
     both = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
-    with pytest.raises(UsageError, match="registers dataset 'plain-data' beside the attack"):
+    with pytest.raises(UsageError, match="registers dataset 'plain-data' and the attack"):
         loaded(tmp_path, "both", both)
     hidden = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
     hidden = hidden.replace("core.attack import Attack", "core import *").replace(

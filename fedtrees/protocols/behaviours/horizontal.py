@@ -255,8 +255,8 @@ class Poisoned(Behaviour, HistogramClient):
 class UnboundedPoisoning(Poisoned):
     """Send the sums of `poisoned` with a million invented rows on each side."""
 
-    beyond = f"{Poisoned.beyond}, and adds rows that it has not"
-    noticed = "yes, but under noise: the server refuses sums beyond what all declared rows bring"
+    beyond = f"{Poisoned.beyond}, and adds rows that it does not have"
+    noticed = "yes, except under noise: the server refuses sums that declared rows cannot reach"
     pushed = 1 << 20
 
 

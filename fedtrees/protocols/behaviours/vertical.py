@@ -68,8 +68,8 @@ class Cheating(Behaviour, BoostingActive):
     proofs, the powers exceed the noise, in plaintext slots as wide as those of rows with weights.
     """
 
-    beyond = "seals powers of two in place of gradients, and makes up which rows are in a node"
-    noticed = "no: what rows bring is sealed, and any rows may be a node"
+    beyond = "encrypts powers of two in place of gradients, and invents the rows of a node"
+    noticed = "no: the values of rows are encrypted, and any set of rows may be a node"
 
     def grow(
         self, net: Network, number: int, round: int, gh: NDArray[np.int64]

@@ -249,7 +249,7 @@ class DPForest(Protocol):
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
-            return {released: Mechanism("of a leaf its label alone, by permute-and-flip")}
+            return {released: Mechanism("only the label of each leaf, by permute-and-flip")}
         if not self.noisy:
             return {}
         if self.noise == "central":

@@ -176,7 +176,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.send("client", message, why="what the leaves predict: the model")
+        sent = net.send("client", message, why="the predictions of the leaves: the model")
         return grown.released(sent.probability, sent.counts)
 
 

@@ -96,7 +96,7 @@ class LeafClient(GrowingClient):
         super().__init__(name, data)
         if data.weight is not None:
             raise DataError(
-                "dp-gbdt bounds what a row brings and does not support sample weights; "
+                "dp-gbdt bounds the contribution of a row and does not support sample weights; "
                 "drop the weights"
             )
         objective.check(data.y)
@@ -199,7 +199,7 @@ class LeafClient(GrowingClient):
 
     @handles(
         LeafSumsRequest,
-        tree="the tree whose splits came last; each tree once, in order, at most the agreed trees",
+        tree="the tree of the last splits; each tree once, in order, at most the agreed trees",
         nodes="all leaves of the tree, in order",
     )
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:

@@ -248,7 +248,10 @@ class HistogramClient(GrowingClient):
         X = super().summarised_rows
         return X[~self.held_out] if self.held_out.any() else X
 
-    @handles(CutPoints, offsets="at most `max_bin` bins of a column, or what the schema declares")
+    @handles(
+        CutPoints,
+        offsets="at most `max_bin` bins of a column, or the number that the schema declares",
+    )
     def bin(self, message: CutPoints) -> None:
         """Bin the rows. Raise `BeyondParametersError` if a column has too many bins."""
         if message.offsets.shape == (len(self.schema.features) + 1,):  # checked below
@@ -479,8 +482,8 @@ class HistogramServer(Coordinator):
         # With noise, the number of rows is almost never exactly 0.
         if rows == 0 and round == 0:
             raise DataError(
-                f"validation_fraction={self.params.validation_fraction} holds out no row of this "
-                "federation; give a larger one, or early_stopping_rounds=0"
+                f"validation_fraction={self.params.validation_fraction} selects no row of this "
+                "federation; give a larger fraction, or early_stopping_rounds=0"
             )
         return float(loss / max(rows, 1.0))
 

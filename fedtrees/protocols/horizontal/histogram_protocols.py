@@ -96,7 +96,7 @@ class AllReduceClient(HistogramClient):
         tree="the tree that is grown",
         **dict.fromkeys(
             ("nodes", "sums", "totals", "g_bits", "h_bits", "allowed"),
-            "any: the splits that follow are held to the rules of `NodeSplits`",
+            "any: the later splits must comply with the rules of `NodeSplits`",
         ),
     )
     def follow(self, message: GlobalHistogram) -> None:

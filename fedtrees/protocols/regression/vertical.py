@@ -206,8 +206,8 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         super().check_joint_data(declarations, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
             raise UsageError(
-                f"degree=3: {len(declarations) - 1} passive parties would multiply what they "
-                "encrypt; take degree=1, or one passive party"
+                f"degree=3: {len(declarations) - 1} passive parties would multiply ciphertexts; "
+                "take degree=1, or one passive party"
             )
 
     def create_party(
@@ -440,7 +440,7 @@ class ActiveRegression(Holder, Coordinator):
         for round in range(self.params.rounds):
             replies: list[EncryptedScores] = []
             if self.passive:
-                why = "what your columns bring to the scores, sealed"
+                why = "the contributions of the receiver's columns to the scores, encrypted"
                 replies = net.request(PASSIVE, ScoresRequest(round), why=why)
             residuals = self._residuals(round, replies)
             if self.passive:
@@ -503,7 +503,7 @@ class ActiveRegression(Holder, Coordinator):
         if self.params.intercept:
             z = z + from_fixed_point(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
-            why = "what your columns bring to the scores of rows to predict"
+            why = "the contributions of the receiver's columns to the scores of rows to predict"
             for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)

@@ -120,7 +120,7 @@ class Active(Coordinator):
         self.passive = bool(net.members(PASSIVE))
         replies = []
         if self.passive:
-            why = "the numbers of candidate splits, and the key of what will be summed"
+            why = "the numbers of candidate splits, and the key for the encrypted sums"
             replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
@@ -223,8 +223,14 @@ class Active(Coordinator):
         nbytes = costs.row_traffic(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
-        net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
-        net.record_opened(OwnRowStatistics(tree, rows), why="the same, as I know it")
+        net.send(
+            PASSIVE,
+            message,
+            why="the encrypted statistics of each row, which only the active party can decrypt",
+        )
+        net.record_opened(
+            OwnRowStatistics(tree, rows), why="the same statistics, as the active party knows them"
+        )
         self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
@@ -341,7 +347,7 @@ class Active(Coordinator):
         requested: NDArray[Any],
     ) -> dict[str, NDArray[np.int64]]:
         """Ask the passive parties for sums, and decrypt their replies."""
-        why = "which rows are in which node, to sum what they bring over bins"
+        why = "the rows of each node, whose statistics are summed over bins"
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
@@ -395,7 +401,7 @@ class Active(Coordinator):
     def finished(self, net: Network) -> None:
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
-            why = "the trees that I grew, and of others' splits the bin"
+            why = "the trees of the active party, with the bin of each split of another party"
             net.record_opened(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:

@@ -322,7 +322,7 @@ class Passive(SplitHolder):
         tree="the tree that is grown",
         limit="any: only the sender can read the slots that it sizes",
         terms="the number of rows of the tree",
-        statistics="once, of the agreed width; clipped where a defense says so",
+        statistics="once, of the agreed width; clipped if a defense requires it",
     )
     def keep(self, message: RowStatistics) -> None:
         """Store the encrypted row statistics of the tree."""
@@ -401,7 +401,7 @@ class Passive(SplitHolder):
         left="children of no other node",
         columns="columns that this party drew for the tree",
         bins="bins of these columns",
-        default_left="any: it says where missing values go",
+        default_left="any: the direction of missing values",
     )
     def split(self, message: ChosenSplits) -> RoutedRows:
         """Move rows to the children, store the thresholds, and answer which rows go left."""
