@@ -425,7 +425,7 @@ def test_attacks_are_in_a_file_of_their_own(tmp_path):
     hidden = hidden.replace("core.attack import Attack", "core import *").replace(
         "Attack", "object"
     )
-    with pytest.raises(UsageError, match="registered by a file that does not say so"):
+    with pytest.raises(UsageError, match="registered by a file without the decorator"):
         loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
 
 
