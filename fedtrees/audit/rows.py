@@ -20,7 +20,7 @@ from fedtrees.data.cells import marks_note, missing, numbers, probable_marks
 from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.files.categories import BOOLEANS

@@ -212,7 +212,10 @@ def _here(bundle: Bundle, places: Mapping[str, Path], folder: Path) -> tuple[Run
 
 def _moved(task: Task, moved: Mapping[Any, Any]) -> Task:
     """Return a task with the paths of this node."""
-    return replace(task, setting=replace(task.setting, data=moved[task.setting.data]))
+    return replace(
+        task,
+        federation_config=replace(task.federation_config, data=moved[task.federation_config.data]),
+    )
 
 
 def _sweep() -> None:

@@ -32,7 +32,7 @@ from fedtrees.core.wire import decode, encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
-from fedtrees.protocols.views import stated_channels, view_of
+from fedtrees.protocols.views import protocol_channels, view_of
 
 # Names in `ProtocolInfo.capabilities`: hooks that are called, and limits with values that change
 # the small run.
@@ -124,7 +124,7 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     many_releases = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
     noisy, exact = (replace(variant, **many_releases) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
-    laws, seen = stated_channels(noisy, schema, parties), FieldChanges()
+    laws, seen = protocol_channels(noisy, schema, parties), FieldChanges()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
         for place, differences in pair_with_exact_run(

@@ -120,16 +120,16 @@ class Party(metaclass=_Walled):
     row_hook : callable
         Applies the defenses to the labels and gradients of the party's rows
         (`Defense.transform_examples` without its context), set by its host.
-    before_sealing : callable
+    before_encryption : callable
         Applies the defenses to a message, for a party that encrypts its messages itself.
     queries : LocalData
         The party's columns of the rows to predict, for a model that is distributed over parties.
     agreement : Agreement
         The party's copy of the public facts that all parties agreed on before the run: parameters,
         roles and defenses. A party takes public values from here, and never from a message.
-    sealing : object
-        The party's part of the computation on encrypted values (`Protocol.sealing`), set by its
-        host.
+    encryption : object
+        The party's part of the computation on encrypted values (`Protocol.encrypted_computation`),
+        set by its host.
     net : Network
         The network of the party. A party uses it to send a request before it replies, for example
         to the arbiter, which has the decryption key. It is a weak reference and gives no access to
@@ -140,10 +140,10 @@ class Party(metaclass=_Walled):
     name: str
     streams: Streams
     row_hook: Callable[..., NDArray[Any]]
-    before_sealing: Callable[[Any], Any]
+    before_encryption: Callable[[Any], Any]
     queries: Any
     agreement: Agreement
-    sealing: Any
+    encryption: Any
     net: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}
 

@@ -30,7 +30,7 @@ IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."
 #: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
-KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
+KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset")
 
 
 class Registry:

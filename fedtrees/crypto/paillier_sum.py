@@ -506,13 +506,15 @@ class _PaillierClient(ClientAggregator):
         self.ledger = OperationCounter()
         self._own = DeclaredCounts(rows)
 
-    def _numbers(self, reply: Message, how: Mapping[str, Any]) -> tuple[Any, dict[str, Slots]]:
+    def _numbers(
+        self, reply: Message, arguments: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Slots]]:
         """Return the summed fields as integers, and their layout in plaintexts.
 
         Each client checks that its numbers are in the range of its number of rows. A party cannot
         check the numbers of another client, because they are encrypted.
         """
-        declared = DeclaredCounts(how["rows"], tuple(how["classes"]))
+        declared = DeclaredCounts(arguments["rows"], tuple(arguments["classes"]))
         arrays = summed_fields(reply)
         slots = {
             f: self._aggregation.slots(reply, a, self._context, declared) for f, a in arrays.items()
@@ -561,16 +563,16 @@ class KeyHolderClient(_PaillierClient):
         """Return whether a message is a sum to open, or the seeds of the other clients."""
         return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:
         """Return the public key if it is requested, else store the local reply and return None."""
-        if how.get("key"):
+        if arguments.get("key"):
             aggregation, bits = self._aggregation, self._aggregation.bits
             self._holder = aggregation.holder(len(self._context.parties) - 1, self.ledger)
             size = public_key_bytes(bits, aggregation.short_powers)
             key = seal_opaque(self._holder.public_key(), size, real=not aggregation.ideal)
             return PaillierKey(self._name, bits, key)
         assert reply is not None
-        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
+        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, arguments)
         return None
 
     def handle(self, message: Message) -> Message | None:
@@ -630,10 +632,10 @@ class EncryptingClient(_PaillierClient):
         self._holder = message.holder
         return self._aggregation.seeds([self._name], [self._encrypter.encrypt_seed()])
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
-        """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message:
+        """Encrypt the reply. `arguments` contains the declared ``rows`` and ``classes``."""
         assert reply is not None
-        numbers, slots = self._numbers(reply, how)
+        numbers, slots = self._numbers(reply, arguments)
         # The mask depends on everything that the client received, see `KeyHolderClient`.
         digest = self._history.digest()
         texts = {f: self._encrypter.encrypt(n, slots[f], digest) for f, n in numbers.items()}

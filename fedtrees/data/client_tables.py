@@ -23,7 +23,7 @@ from fedtrees.data.cells import number
 from fedtrees.data.cleaning import with_empty_cells
 from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset
-from fedtrees.data.spreadsheets import read_table, read_uncleaned
+from fedtrees.data.table_files import read_table, read_uncleaned
 from fedtrees.data.user_tables import TableSpec, dataset_of
 
 MOST_NAMED = 8  # number of clients in the note on their sizes

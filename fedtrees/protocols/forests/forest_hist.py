@@ -60,7 +60,7 @@ class ForestClient(BinningClient):
     @handles(
         ClassCountsRequest,
         tree="the tree that is grown",
-        nodes="nodes that wait above the agreed depth",
+        nodes="announced nodes above the agreed depth that are not split",
         features="columns of the schema, each once at each node",
         offsets="in order",
     )
@@ -99,7 +99,7 @@ class ForestClient(BinningClient):
     @handles(
         NodeSplits,
         tree="the tree that is grown",
-        nodes="nodes that wait above the agreed depth, each once",
+        nodes="announced nodes above the agreed depth, each split once",
         left="the next two numbers",
         feature="a column of the schema",
         bin="a bin of that column",
