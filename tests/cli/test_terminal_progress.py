@@ -29,7 +29,7 @@ def shown_in_terminal(*arguments):
 def test_a_terminal_shows_progress_before_and_after_the_cells(tmp_path):
     shown = shown_in_terminal(
         *("bench", "-p", "fedtree-hist[trees=1,max_depth=1]", "-a", "class-shares"),
-        *("--threat", "client", "--seeds", "1", "-j", "1", "--out", str(tmp_path / "run")),
+        *("--threat", "client", "--seeds", "1", "-j", "1", "-o", str(tmp_path / "run")),
     )
     stages = ["checking the suite", "cells: ", "time left", "writing the report"]
     places = [shown.find(stage) for stage in stages]
