@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Memory
+from fedtrees.core.channel import Change, VaryingChannel
 from fedtrees.core.defense import Place
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
@@ -46,18 +46,18 @@ class BucketHolder(SplitHolder):
 
     def __init__(self, seat: Seat, protocol: FederBoostV) -> None:
         super().__init__(seat, protocol)
-        self.params, self.schema, self.asked = protocol, seat.schema, Turns(1)
+        self.params, self.schema, self.requests = protocol, seat.schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
-    def tell(self, message: GrowRequest) -> RowBuckets:
+    def send_bins(self, message: GrowRequest) -> RowBuckets:
         """Answer with the bins of all rows, randomised if epsilon is finite.
 
         Raises
         ------
         BeyondParametersError
-            At the second request, because two randomised replies reveal more than one.
+            At the second request, because two responses of a row have twice the privacy loss.
         """
-        self.asked.take(message, "round")
+        self.requests.take(message, "round")
         p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
@@ -83,7 +83,7 @@ class BucketHolder(SplitHolder):
         bins="bins of these columns",
         default_left="as `tree`",
     )
-    def note(self, message: ChosenSplits) -> None:
+    def store_splits(self, message: ChosenSplits) -> None:
         """Store the splits by its columns for predictions."""
         parts = (message.columns, message.bins, message.default_left)
         if any(len(part) != len(message.nodes) for part in parts):
@@ -130,7 +130,7 @@ class BoostingAlone(Active):
         """Return the bins of all columns. The cut points of passive columns are bin numbers."""
         d, n = len(self.schema.features), len(self.local_data)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
-        local_bins = self.bins.of_rows()
+        local_bins = self.bins.bins_by_column()
         sizes[self.bins.columns] = self.bins.n_bins
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
@@ -225,7 +225,7 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
         if not self.noisy:
             return {}
         why = "randomised response among the bins of each column"
-        return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
+        return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
 
     def claim(self) -> Guarantee:
         """Return the bound on randomised bins. The borders of the bins have no bound."""
