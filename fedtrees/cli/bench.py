@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.console import emit
+from fedtrees.cli.console import emit, waiting
 from fedtrees.cli.options import Format, Output, option, with_bench_options
 from fedtrees.experiments.options import RUN, BenchOptions, print_notes
 
@@ -51,7 +51,8 @@ def bench(
     more thoroughly.
     """
     options = BenchOptions(**given)
-    session = options.session()
+    with waiting("checking the suite"):
+        session = options.session()
     print_notes(session.notes)
     if dry_run:
         _dry_run(session, format)
@@ -296,8 +297,9 @@ def _finish(
     from fedtrees.report.json_export import failures, no_attack_ran, summary
     from fedtrees.report.page import write_page
 
-    study = analyze_run(bench.folder, None, margin)
-    report = write_page(study)
+    with waiting("writing the report"):
+        study = analyze_run(bench.folder, None, margin)
+        report = write_page(study)
     bad = failures(study.rows)
 
     def print_run() -> None:
