@@ -27,6 +27,7 @@ from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import Declared, LocalData, client_names
 from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import LOCAL_ONLY
@@ -257,6 +258,9 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         refuse_old_names(cls, "protocol", RENAMED)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, for a number of parties with data.

@@ -19,13 +19,10 @@ from fedtrees.core.defense import Place
 from fedtrees.core.errors import (
     DataError,
     UsageError,
-    check_known,
-    check_positive,
-    check_share,
-    check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, share, whole
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -59,7 +56,7 @@ from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
-from fedtrees.protocols.settings import NoisySums
+from fedtrees.protocols.settings import NOISE, NoisySums, epsilon_or_inf
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import Bits, clip_to_int64, from_fixed, node_sums, to_fixed
@@ -435,21 +432,21 @@ class DPGBDT(NoisySums):
         variance that outsiders need. 0: `epsilon` holds for outsiders only.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    trees: int = 200
-    max_depth: int = 4
-    features_per_tree: int = 2
+    epsilon: float = epsilon_or_inf(1.0)
+    delta: float = share(1e-5)
+    trees: int = whole(1, 100_000, default=200)
+    max_depth: int = whole(1, 12, default=4)
+    features_per_tree: int = whole(0, 2**31 - 1, default=2)
     learning_rate: float = 0.2
     reg_lambda: float = 1.0
     min_child_weight: float = 1.0
     max_bin: int = 32
     base_score: float = 0.5
     objective: str | None = None
-    hessian_share: float | None = None
-    clip: float | None = None
-    noise: str = "central"
-    colluders: int = 1
+    hessian_share: float | None = share(None)
+    clip: float | None = positive(None)
+    noise: str = one_of(NOISE, default="central")
+    colluders: int = whole(0, default=1)
 
     noisy_sums = LeafSums
     info = ProtocolInfo(
@@ -472,20 +469,9 @@ class DPGBDT(NoisySums):
     party_types = {"server": RandomTreeServer, "client": LeafClient}
 
     def __post_init__(self) -> None:
-        self.check_epsilon()
-        check_share("delta", self.delta)
-        if self.hessian_share is not None:
-            check_share("hessian_share", self.hessian_share)
-        for name, low, high in (
-            ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
-        ):  # fmt: skip
-            check_whole(name, getattr(self, name), low, high)
+        super().__post_init__()
         if self.base_score is None:
             raise UsageError("base_score=None: give a number; the label mean would not be private")
-        if self.clip is not None:
-            check_positive("clip", self.clip)
-        check_known("noise", self.noise, ("central", "distributed"))
-        check_whole("colluders", self.colluders, 0)
         _ = self.tree_params  # `TreeParams` checks the remaining parameters
 
     @property

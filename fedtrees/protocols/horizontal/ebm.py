@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Change, Mechanism
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import DataError, UsageError, check_positive, check_share, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import positive, share, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -35,7 +36,7 @@ from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
-from fedtrees.protocols.settings import NoisyProtocol
+from fedtrees.protocols.settings import NoisyProtocol, epsilon_or_inf
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -108,10 +109,10 @@ class EBMMerge(Protocol):
         Learning rate.
     """
 
-    max_bins: int = 1024
-    outer_bags: int = 14
-    max_rounds: int = 50_000
-    learning_rate: float = 0.015
+    max_bins: int = whole(4, default=1024)
+    outer_bags: int = whole(1, default=14)
+    max_rounds: int = whole(1, default=50_000)
+    learning_rate: float = positive(0.015)
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientShapes, MergedShapes),
@@ -120,11 +121,6 @@ class EBMMerge(Protocol):
         model_file=ENCODED_FILE,
     )
     party_types = {"server": MergingServer, "client": ShapesClient}
-
-    def __post_init__(self) -> None:
-        for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
-            check_whole(name, getattr(self, name), least)
-        check_positive("learning_rate", self.learning_rate)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""
@@ -253,9 +249,9 @@ class DPEBM(NoisyProtocol, EBMMerge):
     outer_bags: int = 1
     max_rounds: int = 300
     learning_rate: float = 0.05
-    epsilon: float = 4.0
-    delta: float = 1e-5
-    bin_share: float = 0.1
+    epsilon: float = epsilon_or_inf(4.0)
+    delta: float = share(1e-5)
+    bin_share: float = share(0.1)
 
     info = replace(
         EBMMerge.info,
@@ -263,12 +259,6 @@ class DPEBM(NoisyProtocol, EBMMerge):
         adversaries=("public", "server"),
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_epsilon()
-        check_share("delta", self.delta)
-        check_share("bin_share", self.bin_share)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""

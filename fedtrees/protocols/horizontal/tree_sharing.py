@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
-from fedtrees.core.errors import DataError, check_known, check_whole
+from fedtrees.core.errors import DataError
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
@@ -50,11 +51,7 @@ class TreeSharingProtocol(BoostingProtocol):
         (`fedtrees.trees.boosted.losses.estimated_score`).
     """
 
-    intercept: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("intercept", self.intercept, INTERCEPTS)
+    intercept: str = one_of(INTERCEPTS, default="mean")
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientTrees, GlobalTrees),
@@ -101,11 +98,7 @@ class FlowerProtocol(TreeSharingProtocol):
         Number of boosting rounds of a client in a federated round.
     """
 
-    local_trees: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("local_trees", self.local_trees, 1)
+    local_trees: int = whole(1, default=1)
 
     @property
     def rounds_at_once(self) -> int:
@@ -303,7 +296,7 @@ class FlowerBagging(FlowerProtocol):
         Trees arrive in client order, or in an order that the server draws in every round.
     """
 
-    arrival: str = "client"
+    arrival: str = one_of(ARRIVALS, default="client")
     party_types = {"server": BaggingServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
@@ -322,10 +315,6 @@ class FlowerBagging(FlowerProtocol):
             ),
         },
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("arrival", self.arrival, ARRIVALS)
 
 
 class CyclicServer(TreeSharingServer):

@@ -6,10 +6,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, ProtocolError, check_whole
+from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
@@ -51,6 +52,7 @@ class HorizontalRegression(RegressionParams, Protocol):
     sigmoid, as in the vertical protocol.
     """
 
+    bits: int = whole(8, MOST_BITS, default=40)
     info = ProtocolInfo(
         message_types=(
             MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights,
@@ -61,10 +63,6 @@ class HorizontalRegression(RegressionParams, Protocol):
         example_dataset="breast-cancer[rows=40]",  # each client has at most as many rows as weights
     )  # fmt: skip
     summed_types: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("bits", self.bits, 8, MOST_BITS)
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""

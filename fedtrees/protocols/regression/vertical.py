@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.messages import EncryptedComputation, Sealed
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import checked, one_of, positive, whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
@@ -108,14 +109,14 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         Length of the key. 1024 is weak and only for comparison.
     """
 
-    bits: int = 53  # the precision of a float64
-    batch: int = 0
+    bits: int = whole(8, 1024, default=53)  # the precision of a float64
+    batch: int = whole(0, default=0)
     degree: int = 1
-    fake: int = 0
-    fake_scale: float = 0.01
-    statistics: str = "own"
-    arbiter: str = "ideal"
-    key_bits: int = DEFAULT_BITS
+    fake: int = whole(0, default=0)
+    fake_scale: float = positive(0.01)
+    statistics: str = one_of(("own", "public"), default="own")
+    arbiter: str = one_of(MODES, default="ideal")
+    key_bits: int = checked(check_key_bits, DEFAULT_BITS)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -136,17 +137,10 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("arbiter", self.arbiter, MODES)
-        check_known("statistics", self.statistics, ("own", "public"))
-        check_positive("fake_scale", self.fake_scale)
-        check_whole("bits", self.bits, 8, 1024)
-        check_whole("batch", self.batch, 0)
-        check_whole("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
                 f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
             )
-        check_key_bits("key_bits", self.key_bits)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: arbiter, active party (with the labels), and passive parties."""

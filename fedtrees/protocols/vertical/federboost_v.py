@@ -32,6 +32,7 @@ from fedtrees.protocols.settings import (
     BoostingProtocol,
     NoisyProtocol,
     VerticallyPartitioned,
+    epsilon_or_inf,
 )
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
@@ -176,7 +177,7 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
 
     trees: int = 5
     max_bin: int = 32
-    epsilon: float = math.inf
+    epsilon: float = epsilon_or_inf(math.inf)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -186,10 +187,6 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
         noised_types=(RowBuckets,),
     )
     party_types = {ACTIVE: BoostingAlone, PASSIVE: BucketHolder}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_epsilon()
 
     def response(self, bins: int, complete: bool) -> Response:
         """Return the randomised response of a column."""
