@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from fedtrees.core.channel import honest_shares
 from fedtrees.core.errors import DataError, UsageError, check_known
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.local_data import LocalData, LocalDataSummary
 from fedtrees.core.messages import Message
 from fedtrees.core.parameters import checked, flag, one_of
 from fedtrees.core.results import ACTIVE_ONLY
@@ -276,7 +276,9 @@ class VerticallyPartitioned(Protocol):
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = declarations.items()
         if not first.labels:

@@ -64,7 +64,7 @@ class Owner(Party):
 
 class Publisher(Coordinator):
     def train(self, net):
-        return net.request("client", TrainRequest(), why="the trained model")[0]
+        return net.request("client", TrainRequest(), reason="the trained model")[0]
 
 
 class OneColumnEach(Canaries):

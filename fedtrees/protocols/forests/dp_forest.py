@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares
-from fedtrees.core.defense import Place
+from fedtrees.core.channel import Mechanism, Share, SumOfShares
+from fedtrees.core.defense import Channels
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
@@ -113,7 +112,7 @@ class DrawingServer(Coordinator):
         )
         tests = RandomTests(splits.feature, splits.threshold)
         # One request for all trees. A second one would spend the budget again.
-        total = net.request_sum("client", tests, why="class counts in the leaves")
+        total = net.request_sum("client", tests, reason="class counts in the leaves")
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
@@ -121,7 +120,7 @@ class DrawingServer(Coordinator):
             net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
-        net.send("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        net.send("client", PrivateForest.of(forest), reason="the noisy counts: the model")
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -225,7 +224,7 @@ class DPForest(NoisySums):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, integers=True)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":

@@ -7,15 +7,15 @@ which the server or the clients add discrete Gaussian noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Share, SumOfShares
+from fedtrees.core.channel import Share, SumOfShares
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
+from fedtrees.core.defense import Channels
 from fedtrees.core.errors import (
     DataError,
     UsageError,
@@ -246,7 +246,7 @@ class RandomTreeServer(Coordinator):
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
         start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
-        sent = net.send("client", start, why="the fixed start of every prediction")
+        sent = net.send("client", start, reason="the fixed start of every prediction")
         if p.noisy:
             # Gradients and hessians form one vector, each in units of its noise scale. The event
             # expresses it in grid steps of the narrower noise.
@@ -274,7 +274,7 @@ class RandomTreeServer(Coordinator):
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.send("client", message, why="cut points from the declared ranges")
+        net.send("client", message, reason="cut points from the declared ranges")
         return cuts
 
     def draw(self) -> RandomSplits:
@@ -331,7 +331,7 @@ class RandomTreeServer(Coordinator):
             self.tell_splits(net, tree, level_nodes, feature[level_nodes], threshold[level_nodes])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
         request = LeafSumsRequest(tree, nodes)
-        total = net.request_sum("client", request, why="gradient sums in the leaves")
+        total = net.request_sum("client", request, reason="gradient sums in the leaves")
         sums = self.released(total)
         # The leaf values are shrunk by the noise that the sums really contain, including excess
         # shares.
@@ -339,7 +339,7 @@ class RandomTreeServer(Coordinator):
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
         sent = net.send(
-            "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
+            "client", LeafValues(tree, nodes, value, g, h), reason="the noisy sums and leaf values"
         )
         # A defense may have removed the statistics, so that the released tree must not contain
         # them.
@@ -379,7 +379,7 @@ class RandomTreeServer(Coordinator):
             tree=tree, nodes=nodes, feature=feature, bin=np.array(bins, dtype=np.int32),
             threshold=threshold, default_left=np.ones(len(nodes), dtype=bool), left=2 * nodes + 1,
         )  # fmt: skip
-        net.send("client", message, why="splits that were drawn without a look at data")
+        net.send("client", message, reason="splits that were drawn without a look at data")
 
     def released(self, total: LeafSums) -> NDArray[np.int64]:
         """Return the released sums of the leaves, int64, shape (k, 2)."""
@@ -528,7 +528,7 @@ class DPGBDT(NoisySums):
         g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
         return places_for(g), places_for(h)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism
+from fedtrees.core.channel import Mechanism
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
+from fedtrees.core.defense import Channels
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
@@ -77,13 +76,13 @@ class MergingServer(Coordinator):
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
         parts = net.request(
-            "client", GrowRequest(0), why="the model of each client, which are merged"
+            "client", GrowRequest(0), reason="the model of each client, which are merged"
         )
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.send("client", merge_shapes(models), why="the merged model")
+        sent = net.send("client", merge_shapes(models), reason="the merged model")
         return AdditiveModel(sent)
 
 
@@ -327,14 +326,14 @@ class DPEBM(NoisyProtocol, EBMMerge):
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected=("rows",))
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""
         if not self.noisy:
             return {}
-        why = "Gaussian noise on counts of even bins, and on each round's sums"
-        counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        reason = "Gaussian noise on counts of even bins, and on each round's sums"
+        counts = Mechanism(reason, noise=Gaussian(self.scales(len(schema.features))[0]))
         # The distribution of the noise on scores depends on the merged bins and is not stated.
-        rest = Mechanism(why)
+        rest = Mechanism(reason)
         return {
             (ClientShapes, "bin_weights"): counts,
             (ClientShapes, "scores"): rest,

@@ -171,7 +171,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -182,8 +182,8 @@ class NetworkServer(Coordinator):
         if self.params.statistics == "public":
             encoding = declared(encoding, self.schema)
         else:
-            why = "means and standard deviations of the input columns"
-            total = net.request_sum("client", ColumnSumsRequest(), why=why)
+            reason = "means and standard deviations of the input columns"
+            total = net.request_sum("client", ColumnSumsRequest(), reason=reason)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
@@ -191,7 +191,7 @@ class NetworkServer(Coordinator):
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
         net.send(
-            "client", message, why="the mean and deviation by which all inputs are standardised"
+            "client", message, reason="the mean and deviation by which all inputs are standardised"
         )
         return encoding
 

@@ -251,8 +251,8 @@ class Machine(HorizontalPeer):
             if move.sender == self.rank:
                 numbers = np.concatenate([sums[b].ravel() for b in move.blocks])
                 hop = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, members)
-                why = "a histogram on its way to who finds the best split of its columns"
-                self.net.send(self.names[move.receiver], hop, why=why)
+                reason = "a histogram on its way to who finds the best split of its columns"
+                self.net.send(self.names[move.receiver], hop, reason=reason)
             elif move.receiver == self.rank:
                 received = yield (HistogramSegment, tree, step, members)
                 assert isinstance(received, HistogramSegment)

@@ -177,7 +177,7 @@ class RatesServer(EnsembleServer):
         # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
         model_fields = {f.name: getattr(models, f.name) for f in fields(models)}
