@@ -23,8 +23,8 @@ from fedtrees import (
     handles,
     register,
 )
-from fedtrees.auditing.canaries import Canaries, register_canaries
 from fedtrees.core.local_data import over_clients
+from fedtrees.privacy_audit.canaries import Canaries, register_canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
 
