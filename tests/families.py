@@ -36,7 +36,9 @@ FAMILIES = {
         "defenses.nodes", "defenses.grafting", "defenses.label_noise", "privacy_audit.labels",
         "protocols.peers.xgboost_vertical",
     ),
-    "forests": ("protocols.forests", "attacks.forests", "attacks.forest_gibbs", "privacy_audit.forests"),
+    "forests": (
+        "protocols.forests", "attacks.forests", "attacks.forest_gibbs", "privacy_audit.forests",
+    ),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
         "defenses.dp_sgd", "defenses.updates", "privacy_audit.networks",

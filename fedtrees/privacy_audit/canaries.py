@@ -1,7 +1,8 @@
 """Canaries of a privacy audit: rows that a training includes or omits by coin flips.
 
 The audit (Steinke, Nasr and Jagielski 2023) guesses from the messages of a run which canaries took
-part. The number of correct guesses gives a lower bound on epsilon (`fedtrees.privacy_audit.bounds`).
+part. The number of correct guesses gives a lower bound on epsilon
+(`fedtrees.privacy_audit.bounds`).
 
 The canaries of a protocol are found by its class. The other modules of this package register those
 of the built-in protocols, and the module of a plug-in registers its own.
