@@ -20,7 +20,7 @@ from fedtrees.core.host import Agreement
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
-from fedtrees.core.requests import Once, Turns, check_equal, refuse
+from fedtrees.core.requests import Once, Turns, check_equal, divides, refuse
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.horizontal import (
     CutPoints,
@@ -236,10 +236,8 @@ class BinningClient(Party):
         turns = Turns(plan.rounds)
         turns.next = self.grids
         turns.take(message, "round")
-        # Malformed offsets could make a client count a column several times.
         offsets, end = message.offsets, len(message.borders)
-        shaped = offsets.shape == (d + 1,) and message.borders.ndim == 1
-        if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
+        if message.borders.ndim != 1 or not divides(offsets, d, end):
             refuse(message, "offsets", f"{d} columns divide {end} borders, in order")
         borders = np.split(message.borders, offsets[1:-1])
         # The first grid follows from public facts. A different one would be a dishonest request.
@@ -282,8 +280,7 @@ class BinningClient(Party):
                 f"{self.name!r} already received cut points, which cannot be replaced"
             )
         d, offsets = self.data.X.shape[1], message.offsets
-        ordered = offsets.shape == (d + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or offsets[0] or offsets[-1] != len(message.values):
+        if not divides(offsets, d, len(message.values)):
             refuse(message, "offsets", f"{d} columns divide all cut points, in order")
         if message.minimum.shape != (d,):
             refuse(message, "minimum", f"each of {d} columns has one")

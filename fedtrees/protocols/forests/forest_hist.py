@@ -10,7 +10,7 @@ from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Turns, check_equal, refuse
+from fedtrees.core.requests import Turns, check_equal, divides, refuse
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -79,8 +79,7 @@ class ForestClient(BinningClient):
         """Refuse counts that the public parameters exclude, or that were sent before."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
         nodes, offsets, columns = message.nodes.tolist(), message.offsets, self.cuts.n_features
-        ordered = offsets.shape == (len(nodes) + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or offsets[0] or offsets[-1] != len(message.features):
+        if not divides(offsets, len(nodes), len(message.features)):
             refuse(message, "offsets", "features belong to the nodes, in order")
         for node, begin, end in zip(nodes, offsets[:-1], offsets[1:], strict=True):
             self.limits.check_open(node)
