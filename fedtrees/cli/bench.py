@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, with_bench_options
-from fedtrees.experiments.options import BenchOptions, print_notes
+from fedtrees.cli.console import emit, waiting
+from fedtrees.cli.options import Format, Output, option, with_bench_options
+from fedtrees.experiments.options import RUN, BenchOptions, print_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from fedtrees.experiments.executor import Engine
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
 
 @with_bench_options(*(item.name for item in fields(BenchOptions)))
@@ -27,15 +27,17 @@ def bench(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        option(
+            RUN,
+            "",
+            "Check everything, and print the plan of the run and its estimated cost.",
             "--dry-run",
-            help="Check everything, and print the plan of the run and its estimated cost.",
         ),
     ] = False,
     on: Annotated[
         str,
-        typer.Option(
-            help="Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
+        option(
+            RUN, "PLACE", "Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
         ),
     ] = "",
     format: Output = Format.TABLE,
@@ -45,11 +47,12 @@ def bench(
 
     Options replace those of the suite. For example, `fedtrees bench --defense split-only` runs the
     default suite with this defense. The undefended run and the blind adversary are always added. A
-    claim of epsilon is audited in one additional training. `fedtrees measure` audits it more
-    thoroughly.
+    claim of epsilon is audited in one additional training. `fedtrees privacy measure` audits it
+    more thoroughly.
     """
     options = BenchOptions(**given)
-    session = options.session()
+    with waiting("checking the suite"):
+        session = options.session()
     print_notes(session.notes)
     if dry_run:
         _dry_run(session, format)
@@ -60,17 +63,17 @@ def bench(
     _finish(session, counts, options.margin, format)
 
 
-def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
+def _engine(on: str, bench: BenchSession, options: BenchOptions) -> Engine:
     """Connect to the machines that run the jobs. Without --jobs, as many run as there are cores."""
     from fedtrees.cluster import RayEngine
 
-    engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
+    engine = RayEngine(on, bench.runner, bench.plan.federation_configs, bench.workers)
     if options.jobs is None:
         bench.workers = engine.slots
     return engine
 
 
-def _dry_run(bench: Bench, format: Format) -> None:
+def _dry_run(bench: BenchSession, format: Format) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
     from fedtrees.experiments.cost_estimate import describe_estimate as in_words
@@ -91,16 +94,16 @@ def _dry_run(bench: Bench, format: Format) -> None:
     emit(facts, format, print_plan)
 
 
-def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
+def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:
     """Yield the values of each axis of the grid, and the combinations that do not fit."""
     from fedtrees.core.registry import register
     from fedtrees.experiments.evaluate import parts_of
-    from fedtrees.protocols.compatibility import fit
+    from fedtrees.protocols.compatibility import check_fit
 
     axes: dict[str, dict[str, None]] = {}
     unfit: dict[str, None] = {}
     for group in bench.plan.groups:
-        at, train = group.train.setting, group.train
+        at, train = group.train.federation_config, group.train
         cells = [c for c in group.attacks if c.stage == "attack"]
         run = {
             "data": [f"{at.data.name} · {at.partition_text}"],
@@ -113,14 +116,14 @@ def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
         for axis, texts in run.items():
             axes.setdefault(axis, {}).update(dict.fromkeys(texts))
         protocol = register.make("protocol", train.protocol)
-        reason = fit(protocol, parts_of(train.defense))
+        reason = check_fit(protocol, parts_of(train.defense))
         if not reason.ok:
             unfit[f"{train.defense} with {train.protocol.name}: {reason}"] = None
     yield from ((axis, ", ".join(texts)) for axis, texts in axes.items())
     yield from (("no fit", text) for text in unfit)
 
 
-def _to_compute(bench: Bench) -> tuple[int, str]:
+def _to_compute(bench: BenchSession) -> tuple[int, str]:
     """Return the number of cells to compute, and a description.
 
     The plan contains all attacks. The description therefore states that an attack only runs if it
@@ -137,7 +140,9 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
-def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
+def _run_with_progress(
+    bench: BenchSession, margin: float | None, engine: Engine | None
+) -> Counter[str]:
     """Run with a progress bar on stderr, or with log lines if stderr is not a terminal.
 
     A first verdict is printed after the leading trainings of the first protocol and seed. An
@@ -178,13 +183,15 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
             )
         return counts
     except KeyboardInterrupt:
-        text = "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --out "
+        text = (
+            "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --output "
+        )
         print(f"{text}{bench.folder}", file=sys.stderr)
         print(f"fedtrees show {bench.folder} prints the results so far", file=sys.stderr)
         raise
 
 
-def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> None:
+def _so_far(bench: BenchSession, console: Console, margin: float | None, when: str) -> None:
     """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
@@ -203,7 +210,7 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
 
 
 def _with_bar(
-    bench: Bench,
+    bench: BenchSession,
     console: Console,
     total: int,
     first: Callable[[], None],
@@ -236,7 +243,7 @@ def _with_bar(
 
 
 def _with_log(
-    bench: Bench, log: Log, first: Callable[[], None], engine: Engine | None
+    bench: BenchSession, log: Log, first: Callable[[], None], engine: Engine | None
 ) -> Counter[str]:
     """Run with lines on stderr, where it is no terminal."""
     from fedtrees.isolation.kernels import watching
@@ -280,7 +287,9 @@ class Log:
             print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
 
 
-def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Format) -> None:
+def _finish(
+    bench: BenchSession, counts: Counter[str], margin: float | None, format: Format
+) -> None:
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many
@@ -288,8 +297,9 @@ def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Fo
     from fedtrees.report.json_export import failures, no_attack_ran, summary
     from fedtrees.report.page import write_page
 
-    study = analyze_run(bench.folder, None, margin)
-    report = write_page(study)
+    with waiting("writing the report"):
+        study = analyze_run(bench.folder, None, margin)
+        report = write_page(study)
     bad = failures(study.rows)
 
     def print_run() -> None:

@@ -155,7 +155,9 @@ class FederatedEstimator(BaseEstimator):
         if maker.layout != Protocol.layout:
             reason = f"{name!r} trains over parties with columns, and an estimator spreads rows"
         elif not forest and not boosted:
-            reason = f"the models of {name!r} are none: train it with `fedtrees train -p {name}`"
+            reason = (
+                f"the models of {name!r} are none: train it with `fedtrees model train -p {name}`"
+            )
         raise UsageError(f"protocol={name!r}: {type(self).__name__} is for {kind}; {reason}")
 
     def _composition(self) -> Composition:
@@ -228,7 +230,7 @@ class FederatedEstimator(BaseEstimator):
         check_is_fitted(self)
         parties = self.transcript_.roles
         if not principals:
-            raise UsageError(f"whose view? Name parties, of {', '.join(parties)}")
+            raise UsageError(f"name the parties whose view is wanted, of {', '.join(parties)}")
         for name in principals:
             if name not in parties:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), parties)}")

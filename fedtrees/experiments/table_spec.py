@@ -144,7 +144,7 @@ def parse_table_options(options: Mapping[str, Any], data: Any = None) -> TableSp
     if data:
         raise UsageError(
             "give --data or --csv, not both; bench them one after the other, and give "
-            "`fedtrees table` both runs"
+            "`fedtrees results table` both runs"
         )
     spec = TableSpec(csv=files, **given | format_options(given))
     if not spec.target:
@@ -198,7 +198,7 @@ def separator_of(text: str) -> str:
 
 def _list_columns(spec: TableSpec) -> str:
     """List the columns from which to choose the target, "" if the file cannot be read."""
-    from fedtrees.data.spreadsheets import read_table
+    from fedtrees.data.table_files import read_table
 
     try:
         names = read_table(spec.csv.split(",")[0], spec.reading).names

@@ -19,9 +19,9 @@ from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreement import FederationAgreement, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.views import stated_changes
+from fedtrees.protocols.views import protocol_changes_of_view
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class FederationLog:
 
     def __post_init__(self) -> None:
         if self.capture.run_facts.framework != FRAMEWORK:
-            raise UsageError(f"{self.file} is no log of a federation: `fedtrees attack` reads it")
+            raise UsageError(
+                f"{self.file} is no log of a federation: `fedtrees capture attack` reads it"
+            )
         object.__setattr__(self, "who", self.who or self.kept_by)
         parties = [*self.federation.agreement.roles]
         if self.who not in parties:
@@ -96,7 +98,9 @@ class FederationLog:
             n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated_changes(protocol, self.federation.schema, len(self.federation.parties)),
+            stated=protocol_changes_of_view(
+                protocol, self.federation.schema, len(self.federation.parties)
+            ),
         )
 
     def facts(self) -> dict[str, Any]:
@@ -107,7 +111,7 @@ class FederationLog:
         messages = self.to_and_from(self.who)
         sent = [r for r in messages if r.sender == self.who and r.receivers != (self.who,)]
         received = [r for r in messages if r.sender != self.who or r.receivers == (self.who,)]
-        elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
+        elsewhere = f"{self.kept_by} wrote this log, which contains only the messages of this party"
         federation = self.federation
         return {
             "framework": f"fedtrees {self.capture.run_facts.version}, {federation.protocol}, "
@@ -142,7 +146,9 @@ def explained(file: str) -> dict[str, Any]:
     apply = {
         who: [
             spec.name
-            for spec, reason in zip(specs, attacks().reasons(specs, log.view(who, {})), strict=True)
+            for spec, reason in zip(
+                specs, attack_process().reasons(specs, log.view(who, {})), strict=True
+            )
             if reason.ok
         ]
         for who in readers.values()
@@ -153,7 +159,7 @@ def explained(file: str) -> dict[str, Any]:
 def report(
     file: str, who: str, truth: Sequence[str], id: str, run: int | None, named: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the output of `fedtrees attack` for a federation's log, as plain values.
+    """Return the output of `fedtrees capture attack` for a federation's log, as plain values.
 
     For example, the output contains the score of each attack and its blind baseline.
 

@@ -79,7 +79,7 @@ class Log:
 
     def published(self, model: Message, by: str) -> None:
         """Append the released model, which is public."""
-        self.write(model, by, (PUBLIC,), "the released model, for whoever wants it")
+        self.write(model, by, (PUBLIC,), "the released model, which is public")
 
     def close(self, why: str, **more: Any) -> None:
         """Write how the run ended.
@@ -140,7 +140,7 @@ class Logged(Transcript):
 
 
 def keep_model(federation: FederationAgreement, model: Message, folder: Path) -> Path:
-    """Write a released model like `fedtrees train`. Only its owner may read the file.
+    """Write a released model like `fedtrees model train`. Only its owner may read the file.
 
     Parameters
     ----------

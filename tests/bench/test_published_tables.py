@@ -14,7 +14,7 @@ from fedtrees.benchmarks.papers.timberstrike import (
     reduce,
     utility_table,
 )
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.figures import static
 from fedtrees.report.results import load_rows
@@ -44,7 +44,7 @@ attacks = [
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published") / "two"
-    bench = Bench(Suite.parse(SUITE, "two"), folder, 1, None)
+    bench = BenchSession(Suite.parse(SUITE, "two"), folder, 1, None)
     bench.open(resume=False)
     bench.run()
     return load_rows(folder)

@@ -16,7 +16,7 @@ from fedtrees.experiments.suite import DataRef, Suite
 def threats(suite):
     found = {}
     for cell in build_plan(suite).blind:
-        roles = {role for _, role in cell.setting.roles}
+        roles = {role for _, role in cell.federation_config.roles}
         found.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
     return found
 
@@ -39,13 +39,13 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
 
 
 def test_a_threat_that_no_role_has_is_still_an_error():
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
     suite = complete_suite(
         Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]}
     )
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
-        Bench(suite, None)
+        BenchSession(suite, None)
 
 
 def test_a_defense_without_its_budget_is_run_with_several():
@@ -72,7 +72,7 @@ def rows(tmp_path_factory):
             [
                 *("bench", "-p", "secureboost[trees=2,colsample_bytree=1.0]"),
                 *("-d", "id-lmid[xi=1e-9]", "-a", "cl", "--data", "wine", "--clients", "2"),
-                *("--seeds", "1", "-j", "1", "--out", str(folder)),
+                *("--seeds", "1", "-j", "1", "--output", str(folder)),
             ]
         )
     assert not stopped.value.code
@@ -124,7 +124,7 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
     assert facts["columns"] == [1, 2]
     assert facts["training_rows"] == 48
     with pytest.raises(SystemExit) as stopped:
-        main([*command, "--target", "y", "--clients", "2", "--out", str(tmp_path / "m.npz")])
+        main([*command, "--target", "y", "--clients", "2", "--output", str(tmp_path / "m.npz")])
     assert stopped.value.code
     assert "no party has the complete model of 'vertical-forest'" in capsys.readouterr().err
 
@@ -151,10 +151,10 @@ def test_files_that_changed_are_read_again(tmp_path):
 
 @pytest.mark.parametrize("threat", ["public[sensitive=0]", "passive[attributes=2]"])
 def test_a_threat_that_needs_all_columns_is_refused_before_a_vertical_run(threat):
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
     suite = complete_suite(
         Suite.load("quick"), {"protocols": ["secureboost"], "threats": [threat]}, "1"
     )
     with pytest.raises(UsageError, match="have different columns of the same rows"):
-        Bench(suite, None)
+        BenchSession(suite, None)
