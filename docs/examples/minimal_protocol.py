@@ -86,5 +86,5 @@ class MinimalStumps(Protocol):
     learning_rate: float = 0.3
     info = ProtocolInfo(message_types=(Stumps, Sums), model_file=ENCODED_FILE)
 
-    def create_party(self, name, role, local_data, schema, defense):
-        return Server(self) if local_data is None else Client(name, local_data)
+    def create_party(self, seat):
+        return Server(self) if seat.role == "server" else Client(seat.name, seat.local_data)
