@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees import Coordinator, Message, Party, Protocol, ProtocolInfo, Reveal, handles, register
+from fedtrees.core.messages import summable
 from fedtrees.protocols.base import ENCODED_FILE
 
 
@@ -34,7 +35,7 @@ class Stumps(Message):  # the model so far. The server sends it to request the n
 @dataclass(frozen=True, eq=False)
 class Sums(Message):
     discloses = frozenset({Reveal.FEATURES, Reveal.LABELS, Reveal.COUNTS})
-    sums: np.ndarray
+    sums: np.ndarray = summable()
 
 
 class Client(Party):
