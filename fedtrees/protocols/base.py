@@ -388,7 +388,7 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
 
         Parameters
         ----------
-        declarations : mapping of str to Declared
+        declarations : mapping of str to LocalDataSummary
             Declared number of rows, columns and labels, by party name.
         schema : Schema
             Columns and target.

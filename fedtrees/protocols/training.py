@@ -367,7 +367,7 @@ def agreed_row_counts(
         Protocol with its public parameters.
     agreement : Agreement
         Public agreement of the run.
-    declarations : mapping of str to Declared
+    declarations : mapping of str to LocalDataSummary
         Declarations by party name.
 
     Raises
