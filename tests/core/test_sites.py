@@ -3,24 +3,22 @@
 import pytest
 
 from fedtrees.conformance.channel_check import _NOTES
-from fedtrees.conformance.samples import sample_table
+from fedtrees.conformance.samples import make_small_protocol, sample_table
 from fedtrees.core.defense import SITES
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
-from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
+from fedtrees.protocols.compatibility import check_fit
 
 SCHEMA = sample_table()[1]
-PARAMETERS = {"rounds": 2, **FedTreeHist().parameters}  # `dp-gd` divides its budget by rounds
-
-
-def usual(name):
-    grid = register.get("defense", name).info.bench_grid
-    return register.make("defense", Spec(name, {key: values[0] for key, values in grid.items()}))
 
 
 @pytest.mark.parametrize("name", register.names("defense"))
 def test_a_defense_states_its_changes_at_documented_sites(name):
-    places = usual(name).channels(SCHEMA, PARAMETERS)
+    grid = register.get("defense", name).info.bench_grid
+    part = register.make("defense", Spec(name, {key: values[0] for key, values in grid.items()}))
+    protocols = filter(None, map(make_small_protocol, register.names("protocol")))
+    fitting = next(p for p in protocols if check_fit(p, [part]).ok)
+    places = part.channels(SCHEMA, fitting.parameters)
     words = {(site, field) for site, field in places if isinstance(site, str)}
     assert words <= {(site, field) for site, fields in SITES.items() for field in fields}
 
