@@ -117,6 +117,7 @@ MOVED = {
     "trees.boosted.categorical": "trees.boosted.splitting",
     "trees.boosted.splits": "trees.boosted.splitting",
     "trees.grid": "trees.cut_points",
+    "trees.imputer": "blind_baselines.imputer",
     "trees.sketch": "trees.cut_points",
 }
 #: Former attributes of a defense or composition -> fields of `core.defense.Requirements`.

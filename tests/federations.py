@@ -17,6 +17,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.federation.site import Settings, read_site_data
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -25,6 +26,11 @@ def sample_federation(seed=0, rows=240, clients=3):
     """Return the rows of each client in the small table, and its schema."""
     table, schema = sample_table(seed, rows)
     return [table.take(part) for part in np.array_split(np.arange(rows), clients)], schema
+
+
+def client_seat(name, rows, schema, defense=None):
+    """Return the seat of a client that has a table."""
+    return Seat(name, "client", LocalData.of(rows), schema, defense or Composition())
 
 
 def network_of(parties, schema, defense=None, summed=(), held=(), network=Network):

@@ -109,5 +109,6 @@ class PlainVertical(Protocol):
     def roles(self, parties):
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(1, parties)}}
 
-    def create_party(self, name, role, local_data, schema, defense):
-        return (Active if role == "active" else Columns)(name, local_data, self)
+    def create_party(self, seat):
+        kind = Active if seat.role == "active" else Columns
+        return kind(seat.name, seat.local_data, self)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import LocalDataError, ProtocolError
-from fedtrees.core.messages import Message
+from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.registry import register
 from fedtrees.core.streams import Streams
@@ -60,6 +60,16 @@ def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Ha
         return method
 
     return mark
+
+
+def ignores(message_type: type[Message]) -> Callable[[Any, Message], None]:
+    """Return a handler that receives a message of this type and does not read it."""
+
+    @handles(message_type, **dict.fromkeys(names_of_type(message_type), "not read"))
+    def receive(self: Any, message: Message) -> None:
+        """Receive a message that does not change the state of the party."""
+
+    return receive
 
 
 def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:

@@ -6,13 +6,16 @@ compared with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from fedtrees.core.channel import honest_shares
 from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
 from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.messages import Message
 from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol, ProtocolInfo
@@ -167,6 +170,77 @@ def checked_rows(data: Table, n_classes: int) -> Table:
     ):
         raise DataError(f"labels must be class codes from 0 to {n_classes - 1}")
     return data
+
+
+class NoisyProtocol(Protocol):
+    """Base class of protocols with differentially private noise.
+
+    Attributes
+    ----------
+    epsilon : float
+        Privacy loss in nats. inf for no noise.
+    """
+
+    epsilon: float  # a field of the subclass, which determines the order of its parameters
+
+    def check_epsilon(self) -> None:
+        """Refuse an epsilon that is not a number above 0."""
+        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
+        if not (number and self.epsilon > 0):
+            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    def without_noise(self) -> NoisyProtocol:
+        """Return the same protocol without noise."""
+        return replace(self, epsilon=math.inf)  # type: ignore[type-var]
+
+
+class NoisySums(NoisyProtocol):
+    """Base class of protocols with noise in sums over all clients.
+
+    Attributes
+    ----------
+    noise : {"central", "distributed"}
+        The server adds the noise, or each client adds a share of it before a secure sum.
+    colluders : int
+        Number of clients that know their own shares and collude.
+    """
+
+    noise: str
+    colluders: int
+    #: Replies that contain the shares, and that only a secure sum may open.
+    noisy_sums: ClassVar[type[Message]]
+
+    @property
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Messages that clients send only to a secure sum, because their noise is too small."""
+        return (self.noisy_sums,) if self.noise == "distributed" else ()
+
+    def shares(self, clients: int) -> int:
+        """Return the number of noise shares that add up to the whole noise.
+
+        0 if the server adds the noise.
+
+        Raises
+        ------
+        UsageError
+            If there are not more clients than `colluders`.
+        """
+        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
+
+    def noise_shares(self, clients: int) -> dict[str, Any]:
+        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
+        if self.noise == "central":
+            return {"trusted": "server"}
+        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse a number of colluders that is not smaller than the number of clients."""
+        self.shares(parties)
 
 
 ACTIVE, PASSIVE = "active", "passive"

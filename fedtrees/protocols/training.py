@@ -38,7 +38,7 @@ from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
-from fedtrees.protocols.base import Coordinator, Protocol
+from fedtrees.protocols.base import Coordinator, Protocol, Seat
 from fedtrees.protocols.compatibility import KnownFacts, check_channels, check_fit
 
 
@@ -482,7 +482,7 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
             # labels.
             y = defense.transform_examples(ExampleStage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
-    return protocol.create_party(host.name, host.role, local, schema, defense)
+    return protocol.create_party(Seat(host.name, host.role, local, schema, defense))
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:

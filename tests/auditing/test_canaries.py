@@ -30,7 +30,7 @@ def test_a_protocol_without_registered_canaries_has_none():
 def test_methods_of_a_protocol_of_version_1_0_are_called():
     @dataclass(frozen=True, kw_only=True)
     class Older(Protocol):
-        def create_party(self, name, role, local_data, schema, defense):
+        def create_party(self, seat):
             raise NotImplementedError
 
         def canaries(self):

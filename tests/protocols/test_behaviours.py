@@ -35,6 +35,7 @@ from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.compatibility import KnownFacts, check_attacks, check_without_view
 from fedtrees.protocols.cut_points import check_sketches
 from fedtrees.protocols.horizontal.histogram_parties import check_splits
@@ -279,7 +280,7 @@ def test_a_client_is_asked_of_one_child_once_and_no_deeper_than_the_parameters()
 
 def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
     held, (_, schema) = sample_local_data(HIST), sample_table()
-    client = HIST.create_party("client-0", "client", held["client-0"], schema, Composition())
+    client = HIST.create_party(Seat("client-0", "client", held["client-0"], schema, Composition()))
     few, many = (
         CutPoints(np.arange(n * 5, dtype=np.float32), np.arange(0, n * 5 + 1, n, dtype=np.int32),
                   np.full(5, -99, np.float32)) for n in (9, 17)

@@ -101,8 +101,10 @@ class OpacusTraining(Protocol):
         message_types=(TrainRequest, LinearModel),
     )
 
-    def create_party(self, name, role, local_data, schema, defense):
-        return Publisher("server") if local_data is None else Owner(name, local_data, self)
+    def create_party(self, seat):
+        if seat.role == "server":
+            return Publisher("server")
+        return Owner(seat.name, seat.local_data, self)
 
     def claim(self):
         return ApproximateDP(self.epsilon, self.delta, unprotected=("rows",))

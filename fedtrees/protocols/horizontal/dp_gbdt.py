@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Share, SumOfShares, honest_shares
+from fedtrees.core.channel import Change, Share, SumOfShares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import (
@@ -26,14 +25,12 @@ from fedtrees.core.errors import (
     check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
-from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.messages.horizontal import (
     CUT_MESSAGES,
@@ -59,9 +56,10 @@ from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
+from fedtrees.protocols.settings import NoisySums
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import Bits, clip_to_int64, from_fixed, node_sums, to_fixed
@@ -92,22 +90,20 @@ class LeafClient(GrowingClient):
     number of noise shares, their scale and the units of sums follow from its copy of the agreement.
     """
 
-    def __init__(self, name: str, data: Table, protocol: DPGBDT, objective: Objective) -> None:
-        super().__init__(name, data)
-        if data.weight is not None:
+    def __init__(self, seat: Seat, protocol: DPGBDT) -> None:
+        super().__init__(seat.name, seat.table)
+        if self.data.weight is not None:
             raise DataError(
                 "dp-gbdt bounds the contribution of a row and does not support sample weights; "
                 "drop the weights"
             )
-        objective.check(data.y)
-        self.params, self.objective, self.tree = protocol, objective, -1
+        self.params, self.objective = protocol, protocol.objective_for(seat.schema)
+        self.objective.check(self.data.y)
         # Budget and noise cover exactly this number of trees. Each can be started and released
-        # once.
-        trees = protocol.trees * objective.n_outputs
+        # once. The level is that after a finished tree, so that a split starts a new one.
+        trees = protocol.trees * self.objective.n_outputs
         self.grown, self.asked = Turns(trees), Turns(trees)
-        self.level = (
-            protocol.max_depth
-        )  # as after a finished tree, so that a split starts a new one
+        self.tree, self.level = -1, protocol.max_depth
 
     @handles(
         BaseScore,
@@ -240,10 +236,10 @@ class LeafClient(GrowingClient):
 class RandomTreeServer(Coordinator):
     """The server. It draws the splits, adds noise if it is trusted to, and computes leaf values."""
 
-    def __init__(self, protocol: DPGBDT, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.objective = protocol.objective_for(schema)
+    def __init__(self, seat: Seat, protocol: DPGBDT) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.objective = protocol.objective_for(seat.schema)
         self.scales = protocol.scales(self.objective)
         self.bits: Bits = protocol.bits(self.objective)
 
@@ -398,7 +394,7 @@ class RandomTreeServer(Coordinator):
 
 @register.protocol("dp-gbdt")
 @dataclass(frozen=True, kw_only=True)
-class DPGBDT(Protocol):
+class DPGBDT(NoisySums):
     """Boosted trees with random splits and differentially private Newton leaves.
 
     Splits are drawn from public cut points, so that only the gradient and hessian sums in the
@@ -455,6 +451,7 @@ class DPGBDT(Protocol):
     noise: str = "central"
     colluders: int = 1
 
+    noisy_sums = LeafSums
     info = ProtocolInfo(
         message_types=(
             *(m for m in CUT_MESSAGES if m is not FeatureSketch),
@@ -472,11 +469,10 @@ class DPGBDT(Protocol):
         adversaries=("public",),
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
+    party_types = {"server": RandomTreeServer, "client": LeafClient}
 
     def __post_init__(self) -> None:
-        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
-        if not (number and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact sums")
+        self.check_epsilon()
         check_share("delta", self.delta)
         if self.hessian_share is not None:
             check_share("hessian_share", self.hessian_share)
@@ -500,16 +496,6 @@ class DPGBDT(Protocol):
             reg_lambda=self.reg_lambda, min_child_weight=self.min_child_weight,
             max_bin=self.max_bin, base_score=self.base_score,
         )  # fmt: skip
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return math.isfinite(self.epsilon)
-
-    @property
-    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Leaf sums if they contain noise shares, because a single share protects little."""
-        return (LeafSums,) if self.noise == "distributed" else ()
 
     def objective_for(self, schema: Schema) -> Objective:
         """Return the loss function for a target."""
@@ -569,36 +555,10 @@ class DPGBDT(Protocol):
             (LeafSums, "sums"): Share(Gaussian((g, h)), colluders=self.colluders),
         }
 
-    def shares(self, clients: int) -> int:
-        """Return the number of noise shares that add up to `scales`.
-
-        0 if the server adds the noise.
-
-        Raises
-        ------
-        UsageError
-            If there are not more clients than `colluders`.
-        """
-        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
-
-    def noise_shares(self, clients: int) -> dict[str, Any]:
-        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
-        if self.noise == "central":
-            return {"trusted": "server"}
-        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
-
     def excess(self, clients: int) -> float:
         """Return the variance of the noise in the released sums, relative to that of `scales`."""
         shares = self.shares(clients)
         return clients / shares if shares else 1.0
-
-    def check_parties(self, parties: int) -> None:
-        """Refuse a number of colluders that is not smaller than the number of clients."""
-        self.shares(parties)
-
-    def without_noise(self) -> DPGBDT:
-        """Return the same protocol with exact sums."""
-        return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
         """Return the (epsilon, delta) guarantee of the released model. None for exact sums."""
@@ -674,16 +634,3 @@ class DPGBDT(Protocol):
             return super().missing_requirement(schema, defense)
         bare = undeclared(schema)
         return bare and Reason("no-tests", **dict(bare.args))
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> RandomTreeServer | LeafClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return RandomTreeServer(self, schema)
-        return LeafClient(name, local_data.table, self, self.objective_for(schema))

@@ -22,11 +22,11 @@ from fedtrees.core.errors import DataError, UsageError, check_positive, check_sh
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.additive import AdditiveModel, ClientShapes, MergedShapes
@@ -34,7 +34,8 @@ from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
+from fedtrees.protocols.settings import NoisyProtocol
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -43,9 +44,9 @@ class ShapesClient(Party):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.schema = seat.table, protocol, seat.schema
         self.asked = Turns(1)
 
     @handles(GrowRequest, round="0, and answered once: a second model would contain other noise")
@@ -61,23 +62,15 @@ class ShapesClient(Party):
             estimator.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
         return export_shapes(estimator)
 
-    @handles(
-        MergedShapes,
-        **dict.fromkeys(
-            ("cuts", "offsets", "bin_weights", "scores", "intercept", "bag_weights", "low", "high"),
-            "not read",
-        ),
-    )
-    def take(self, message: MergedShapes) -> None:
-        """Receive the merged model. It does not change the client's state."""
+    take = ignores(MergedShapes)
 
 
 class MergingServer(Coordinator):
     """The server. It requests the clients' models, merges them and broadcasts the result."""
 
-    def __init__(self, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
 
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
@@ -126,6 +119,7 @@ class EBMMerge(Protocol):
         extra_packages=("interpret",),
         model_file=ENCODED_FILE,
     )
+    party_types = {"server": MergingServer, "client": ShapesClient}
 
     def __post_init__(self) -> None:
         for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
@@ -165,19 +159,6 @@ class EBMMerge(Protocol):
                 f"{self.name!r} trains on two classes; the target {schema.target!r} has "
                 f"{len(schema.classes) or 'numbers'}"
             )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> MergingServer | ShapesClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return MergingServer(self, schema)
-        return ShapesClient(name, local_data.table, self, schema)
 
 
 def export_shapes(fitted: Any) -> ClientShapes:
@@ -248,7 +229,7 @@ def no_shapes(columns: int) -> ClientShapes:
 
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
-class DPEBM(EBMMerge):
+class DPEBM(NoisyProtocol, EBMMerge):
     """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as in interpret-core.
 
     Each client adds Gaussian noise to the counts of equal-width bins over declared ranges, merges
@@ -285,8 +266,7 @@ class DPEBM(EBMMerge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
+        self.check_epsilon()
         check_share("delta", self.delta)
         check_share("bin_share", self.bin_share)
 
@@ -300,15 +280,6 @@ class DPEBM(EBMMerge):
             epsilon=self.epsilon, delta=self.delta, bin_budget_frac=self.bin_share,
             privacy_bounds=dict(enumerate(self.ranges(schema))), **self.settings(schema, seed),
         )  # fmt: skip
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return math.isfinite(self.epsilon)
-
-    def without_noise(self) -> DPEBM:
-        """Return the same protocol without noise."""
-        return replace(self, epsilon=math.inf)
 
     def ranges(self, schema: Schema) -> list[tuple[float, float]]:
         """Return the declared range of every column.

@@ -17,14 +17,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
-from fedtrees.core.defense import ExampleStage, Place
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutPoints,
@@ -38,7 +37,7 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.protocols.tree_limits import TreeLimits
@@ -211,35 +210,23 @@ class HistogramClient(GrowingClient):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
-    schema : Schema
-        Columns and target.
-    params : HistogramProtocol
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : HistogramProtocol
         Public parameters.
-    clip : float or None
-        Bound on a row's gradient, None if no defense needs one.
     """
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        schema: Schema,
-        params: HistogramProtocol,
-        clip: float | None,
-    ) -> None:
-        super().__init__(name, data)
-        self.objective, self.params, self.clip = params.objective_for(schema), params, clip
-        self.complete, self.schema = schema.complete, schema
-        self.objective.check(data.y)
-        if data.weight is not None:
-            checked_weights(data.weight, len(data))
+    def __init__(self, seat: Seat, protocol: HistogramProtocol) -> None:
+        super().__init__(seat.name, seat.table)
+        self.params, self.schema, self.complete = protocol, seat.schema, seat.schema.complete
+        self.objective = protocol.objective_for(seat.schema)
+        self.clip = seat.defense.requirements.gradient_clip
+        self.objective.check(self.data.y)
+        if self.data.weight is not None:
+            checked_weights(self.data.weight, len(self.data))
         self.tree = -1
         # Label sums are sent once, and validation losses once for each round.
-        self.label_requests, self.validation_requests = Once(), Turns(params.trees)
+        self.label_requests, self.validation_requests = Once(), Turns(protocol.trees)
 
     @cached_property
     def validation_rows(self) -> NDArray[np.bool_]:
@@ -446,16 +433,13 @@ class HistogramServer(Coordinator):
     gathers_sketches: ClassVar[bool] = False
     exact: tuple[str, ...] = ()
 
-    def __init__(
-        self, protocol: HistogramProtocol, schema: Schema, defense: Composition | None = None
-    ) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.objective = protocol.objective_for(schema)
-        arguments = schema, protocol.parameters
+    def __init__(self, seat: Seat, protocol: HistogramProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.objective = protocol.objective_for(seat.schema)
+        defense, arguments = seat.defense, (seat.schema, protocol.parameters)
         # The plausibility check of sums is valid only for fields that no defense changes.
-        of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
-        if defense is not None and not any(defense.changes(place, *arguments) for place in of_rows):
+        if not any(defense.changes(("gradients", part), *arguments) for part in "gh"):
             every = ("sums", "totals")
             self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *arguments))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +18,15 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, check_known, check_whole
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.messages.models import join, pack, unpack
-from fedtrees.protocols.base import Coordinator, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees, dropped_rows
@@ -63,7 +60,6 @@ class TreeSharingProtocol(BoostingProtocol):
         message_types=(GrowRequest, ClientTrees, GlobalTrees),
         capabilities=frozenset({"min_leaf_rows"}),
     )
-    server: ClassVar[type[TreeSharingServer]]
 
     @property
     @abstractmethod
@@ -93,21 +89,6 @@ class TreeSharingProtocol(BoostingProtocol):
         """
         dropped = dropped_rows(n, self.subsample, streams, round)
         return None if dropped is None else ~dropped
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> TreeSharingServer | BoostingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return self.server(self, schema)
-        return BoostingClient(
-            name, local_data.table, schema, self, defense.requirements.min_leaf_rows
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,36 +123,24 @@ class BoostingClient(Party):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
-    schema : Schema
-        Columns and target.
-    params : TreeSharingProtocol
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : TreeSharingProtocol
         Public parameters.
-    least_rows : int
-        Smallest number of rows on each side of a split, as a defense requires.
     """
 
     role = "client"
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        schema: Schema,
-        params: TreeSharingProtocol,
-        least_rows: int = 0,
-    ) -> None:
-        super().__init__(name)
-        self.data, self.params, self.least_rows = data, params, least_rows
+    def __init__(self, seat: Seat, protocol: TreeSharingProtocol) -> None:
+        super().__init__(seat.name)
+        self.data, self.params = seat.table, protocol
+        self.least_rows = seat.defense.requirements.min_leaf_rows
         # Round numbers may be missing, because only one client takes part in a cyclic round.
-        self.asked = Turns(params.rounds_of_run, gaps=True)
-        self.objective = params.objective_for(schema)
-        self.objective.check(data.y)
-        self.sums = self.objective.target_sums(data.y, data.weight)
-        if len(data):
+        self.asked = Turns(protocol.rounds_of_run, gaps=True)
+        self.objective = protocol.objective_for(seat.schema)
+        self.objective.check(self.data.y)
+        self.sums = self.objective.target_sums(self.data.y, self.data.weight)
+        if len(self.data):
             self.start(self.own_score())
 
     def own_score(self) -> NDArray[np.float32]:
@@ -210,9 +179,7 @@ class BoostingClient(Party):
         ]
         return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
 
-    @handles(ClientModels, **dict.fromkeys(names_of_type(ClientModels), "not read"))
-    def end(self, message: ClientModels) -> None:
-        """Receive the models of all clients. They do not change the client's state."""
+    end = ignores(ClientModels)
 
     @handles(
         GlobalTrees,
@@ -240,11 +207,11 @@ def no_tree(protocol: str) -> str:
 class TreeSharingServer(Coordinator):
     """A server that collects the clients' trees and distributes them, in order of arrival."""
 
-    def __init__(self, protocol: TreeSharingProtocol, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.objective = protocol, protocol.objective_for(schema)
+    def __init__(self, seat: Seat, protocol: TreeSharingProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.objective = protocol, protocol.objective_for(seat.schema)
         self.parts: list[ClientTrees] = []
-        self.told: dict[str, int] = {}  # number of parts that each receiver has
+        self.sent_parts: dict[str, int] = {}  # number of parts that each receiver has
         self.trees: list[Tree] = []  # as sent, after the defenses
 
     def keep(self, part: ClientTrees) -> None:
@@ -268,16 +235,16 @@ class TreeSharingServer(Coordinator):
         """
         # Only parts that the receiver does not have are sent. Together they form the complete
         # model.
-        new = self.parts[self.told.get(to, 0) :]
+        new = self.parts[self.sent_parts.get(to, 0) :]
         if not self.parts:
             raise DataError(no_tree(self.params.name))
         if not new:
             return
-        first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
+        first = sum(len(p.sizes) for p in self.parts[: self.sent_parts.get(to, 0)])
         # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
         sent = net.send(to, message, why=why)
-        self.told[to] = len(self.parts)
+        self.sent_parts[to] = len(self.parts)
         p = self.params
         # A defense may have changed the trees. The model has the trees that were sent.
         self.trees[first:] = unpack(sent, p.learning_rate, p.reg_lambda, p.reg_alpha)
@@ -337,7 +304,7 @@ class FlowerBagging(FlowerProtocol):
     """
 
     arrival: str = "client"
-    server: ClassVar[type[BaggingServer]] = BaggingServer
+    party_types = {"server": BaggingServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
         deployments={
@@ -394,7 +361,7 @@ class FlowerCyclic(FlowerProtocol):
     have are sent, which reveals the same. All clients receive the final model.
     """
 
-    server: ClassVar[type[CyclicServer]] = CyclicServer
+    party_types = {"server": CyclicServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
         deployments={
@@ -468,7 +435,7 @@ class LocalEnsembles(TreeSharingProtocol):
         TreeSharingProtocol.info,
         message_types=(GrowRequest, ClientTrees, ClientModels),
     )
-    server: ClassVar[type[EnsembleServer]] = EnsembleServer
+    party_types = {"server": EnsembleServer, "client": BoostingClient}
 
     @property
     def rounds_at_once(self) -> int:

@@ -23,7 +23,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -37,7 +37,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -61,20 +61,13 @@ class NetworkClient(Party):
 
     role = "client"
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        protocol: NetworkProtocol,
-        schema: Schema,
-        defense: Composition,
-    ) -> None:
-        super().__init__(name)
-        if data.weight is not None:
+    def __init__(self, seat: Seat, protocol: NetworkProtocol) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.defense = seat.table, protocol, seat.defense
+        if self.data.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
-        self.data, self.params, self.defense = data, protocol, defense
-        self.encoding, self.layers = Encoding.of(schema), protocol.layers(schema)
-        self.schema, self.summed, self.ready = schema, Once(), Once()
+        self.schema, self.summed, self.ready = seat.schema, Once(), Once()
+        self.encoding, self.layers = Encoding.of(seat.schema), protocol.layers(seat.schema)
         self.rounds = Turns(protocol.rounds)
 
     @property
@@ -173,10 +166,10 @@ class NetworkClient(Party):
 class NetworkServer(Coordinator):
     """The server. It agrees on the standardisation, then averages updates round after round."""
 
-    def __init__(self, protocol: NetworkProtocol, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.layers = protocol.layers(schema)
+    def __init__(self, seat: Seat, protocol: NetworkProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.layers = protocol.layers(seat.schema)
 
     def train(self, net: Network) -> TabularNetwork:
         """Standardise, then request updates and apply their mean."""
@@ -324,6 +317,7 @@ class NetworkProtocol(Protocol):
         model_file=ENCODED_FILE,
         extra_packages=("torch",),
     )  # fmt: skip
+    party_types = {"server": NetworkServer, "client": NetworkClient}
     summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
@@ -413,19 +407,6 @@ class NetworkProtocol(Protocol):
             As in `batches`. None for no defense.
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> NetworkServer | NetworkClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return NetworkServer(self, schema)
-        return NetworkClient(name, local_data.table, self, schema, defense)
 
 
 def drawn(

@@ -6,7 +6,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, ProtocolError, check_whole
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
@@ -33,7 +32,7 @@ from fedtrees.messages.regression import (
     RegressionWeights,
     WeightsRequest,
 )
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 
 #: Largest number of binary places of int64 weights. It leaves room for the sum of weights up to
@@ -80,18 +79,9 @@ class HorizontalRegression(RegressionParams, Protocol):
         if np.isinf(local_data.X).any():
             raise DataError(f"{name!r} has an infinite value; leave it missing")
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> Party:
+    def create_party(self, seat: Seat) -> Party:
         """Create the server or a client."""
-        if local_data is None:
-            return AveragingServer(self, schema)
-        return RegressionClient(name, local_data.table, self, schema)
+        return (AveragingServer if seat.role == "server" else RegressionClient)(seat, self)
 
 
 def columns_of(table: Table, classes: bool) -> NDArray[np.float64]:
@@ -108,11 +98,9 @@ class RegressionClient(Party):
 
     role = "client"
 
-    def __init__(
-        self, name: str, data: Table, protocol: HorizontalRegression, schema: Schema
-    ) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, protocol, schema
+    def __init__(self, seat: Seat, protocol: HorizontalRegression) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.schema = seat.table, protocol, seat.schema
         self.moments, self.standardised = 0, Once()
         self.steps, self.averages = Turns(protocol.rounds), Turns(protocol.rounds)
 
@@ -194,9 +182,9 @@ class RegressionClient(Party):
 class AveragingServer(Coordinator):
     """The server, which receives only sums."""
 
-    def __init__(self, protocol: HorizontalRegression, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: HorizontalRegression) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
 
     def train(self, net: Network) -> RegressionWeights:
         """Agree on the standardisation, then average weights in every round."""

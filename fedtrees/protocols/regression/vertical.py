@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import Declared, LocalData
 from fedtrees.core.messages import EncryptedComputation, Sealed
@@ -67,7 +66,7 @@ from fedtrees.messages.regression import (
     ScoresOfRows,
     ScoresRequest,
 )
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.regression.settings import RegressionParams, check_weightless
 from fedtrees.protocols.settings import ACTIVE, PASSIVE, VerticallyPartitioned
 
@@ -210,20 +209,10 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
                 "take degree=1, or one passive party"
             )
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> Party:
+    def create_party(self, seat: Seat) -> Party:
         """Create the arbiter, the active party or a passive party."""
-        if local_data is None:
-            return Arbiter(name, self, schema)
-        kind: type[ActiveRegression] | type[PassiveRegression]
-        kind = ActiveRegression if role == ACTIVE else PassiveRegression
-        return kind(name, local_data, self, schema, defense.requirements.row_bounds)
+        kinds = {ARBITER: Arbiter, ACTIVE: ActiveRegression, PASSIVE: PassiveRegression}
+        return kinds[seat.role](seat, self)
 
     def residual_bits(self, schema: Schema) -> int:
         """Return the binary places of residuals."""
@@ -264,9 +253,9 @@ class Arbiter(Party):
     role = ARBITER
     encryption: VectorDecrypter
 
-    def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
-        super().__init__(name)
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: VerticalRegression) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
         self.opened: dict[str, Turns] = {}  # answered rounds, by the owner of the gradients
 
     @handles(KeyRequest)
@@ -304,32 +293,21 @@ class Holder(Party):
 
     encryption: VectorCombiner
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        protocol: VerticalRegression,
-        schema: Schema,
-        bounds: tuple[float, float] | None = None,
-    ) -> None:
-        super().__init__(name)
-        self.local_data, self.params, self.schema, self.bounds = (
-            local_data,
-            protocol,
-            schema,
-            bounds,
-        )
-        if np.isinf(local_data.X).any():
+    def __init__(self, seat: Seat, protocol: VerticalRegression) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema, self.local_data = protocol, seat.schema, seat.rows
+        self.bounds, X = seat.defense.requirements.row_bounds, seat.rows.X
+        if np.isinf(X).any():
             raise DataError("a column has an infinite value; leave it missing")
         public = protocol.statistics == "public"
         self.mean, self.scale = (
-            declared_moments(local_data, schema) if public else column_moments(local_data.X)
+            declared_moments(seat.rows, seat.schema) if public else column_moments(X)
         )
-        design = standardise_rows(local_data.X, self.mean, self.scale, protocol.bits)
-        self.design = shorten_rows(design, protocol.bits, bounds)
+        design = standardise_rows(X, self.mean, self.scale, protocol.bits)
+        self.design = shorten_rows(design, protocol.bits, self.bounds)
         self.weights = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
-        self.link = link_polynomial(vars(protocol), bool(schema.classes))
-        self.batches = split_batches(len(local_data.X), protocol.batch)
+        self.link = link_polynomial(vars(protocol), bool(seat.schema.classes))
+        self.batches = split_batches(len(X), protocol.batch)
 
     def _batch(self, round: int) -> slice:
         """Return the rows of a round."""
@@ -373,9 +351,9 @@ class PassiveRegression(Holder):
 
     role = PASSIVE
 
-    def __init__(self, *known: Any) -> None:
-        super().__init__(*known)
-        rounds = self.params.rounds
+    def __init__(self, seat: Seat, protocol: VerticalRegression) -> None:
+        super().__init__(seat, protocol)
+        rounds = protocol.rounds
         self.keyed, self.scored, self.stepped = Once(), Turns(rounds), Turns(rounds)
 
     @handles(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GrowRequest
 from fedtrees.messages.networks import (
@@ -31,7 +31,7 @@ from fedtrees.messages.networks import (
 from fedtrees.neural.opacus_engine import OPACUS, per_sample_gradients
 from fedtrees.neural.torch_module import rates_module, torch_module
 from fedtrees.neural.tree_outputs import Adam, RatesNetwork
-from fedtrees.protocols.base import ENCODED_FILE
+from fedtrees.protocols.base import ENCODED_FILE, Seat
 from fedtrees.protocols.horizontal.tree_sharing import (
     BoostingClient,
     EnsembleServer,
@@ -50,18 +50,16 @@ class RatesClient(BoostingClient):
 
     Parameters
     ----------
-    name, data, schema, params
-        As for `BoostingClient`.
-    defense : Composition
-        It can change the gradients of single rows.
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : FedXGBllr
+        Public parameters.
     """
 
-    def __init__(
-        self, name: str, data: Table, schema: Schema, params: FedXGBllr, defense: Composition
-    ) -> None:
-        super().__init__(name, data, schema, params, defense.requirements.min_leaf_rows)
-        self.protocol, self.defense = params, defense
-        self.ready, self.rounds = Once(), Turns(params.rounds, params.trees)
+    def __init__(self, seat: Seat, protocol: FedXGBllr) -> None:
+        super().__init__(seat, protocol)
+        self.protocol, self.defense = protocol, seat.defense
+        self.ready, self.rounds = Once(), Turns(protocol.rounds, protocol.trees)
 
     @handles(
         ClientModels,
@@ -70,7 +68,7 @@ class RatesClient(BoostingClient):
             "once, any: gradients are clipped whatever the inputs of the network are",
         ),
     )
-    def end(self, message: ClientModels) -> None:
+    def end(self, message: ClientModels) -> None:  # type: ignore[override]
         """Compute the outputs of all clients' trees for the local rows, once."""
         self.ready.take(message)
         # The trees are fixed from now on, so that their outputs are computed once.
@@ -240,7 +238,7 @@ class FedXGBllr(LocalEnsembles):
         model_file=ENCODED_FILE,
         adversaries=("server", "client"),
     )  # fmt: skip
-    server: ClassVar[type[EnsembleServer]] = RatesServer
+    party_types = {"server": RatesServer, "client": RatesClient}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -311,16 +309,3 @@ class FedXGBllr(LocalEnsembles):
         if round < self.trees:
             return super().training_rows(n, streams, round, defense)
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> RatesServer | RatesClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return RatesServer(self, schema)
-        return RatesClient(name, local_data.table, schema, self, defense)

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.defense import OpenNodes
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
-from fedtrees.core.schema import Schema
 from fedtrees.crypto import costs
 from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter, key_bytes
 from fedtrees.crypto.packing import Slots
@@ -33,11 +31,10 @@ from fedtrees.messages.vertical import (
     RowsToRoute,
     sibling,
 )
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
-from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
-from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
+from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -87,8 +84,6 @@ class Active(Coordinator):
     ----------
     bins : LocalBins
         The active party's columns, in bins.
-    share : str, int, float or None
-        Share of its columns that each tree may use.
     pure_leaves : bool
         Whether a node of a single class is a leaf.
     """
@@ -98,18 +93,10 @@ class Active(Coordinator):
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        share: str | int | float | None,
-        protocol: VerticalProtocol,
-        schema: Schema,
-    ) -> None:
-        super().__init__(name)
-        self.local_data, self.bins, self.share = local_data, bins, share
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: Any) -> None:
+        super().__init__(seat.name)
+        self.local_data, self.bins = seat.rows, protocol.local_bins(seat.rows)
+        self.params, self.schema = protocol, seat.schema
 
     # --- before the first tree
 
@@ -170,7 +157,8 @@ class Active(Coordinator):
             Layout of the statistics in a plaintext.
         """
         rng = self.streams.rng("columns", number)
-        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
+        share = self.params.column_share
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
         # A defense can hide a tree completely from the passive parties.

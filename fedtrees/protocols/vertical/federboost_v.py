@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, VaryingChannel
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -27,7 +25,14 @@ from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
+from fedtrees.protocols.base import Seat
+from fedtrees.protocols.settings import (
+    ACTIVE,
+    PASSIVE,
+    BoostingProtocol,
+    NoisyProtocol,
+    VerticallyPartitioned,
+)
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
@@ -39,16 +44,9 @@ from fedtrees.trees.boosted.boosting import grow_forest
 class BucketHolder(SplitHolder):
     """A passive party that sends its bins once, and receives its splits at the end."""
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        protocol: FederBoostV,
-        schema: Schema,
-    ) -> None:
-        super().__init__(name, local_data, bins)
-        self.params, self.schema, self.requests = protocol, schema, Turns(1)
+    def __init__(self, seat: Seat, protocol: FederBoostV) -> None:
+        super().__init__(seat, protocol)
+        self.params, self.schema, self.requests = protocol, seat.schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
     def send_bins(self, message: GrowRequest) -> RowBuckets:
@@ -156,7 +154,7 @@ class BoostingAlone(Active):
 
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
-class FederBoostV(VerticallyPartitioned, BoostingProtocol):
+class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
     """FederBoost (Tian et al. 2020), vertical: bins are sent once, in plain text or randomised.
 
     Passive parties send the bin of every row in each of their columns. The active party boosts
@@ -187,16 +185,11 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
         noised_types=(RowBuckets,),
     )
+    party_types = {ACTIVE: BoostingAlone, PASSIVE: BucketHolder}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
-
-    @property
-    def noisy(self) -> bool:
-        """Whether bins are randomised."""
-        return math.isfinite(self.epsilon)
+        self.check_epsilon()
 
     def response(self, bins: int, complete: bool) -> Response:
         """Return the randomised response of a column."""
@@ -234,10 +227,6 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         why = "randomised response among the bins of each column"
         return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
 
-    def without_noise(self) -> FederBoostV:
-        """Return the same protocol with bins in plain text."""
-        return replace(self, epsilon=math.inf)
-
     def claim(self) -> Guarantee:
         """Return the bound on randomised bins. The borders of the bins have no bound."""
         return _given_ends(float(self.epsilon)) if self.noisy else NoGuarantee()
@@ -246,20 +235,9 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> BoostingAlone | BucketHolder:
-        """Create the active party or a passive party."""
-        assert local_data is not None
-        bins, params = LocalBins(local_data, self.max_bin), cast(Any, self)
-        if role == ACTIVE:
-            return BoostingAlone(name, local_data, bins, None, params, schema)
-        return BucketHolder(name, local_data, bins, self, schema)
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the buckets of a party's columns."""
+        return LocalBins(local_data, self.max_bin)
 
 
 def _given_ends(epsilon: float) -> PureDP:

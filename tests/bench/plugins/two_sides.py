@@ -101,8 +101,8 @@ class TwoSides(Protocol):
             raise UsageError(f"{self.name}: {parties} party has nobody to ask; give 2 or more")
         return {"active": "active", **{f"passive-{i}": "passive" for i in range(parties - 1)}}
 
-    def create_party(self, name, role, held, schema, defense):
-        return (Active if role == "active" else Passive)(name, held)
+    def create_party(self, seat):
+        return (Active if seat.role == "active" else Passive)(seat.name, seat.local_data)
 
     def predict(self, net, model, queries):
         for name, asked in queries.items():
