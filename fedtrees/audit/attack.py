@@ -435,7 +435,7 @@ def _parts(
     if len(sought) > MOST_TARGETS:
         raise DataError(
             f"{len(sought)} rows to look for; more than {MOST_TARGETS} cannot be matched in "
-            "reasonable time: give a random part of them as --truth, and --own"
+            "reasonable time: give random parts of the table as --truth and as --own"
         )
     if not len(sought):
         raise DataError("no rows are left to search for: --truth contains only rows of --own")

@@ -353,7 +353,7 @@ def _subclass_error(
     base = next(kind for kind in type(message).__mro__ if kind in types)
     return (
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
-        "and may say more; name the type there, or permit it with a reason"
+        "and may reveal more; name the type there, or permit it with a reason"
     )
 
 

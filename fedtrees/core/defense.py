@@ -206,12 +206,12 @@ class Context:
         party = acting_party()
         if party is None or party.name != self.party:
             raise LocalDataError(
-                f"what {self.party!r} holds may be read only by the hooks of this party"
+                f"the local data of {self.party!r} may be read only by the hooks of this party"
             )
         if self.reader is not None:
             raise LocalDataError(
-                f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
-                "requirements = Requirements(reads_local_data=True)"
+                f"{self.reader!r} reads the local data of {self.party!r} without declaring it; "
+                "give it requirements = Requirements(reads_local_data=True)"
             )
         return self._local_data
 
@@ -272,6 +272,8 @@ Site = type[Message] | str
 #: A site together with the name of the changed field. For example, ``(Histogram, "sums")`` or
 #: ``("gradients", "g")``.
 Place = tuple[Site, str]
+#: Changes of a defense or protocol, by place.
+Channels = Mapping[Place, Change]
 
 
 @dataclass(frozen=True)
@@ -518,7 +520,7 @@ class Defense:
             If the defense does not support them.
         """
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """Return the change of each field that the defense changes, from public information only.
 
         Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a

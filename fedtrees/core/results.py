@@ -177,7 +177,7 @@ COLUMNS = (
         "of a blind row, the name of the guess with the best value",
         added_after_first_release=True,
     ),
-    Column("metric", "what was measured: a key below"),
+    Column("metric", "key of the measured quantity, see below"),
     Column("part", "column, type of message, operation, ... that the value is about"),
     Column("value", "the measurement", "number"),
     Column("unit", "unit of the value"),
@@ -371,7 +371,7 @@ class Measure:
     def __post_init__(self) -> None:
         if ":" in self.key or not self.key:
             raise UsageError(
-                f"measure {self.key!r}: a key is one word; what it refers to is a part"
+                f"measure {self.key!r}: a key is one word; name the column or type in `part`"
             )
         for name in ("short", "head"):
             object.__setattr__(self, name, getattr(self, name) or self.name)

@@ -62,8 +62,8 @@ from fedtrees.messages.aggregation import (
 # a run are discarded.
 SUMS_AT_ONCE = 32
 
-_KEYS = "keys and shares for masks: none of them opens a single client's values"
-_OPEN = "shares that open the sum of those whose values came, and no other"
+_KEYS = "keys and shares for masks, which do not reveal the values of a single client"
+_OPEN = "shares that open the sum over the clients whose values arrived, and no other sum"
 
 
 class MaskedAggregation(SecureAggregation):
@@ -142,7 +142,7 @@ class MaskingClient(ClientAggregator):
         },
         MaskRoster: {
             "parties": "different clients of the agreement, at least the threshold",
-            "keys": "one for each, the client's own among them; taken once in a batch",
+            "keys": "one for each client, including the receiver; accepted once in a batch",
         },
         MaskBoxes: {
             "parties": "different clients of the roster, at least the threshold",
@@ -277,7 +277,7 @@ class MaskingServer(ServerAggregator):
             self._history[name].update(digest_of(message))
 
     def open_sum(
-        self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect masked replies and return their sum. Agree on keys if none are left.
 
@@ -287,7 +287,7 @@ class MaskingServer(ServerAggregator):
             Incomplete reply of every party.
         exchange : AggregationExchange
             Access to the network.
-        why : str
+        reason : str
             Reason that the transcript records for the masked replies.
 
         Raises
@@ -319,7 +319,7 @@ class MaskingServer(ServerAggregator):
         if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
             masks = self._masks = self._agree(plan, tuple(arrived), exchange)
         index, self._used = self._used, self._used + 1
-        for name, reply in exchange.protect(arrived, {"sum": index}, why).items():
+        for name, reply in exchange.protect(arrived, {"sum": index}, reason).items():
             seals = (getattr(reply, field) for field in summed_fields(first))
             masks.take_array(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)
@@ -338,8 +338,8 @@ class MaskingServer(ServerAggregator):
             differ = [name for name in {**dict.fromkeys(earlier), **dict.fromkeys(arrived)}
                       if (name in earlier) != (name in arrived)]  # fmt: skip
             raise MissingPartyError(
-                f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
-                f"worked out from both would be wrong. Those before are over {', '.join(earlier)}. "
+                f"{', '.join(differ)}: in some sums of {series} and missing in other sums, so that "
+                f"results from both would be wrong. Earlier sums are over {', '.join(earlier)}. "
                 "Wait for the missing parties"
             )
 

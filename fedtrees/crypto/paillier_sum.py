@@ -74,10 +74,10 @@ if TYPE_CHECKING:
     from fedtrees.crypto.obfuscators import Backend
 
 _INT64_BITS = 64
-_ADDER = "whoever adds"
-_KEY = "the public key that everybody encrypts under; its holder opens sums"
-_SEEDS = "seeds of masks that bind a sum to what all were told, for the holder of the key"
-_ADDED = "the encrypted sum, for the holder of the key to open"
+_ADDER = "the party that adds"
+_KEY = "the public key with which all parties encrypt; the owner of the key opens the sums"
+_SEEDS = "seeds of masks that bind a sum to the values that all parties received"
+_ADDED = "the encrypted sum, which the owner of the key opens"
 _OPENED = "the sum, opened by the holder of the key"
 
 
@@ -95,8 +95,8 @@ def check_complete(parties: Sequence[str], sent: Collection[str]) -> None:
     if missing:
         raise MissingPartyError(
             f"arrays of {', '.join(missing)} are missing; Paillier sums are over all of "
-            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of those "
-            "who stay"
+            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of the "
+            "remaining parties"
         )
     strangers = sorted({*sent} - {*parties})
     if strangers:
@@ -163,9 +163,9 @@ class KeyHolder(SecretHolder):
             totals = sealed.opened(self._keys, self._ledger)
         except PlaintextOverflowError:
             raise ExposureError(
-                f"what came as sum {number} is not the sum of what all others were to "
-                "send, or not all parties received the same values, and the party with "
-                "the key opens nothing else. Start a new run"
+                f"the array that arrived as sum {number} is not the sum of the arrays of all other "
+                "parties, or not all parties received the same values. The owner of the key "
+                "opens no other array. Start a new run"
             ) from None
         self._opened = number
         return totals
@@ -651,7 +651,7 @@ class PaillierServer(ServerAggregator):
         self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
     def open_sum(
-        self, pending: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, pending: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect encrypted replies, add them, and let the key holder decrypt the sum.
 
@@ -661,7 +661,7 @@ class PaillierServer(ServerAggregator):
             Incomplete reply of every party.
         exchange : AggregationExchange
             Access to the network.
-        why : str
+        reason : str
             Reason that the transcript records for the encrypted replies.
 
         Raises
@@ -675,13 +675,14 @@ class PaillierServer(ServerAggregator):
         holder, *other_clients = agreed_sums.parties
         if not other_clients:
             raise UsageError(
-                "'paillier' needs two clients or more: the sum of one is its own; leave it out"
+                "'paillier' needs two clients or more, because a sum over one client is the array "
+                "of this client; leave it out"
             )
         adder = self._adder = self._adder or self._agree(holder, other_clients, exchange)
         check_complete(agreed_sums.parties, pending)
         declared = DeclaredCounts(exchange.rows, self._classes)
         replies = exchange.protect(
-            pending, {"rows": declared.rows, "classes": list(declared.classes)}, why
+            pending, {"rows": declared.rows, "classes": list(declared.classes)}, reason
         )
         slots, added = {}, {}
         for field, seal in summed_fields(first).items():

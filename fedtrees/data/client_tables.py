@@ -289,7 +289,7 @@ def load_joined(
     for table, columns in zip(tables[1:], files[1:], strict=True):
         if not columns:
             raise DataError(
-                f"{table.path}: no columns besides the id {id!r}; leave this party out, "
+                f"{table.path}: no columns except the id {id!r}; leave this party out, "
                 "or keep one of its columns"
             )
     note = (

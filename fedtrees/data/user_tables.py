@@ -230,7 +230,7 @@ def _no_features(target: str, out: Mapping[str, Column], declared: TableSpec) ->
     """Return the problem that no column becomes a feature, with the columns that could be kept."""
     usable = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
     reasons = ": " + "; ".join(_reasons(out, declared)) if out else ""
-    text = f"no feature columns besides the target {target!r}{reasons}"
+    text = f"no feature columns except the target {target!r}{reasons}"
     return Problem(text, "keep" if usable else "", joined_names(usable) if usable else "")
 
 

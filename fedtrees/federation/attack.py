@@ -111,7 +111,7 @@ class FederationLog:
         messages = self.to_and_from(self.who)
         sent = [r for r in messages if r.sender == self.who and r.receivers != (self.who,)]
         received = [r for r in messages if r.sender != self.who or r.receivers == (self.who,)]
-        elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
+        elsewhere = f"{self.kept_by} wrote this log, which contains only the messages of this party"
         federation = self.federation
         return {
             "framework": f"fedtrees {self.capture.run_facts.version}, {federation.protocol}, "

@@ -60,9 +60,9 @@ def describe(file: str, digest: str) -> bool:
     names = ", ".join(repr(attack.name) for attack in description.attacks)
     if description.others:
         raise UsageError(
-            f"plugin {file!r} registers {', '.join(description.others)} beside the attack {names}: "
-            "an attack's code is imported only where no truth is, so put attacks in a "
-            "separate file and give both (register.get and "
+            f"plugin {file!r} registers {', '.join(description.others)} and the attack {names}: "
+            "the code of an attack is imported only by processes without the truth, so put "
+            "attacks in a separate file and give both (register.get and "
             "fedtrees.core.messages.message_type find "
             "what the other one defines)"
         )

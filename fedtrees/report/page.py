@@ -190,7 +190,7 @@ def traffic(findings: SettingFindings, use: Recipe) -> str:
 def guarantee(defended: DefenseResult | None) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     if defended is None:
-        return "see that protocol's own page"
+        return "see the page of that protocol"
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
     meaning = in_words(defended.guarantees.spent)
     text += f" ({meaning})" if meaning else ""
@@ -266,8 +266,9 @@ def _glossary(analysis: RunAnalysis) -> list[tuple[str, str]]:
          "attack finished."),
         ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack scored worse "
          "than a blind guess: then the attack failed, and nothing is shown about the defense."),
-        ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
-         "least: rows and labels first, then guesses, then facts about groups; ties by price."),
+        ("Recipe", "The defense that resists every adversary of the run. If there is none, the "
+         "defense with the smallest leak: rows and labels first, then guesses, then group facts. "
+         "Of equal defenses, the cheapest one."),
     ]  # fmt: skip
     return words
 

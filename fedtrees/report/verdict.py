@@ -374,7 +374,7 @@ def explain_refusal(findings: SettingFindings) -> str:
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tested, because none was requested or none fits."
-    nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
+    nothing_shown = f"This run does not show which leaks {wording.some(tried)} would prevent."
     cell = findings.leak.result
     if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown

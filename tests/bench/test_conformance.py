@@ -355,13 +355,13 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
-        "what is declared crosses, or `conditional_types` says when (`message_types`)",
-        "its parties keep to transform_examples (`capabilities`), or say why not",
-        "its parties keep to gradient_clip (`capabilities`), or say why not",
+        "all declared types are sent, or are in `conditional_types` (`message_types`)",
+        "its parties comply with transform_examples (`capabilities`), or state a reason",
+        "its parties comply with gradient_clip (`capabilities`), or state a reason",
     }
     assert (
         "Histogram"
-        in broken["what is declared crosses, or `conditional_types` says when (`message_types`)"]
+        in broken["all declared types are sent, or are in `conditional_types` (`message_types`)"]
     )
 
 

@@ -39,9 +39,9 @@ from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histogram_parties import DecidingServer, HistogramClient
 
 class Client(HistogramClient):
-    def __init__(self, name, data, *more):
-        super().__init__(name, data, *more)
-        self.values = data.X
+    def __init__(self, seat, protocol):
+        super().__init__(seat, protocol)
+        self.values = seat.table.X
 
     @handles(HistogramRequest)
     def histogram(self, message):
@@ -50,7 +50,7 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.send("server", self.told(X), why="how far I am")
+            self.net.send("server", self.told(X), reason="how far I am")
         return full
 
 class Server(DecidingServer):
@@ -73,10 +73,7 @@ def registered(name, told, client):
             },
         )
 
-        def create_party(self, name, role, held, schema, defense):
-            if held is None:
-                return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
+        party_types = {"server": Hearing, "client": client}
 """
 
 LEAKS = {
@@ -421,13 +418,13 @@ def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
 
 def test_attacks_are_in_a_file_of_their_own(tmp_path):
     both = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
-    with pytest.raises(UsageError, match="registers dataset 'plain-data' beside the attack"):
+    with pytest.raises(UsageError, match="registers dataset 'plain-data' and the attack"):
         loaded(tmp_path, "both", both)
     hidden = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
     hidden = hidden.replace("core.attack import Attack", "core import *").replace(
         "Attack", "object"
     )
-    with pytest.raises(UsageError, match="registered by a file that does not say so"):
+    with pytest.raises(UsageError, match="registered by a file without the decorator"):
         loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
 
 

@@ -155,4 +155,4 @@ def test_right_laws_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
     assert [f for f in findings if not f.holds] == []
     stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
-    assert sum("is what it states (`noise_channels`)" in f.rule for f in findings) == stated
+    assert sum("is the stated noise (`noise_channels`)" in f.rule for f in findings) == stated

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
@@ -20,6 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.peers.peer import Peer, Script, StartingPeer
 from fedtrees.protocols.settings import ACTIVE, PASSIVE, PlainBoosting, VerticallyPartitioned
 from fedtrees.trees.binning import bin_rows
@@ -48,14 +48,12 @@ class ColumnHolder(Peer):
     role = PASSIVE
     audience = (ACTIVE, PASSIVE)
 
-    def __init__(
-        self, name: str, local_data: LocalData, schema: Schema, params: XGBoostVertical
-    ) -> None:
-        super().__init__(name)
-        self.local_data, self.schema, self.params = local_data, schema, params
-        self.objective = params.objective_for(schema)
-        if local_data.y is not None:
-            self.objective.check(local_data.y)
+    def __init__(self, seat: Seat, protocol: XGBoostVertical) -> None:
+        super().__init__(seat.name)
+        self.local_data, self.schema, self.params = seat.rows, seat.schema, protocol
+        self.objective = protocol.objective_for(seat.schema)
+        if self.local_data.y is not None:
+            self.objective.check(self.local_data.y)
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its round and level, and its sender."""
@@ -122,7 +120,9 @@ class ColumnHolder(Peer):
             A message with the same key, by which the other parties wait for it.
         """
         if not self.rank:
-            return self.send_to_others(state(), "every party sums them over its own bins")
+            return self.send_to_others(
+                state(), "every party sums them over the bins of its columns"
+            )
         return (yield self.key(like, 0))
 
     def grow_tree(self, round: int) -> Script:
@@ -136,7 +136,7 @@ class ColumnHolder(Peer):
             local_splits = grower.best(hist, pruned=False)
             best_splits = yield from self.exchange(
                 self.best(round, level, grower.nodes, local_splits),
-                "everybody finds the best of all",
+                "every party determines the best split of all columns",
             )
             # All parties receive the same messages and choose the same split.
             splits = together(best_splits, local_splits, self.rank)
@@ -270,6 +270,7 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
             "public": ("a recipient of the released model", "recipients of the released model"),
         },
     )
+    party_types = {ACTIVE: LabelHolder, PASSIVE: ColumnHolder}
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: the active party, which has the labels, and the passive parties.
@@ -288,18 +289,6 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
         if local_data.weight is not None or not len(local_data.columns) or not len(local_data):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_local_data(name, local_data, schema)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> ColumnHolder:
-        """Create a party. The party with the labels starts."""
-        assert local_data is not None
-        return (LabelHolder if role == ACTIVE else ColumnHolder)(name, local_data, schema, self)
 
     def predict(
         self, net: Network | None, model: Model, queries: Mapping[str, LocalData]

@@ -242,7 +242,7 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
             items = archive.infolist()
             # Limits against files that would exhaust the memory when they are unpacked.
             if len(items) > 2 * len(_KINDS):
-                raise ValueError(f"{len(items)} arrays are not those of a forest")
+                raise ValueError(f"{len(items)} arrays are not the arrays of a forest")
             limit = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
             size = sum(item.file_size for item in items)
             if size > limit:
@@ -322,8 +322,12 @@ def _check(tree: ClassTree) -> None:
     if tree.counts is not None:
         both = tree.counts[tree.left[inner]] + tree.counts[tree.right[inner]]
         if (tree.counts < 0).any() or not np.array_equal(tree.counts[inner], both):
-            raise ValueError("class counts are negative, or those of children are not the parent's")
+            raise ValueError(
+                "class counts are negative, or the counts of children do not sum to the parent's"
+            )
     if tree.distinct is not None:
         both = tree.distinct[tree.left[inner]] + tree.distinct[tree.right[inner]]
         if (tree.distinct < 0).any() or not np.array_equal(tree.distinct[inner], both):
-            raise ValueError("rows are negative, or those of children are not the parent's")
+            raise ValueError(
+                "rows are negative, or the rows of children do not sum to the parent's"
+            )
