@@ -121,7 +121,7 @@ class ProtocolError(FedtreesError):
     ...     Membership("loss", np.array([np.nan]))
     ... except ProtocolError as error:
     ...     print(error)
-    scores of membership are finite numbers, one per candidate
+    Membership.score has infinite or missing values; leave them out
     """
 
     exit_code = 6
