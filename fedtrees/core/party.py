@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import LocalDataError, ProtocolError
+from fedtrees.core.errors import LocalDataError, ProtocolError, refuse_old_names
 from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.registry import register
@@ -253,9 +253,9 @@ class Behaviour:
     ----------
     name : str
         Registered name, set by ``@register.behaviour``.
-    beyond : str
+    deviation : str
         The deviation from the protocol, as a sentence without a full stop.
-    noticed : str
+    detectable : str
         Whether the honest parties could detect it, as a sentence without a full stop.
 
     Examples
@@ -279,8 +279,12 @@ class Behaviour:
     """
 
     name: ClassVar[str] = "behaviour"
-    beyond: ClassVar[str] = ""
-    noticed: ClassVar[str] = ""
+    deviation: ClassVar[str] = ""
+    detectable: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        refuse_old_names(cls, "behaviour", {"beyond": "deviation", "noticed": "detectable"})
 
 
 def install_behaviour(party: Party, name: str) -> None:

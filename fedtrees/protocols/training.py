@@ -21,8 +21,8 @@ from fedtrees.core.errors import DataError, FedtreesError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, without_noise
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import (
-    Declared,
     LocalData,
+    LocalDataSummary,
     check_ids,
     check_own,
     check_together,
@@ -288,7 +288,7 @@ def train(
     agreement = make_agreement(protocol, schema, defense, len(local_data))
     n_rows = _check_tables(protocol, agreement, local_data)
     encryption = protocol.encrypted_computation()
-    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    declared = {name: LocalDataSummary.of(part) for name, part in local_data.items()}
     weighted = any(one.weighted for one in declared.values())
     net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
@@ -331,7 +331,7 @@ def _check_tables(
     """Check the tables of all parties, and return the number of distinct training rows."""
     for name, party_data in local_data.items():
         check_own(name, party_data, agreement.schema)
-    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    declared = {name: LocalDataSummary.of(part) for name, part in local_data.items()}
     # Local data were checked by their party, declarations are checked together.
     n_rows = agreed_row_counts(protocol, agreement, declared)
     check_ids(local_data)
@@ -374,7 +374,7 @@ def make_agreement(
 
 
 def agreed_row_counts(
-    protocol: Protocol, agreement: Agreement, declarations: Mapping[str, Declared]
+    protocol: Protocol, agreement: Agreement, declarations: Mapping[str, LocalDataSummary]
 ) -> int:
     """Return the number of distinct training rows that the parties declared together.
 
@@ -384,7 +384,7 @@ def agreed_row_counts(
         Protocol with its public parameters.
     agreement : Agreement
         Public agreement of the run.
-    declarations : mapping of str to Declared
+    declarations : mapping of str to LocalDataSummary
         Declarations by party name.
 
     Raises
@@ -476,7 +476,7 @@ def drive(
         # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
-            net.publish(as_message(model), why="the released model, which is public")
+            net.publish(as_message(model), reason="the released model, which is public")
         coordinator.finished(net)
     net.collect_spending(net.names)
     net.transcript.costs = net.costs(encryption)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 from present import here
 
-from fedtrees.auditing.canaries import choose_audit_setting, create_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.privacy_audit.canaries import choose_audit_setting, create_canaries
 from fedtrees.protocols.base import Protocol
 
 NONE = Composition(())
