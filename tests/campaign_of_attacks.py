@@ -68,8 +68,9 @@ AMOUNTS = {"queries": 100, "entries": 10, "labels": 10}
 #: Columns that identify a cell.
 CELL = ("stage", "protocol", "defense", "defense_params", "threat", "attack", "seed")
 TOP = ("a", "c")  # columns with a score of their own
-#: Measures without a value on these tables: the Hamming distance needs tables of bits.
-UNDEFINED = ("hamming",)
+#: Measures that have no value for some guesses by definition: the Hamming distance needs tables of
+#: bits, and the area under the curve needs probabilities of two classes.
+UNDEFINED = ("hamming", "label_auc", "routed_auc")
 TABLES = ("binary", "classes", "number", "holes")
 
 
