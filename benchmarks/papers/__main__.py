@@ -8,7 +8,13 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
+from fedtrees.benchmarks.papers.comparisons import (
+    Comparison,
+    comparison_tables,
+    write_comparisons,
+)
 from fedtrees.benchmarks.papers.study import Study, suite_study
 from fedtrees.benchmarks.papers.suite_tables import table_sections
 from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
@@ -88,8 +94,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for option, settings in study.options.items():
             short = ["-j"] if option == "--jobs" else []
             parser.add_argument(*short, option, **settings)
-        for output in study.run(parser.parse_args(rest)):
-            print(output, flush=True)
+        options = parser.parse_args(rest)
+        comparisons = []
+        for output in study.run(options):
+            if isinstance(output, Comparison):
+                comparisons.append(output)
+            else:
+                print(output, flush=True)
+        if comparisons:
+            folder = Path(getattr(options, "out", None) or f"runs/{name}")
+            folder.mkdir(parents=True, exist_ok=True)
+            write_comparisons(name, comparisons, folder / "comparison.csv")
+            print(*comparison_tables(comparisons), sep="\n")
     except FedtreesError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,12 +9,15 @@ against time.
 
 from __future__ import annotations
 
+import csv
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from math import nan
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +28,12 @@ from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
 from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
     PublishedForests,
     draw_forest,
-    first_settings,
     reconstruct,
     reconstruct_drawn,
     reconstruct_published,
@@ -38,7 +41,7 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
     train_network,
     variables,
 )
-from fedtrees.benchmarks.papers.study import FAST, Study
+from fedtrees.benchmarks.papers.study import FAST, Output, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.blind_baselines.conditional import nearest_guesses
 from fedtrees.core.schema import Table as Rows
@@ -49,8 +52,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = ("1", "5", "10", "20", "30")
-#: Numbers of trees and depths that are compared, on forests and rows drawn here.
-SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
 #: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
 #: is counted once.
 KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
@@ -188,23 +189,61 @@ def references(published: PublishedForests) -> Iterator[Table]:
     yield Table("Without a forest", ("table", *parts), lines)
 
 
-def shapes(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors by number of trees and depth at equal epsilon, on forests drawn here."""
-    lines = []
-    for epsilon in ("5", "30"):
-        for name in TABLES:
-            for trees, depth in SHAPES:
-                results = [
-                    reconstruct_drawn(published, name, trees, depth, float(epsilon), seed)
-                    for seed in range(published.seeds)
-                ]
-                published_error = published.error("reference", name, 100, epsilon, trees, depth)
-                lines.append(
-                    score_line(results, name, epsilon, str(trees), str(depth), published_error)
-                )
-    yield Table(
-        "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *SCORES), lines
-    )
+def forests(published: PublishedForests, results: Path) -> Iterator[Comparison]:
+    """Yield Table I and the parts of Table III about all rows, on forests and rows drawn here.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        Provides the tables.
+    results : Path
+        CSV file of finished reconstructions, which is continued: one line per setting and seed.
+    """
+    done: dict[tuple[str, int], tuple[float, ...]] = {}
+    if results.exists():
+        with results.open(newline="") as file:
+            for setting, seed, *scores in csv.reader(file):
+                done[setting, int(seed)] = tuple(map(float, scores))
+    blind = {name: blind_error(published, name) for name in (*TABLES, "default-credit")}
+    settings = [c.setting for c in read_published("draft_dp") if c.item == "Table I"]
+    for seed in range(published.seeds):
+        for setting in settings:
+            if (setting, seed) in done:
+                continue
+            name, *rest = setting.split(", ")
+            trees, depth, epsilon = (float(re.sub("[a-z ]", "", text)) for text in rest)
+            result = reconstruct_drawn(published, name, int(trees), int(depth), epsilon, seed)
+            scores = (result.error, result.right, result.worst, result.seconds)
+            done[setting, seed] = scores
+            # Each line is written at once, so that an interrupted study loses one reconstruction.
+            with results.open("a", newline="") as file:
+                csv.writer(file).writerow((setting, seed, *scores))
+    for c in read_published("draft_dp"):
+        column = {"error": 0, "exact rows": 1, "worst row": 2}.get(c.score)
+        if c.item in ("Table I", "Table III") and column is not None:
+            setting = (
+                c.setting.replace(", ", ", 10 trees, depth 5, ") if "III" in c.item else c.setting
+            )
+            values = [scores[column] for (s, _), scores in done.items() if s == setting]
+            if values:
+                spread = stdev(values) if len(values) > 1 else nan
+                yield replace(
+                    c, ours=mean(values), deviation=spread, seeds=len(values),
+                    blind=nan if column else blind[c.setting.partition(",")[0]],
+                )  # fmt: skip
+
+
+def blind_error(published: PublishedForests, name: str) -> float:
+    """Return the mean error of 100 uniform rows, which agree with the one-hot groups."""
+    table, schema = published.table(name)
+    coded, errors = variables(schema), []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        truth = table.take(rng.choice(len(table), 100, replace=False))
+        codes = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
+        guess = Rows(coded.decode(codes), truth.y)
+        errors.append(row_errors(guess, truth, np.ones(100, dtype=bool))["row_error"])
+    return mean(errors)
 
 
 #: Shares of the default number of moves in the anytime table.
@@ -346,42 +385,21 @@ def _missing(
     return wrong, blind, expected_errors, spent
 
 
-def settings(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors on forests and rows drawn here, by settings of the chains."""
-    lines = []
-    for name in TABLES:
-        for epsilon in (1.0, 5.0, 20.0):
-            results = [
-                [
-                    reconstruct_drawn(published, name, 10, 5, epsilon, seed, solve)
-                    for seed in range(published.seeds)
-                ]
-                for solve in (first_settings, posterior)
-            ]
-            gain = [a.error - b.error for a, b in zip(*results, strict=True)]
-            errors = [
-                f"{mean(r.error for r in runs_of_setting):.3f}" for runs_of_setting in results
-            ]
-            wins = f"{sum(g > 0 for g in gain)} of {len(gain)}"
-            spent = [
-                f"{mean(r.seconds for r in runs_of_setting):.2f}" for runs_of_setting in results
-            ]
-            lines.append([name, f"{epsilon:g}", *errors, wins, *spent])
-    header = ("table", "epsilon", "first settings", "default", "better", "CPU s", "CPU s")
-    yield Table("Other rows", header, lines)
-
-
 PARTS = {
     "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
-    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed_errors,
-    "settings": settings, "attributes": attributes,
+    "anytime": anytime, "references": references, "informed": informed_errors,
+    "attributes": attributes,
 }  # fmt: skip
 
 
-def run(options: Namespace) -> Iterator[Table]:
+def run(options: Namespace) -> Iterator[Output]:
     """Yield the selected tables."""
     published = PublishedForests(options.reference, options.data_dir, 1 if options.fast else 5)
-    for part in options.table or PARTS:
+    for part in options.table or ("forests", *PARTS):
+        if part == "forests":
+            options.out.mkdir(parents=True, exist_ok=True)
+            yield from forests(published, options.out / "forests.csv")
+            continue
         tables = list(PARTS[part](published))
         yield from tables
         if part == "anytime" and options.figure:
@@ -393,8 +411,17 @@ STUDIES = {
         "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2026).",
         run,
         {
-            "--reference": {"type": Path, "required": True, "help": "forests and published errors"},
-            "--table": {"choices": PARTS, "action": "append", "help": "print only this table"},
+            "--reference": {
+                "type": Path,
+                "default": Path("reference"),
+                "help": "folder of the published forests and errors (not used by --table forests)",
+            },
+            "--out": {"type": Path, "default": Path("runs/draft_dp"), "help": "folder of results"},
+            "--table": {
+                "choices": ("forests", *PARTS),
+                "action": "append",
+                "help": "print only this table",
+            },
             "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
             **FAST,
         },

@@ -4,62 +4,40 @@
 frontier of precision to `RUN/precision.svg`.
 """
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import suite_study
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
+from fedtrees.benchmarks.papers.study import Output, suite_study
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Table, read_published
 from fedtrees.report.figures import model, static
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A printed known data ratio, and the result of the formula."""
+def known_data_ratios() -> Iterator[Comparison]:
+    """Yield all 27 printed known data ratios next to the result of the formula.
 
-    table: int
-    data: str
-    shape: str
-    error: float
-    printed: float
-    formula: float
-
-
-def printed_rates() -> list[Rate]:
-    """Return all 27 ratios: (n - 1)(n - 2) / (2 m n) for columns and (m - 1) / (2 n) for rows.
-
-    In Tables 2 and 3, m is the number of rows and n that of the victim's columns. One row that
-    Table 3 lists under residential building belongs to iris (1 + 3 columns). In Table 4, m and n
-    are the numbers of the victim's rows and of columns.
+    The formula is (n - 1)(n - 2) / (2 m n) for columns and (m - 1) / (2 n) for rows. In Tables 2
+    and 3, m is the number of rows and n that of the victim's columns. One row that Table 3 lists
+    under residential building belongs to iris (1 + 3 columns). In Table 4, m and n are the numbers
+    of the victim's rows and of columns.
     """
-    rates = []
-    for r in read_published("regression").itertuples():
-        if r.table == 4:
-            shape = f"{r.size}, {r.victim_size}, {r.attacker_size}"
-            formula = (r.victim_size - 1) / (2 * r.size)
-        else:
-            n = r.victim_size
-            shape = f"{r.attacker_size}+{r.fake_columns}, {n}, {r.size}"
-            formula = (n - 1) * (n - 2) / (2 * r.size * n)
-        rates.append(Rate(r.table, r.data, shape, r.error, r.known, formula))
-    return rates
+    for c in read_published("regression"):
+        if c.score == "known data ratio":
+            sizes = [int(size) for size in re.findall(r"\d+", c.setting)]
+            if c.item == "Table 4":
+                ratio = (sizes[1] - 1) / (2 * sizes[0])
+            else:
+                n, m = sizes[2:]
+                ratio = (n - 1) * (n - 2) / (2 * m * n)
+            yield replace(c, ours=ratio, seeds=1)
 
 
-def rate_table() -> Table:
-    """Return one line per printed ratio."""
-    header = ("table", "data", "shape", "error, printed", "known, printed", "by formula")
-    lines = [
-        [str(r.table), r.data, r.shape, f"{r.error:.1e}", f"{r.printed:.3f}", f"{r.formula:.3f}"]
-        for r in printed_rates()
-    ]
-    return Table("Li et al. 2022, Tables 2 to 4.", header, lines)
-
-
-def tables(rows: Any) -> Iterator[Table]:
+def tables(rows: Any) -> Iterator[Output]:
     """Yield the published ratios, and our results."""
-    yield rate_table()
+    yield from known_data_ratios()
     yield from suite_tables("regression", rows)
 
 

@@ -4,12 +4,14 @@
 """
 
 import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from fedtrees.benchmarks.papers.study import suite_study
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
+from fedtrees.benchmarks.papers.study import Output, suite_study
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Table, read_published
 from fedtrees.core.errors import UsageError
 
 
@@ -39,22 +41,19 @@ def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
     return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
-def formula_table() -> Table:
-    """Return the published numbers of requests, those of the formula, and numbers of records."""
-    lines = []
-    for r in read_published("secureboost_queries").itertuples():
-        n_requests = r.splits * published_queries(r.low, r.high, r.epsilon, r.m)
-        # The sides of both ends are known, so that a request with m = 3 contains one new record.
-        least = r.splits * published_queries(r.low, r.high, r.epsilon, 3)
-        cells = (r.requests, n_requests, n_requests * r.m, least)
-        lines.append([r.data, str(r.m), f"{r.epsilon:g}", *map(str, cells)])
-    header = ("table", "m", "epsilon", "requests, published", "by formula", "records", "at m = 3")
-    return Table("Li et al. 2022, Tables 5 and 6.", header, lines)
+def query_counts() -> Iterator[Comparison]:
+    """Yield the published numbers of queries next to those of the formula."""
+    for c in read_published("regression"):
+        if c.score == "queries":
+            numbers = re.findall(r"-?\d[\d.e-]*", c.setting)
+            nodes, low, high, records, epsilon = map(float, numbers)
+            ours = nodes * published_queries(low, high, epsilon, int(records))
+            yield replace(c, ours=ours, seeds=1)
 
 
-def tables(rows: Any) -> Iterator[Table]:
-    """Yield the published numbers of requests, and our results."""
-    yield formula_table()
+def tables(rows: Any) -> Iterator[Output]:
+    """Yield the published numbers of queries, and our results."""
+    yield from query_counts()
     yield from suite_tables("secureboost_queries", rows)
 
 

@@ -188,8 +188,13 @@ def suite_tables(
 
 def table_sections(name: str) -> list[dict[str, Any]]:
     """Return the ``[[table]]`` sections of a bundled suite."""
+    return suite_sections(name, "table")
+
+
+def suite_sections(name: str, kind: str) -> list[dict[str, Any]]:
+    """Return the sections of a bundled suite that describe its tables or comparisons."""
     text = bundled_suites()[name].read_text(encoding="utf-8")
-    sections: list[dict[str, Any]] = tomllib.loads(text).get("table", [])
+    sections: list[dict[str, Any]] = tomllib.loads(text).get(kind, [])
     return sections
 
 

@@ -376,6 +376,14 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
             one_hot=("education_",), empty=("occupation_", "workclass_"),
         ),
     ),
+    # Default of credit card clients (29986 x 21) in binary columns.
+    "default-credit-binary": (
+        "default-credit-binary",
+        partial(
+            _all_coded, "default-credit-binary", "DEFAULT_PAYEMENT",
+            one_hot=("EDUCATION_", "MARRIAGE_"),
+        ),
+    ),
 }  # fmt: skip
 
 

@@ -73,6 +73,12 @@ SOURCES: dict[str, Source] = {
         None,
         "the data published with Gorgé et al. (binarised Adult)",
     ),
+    "default-credit-binary": Source(
+        "default_credit_binary.csv",
+        "e1c6fce3d9487a8fce82277c6649b91f9fb3e5f79ad1770e7b8e44a0189a43d6",
+        None,
+        "the data published with Gorgé et al. (binarised Default of Credit Card Clients)",
+    ),
 }
 
 

@@ -25,6 +25,7 @@ SHAPES = {
     "obesity": (2111, 16, 972),
     "compas-binary": (7206, 14, None),
     "adult-binary": (48842, 19, 11687),
+    "default-credit-binary": (29986, 21, 6636),
     "iris": (150, 4, None),
     "wine-3": (178, 13, None),
     "digits-10": (1797, 64, None),
@@ -41,7 +42,10 @@ DIGESTS = {
 }
 
 
-LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("adult", "adult-binary")]
+LARGE = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("adult", "adult-binary", "default-credit-binary")
+]
 
 
 @pytest.mark.parametrize("name", [*BUNDLED, *SMALL, *LARGE])
