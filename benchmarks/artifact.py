@@ -119,13 +119,13 @@ CLAIMS = {
     "leaderboard": Claim(
         "trainings, blind guesses and attacks of our submissions come out as submitted, one view "
         "of each drawn afresh; scores of attacks within 0.05",
-        "fedtrees leaderboard benchmarks/leaderboard --recompute 1 -o RUN",
+        "fedtrees leaderboard build benchmarks/leaderboard --recompute 1 -o RUN",
         {}, {}, 6,
     ),
     "numeric-target": Claim(
         "a server of histograms rebuilds rows with a numeric target; min-bin ends it",
         "fedtrees bench --data diabetes-regression -p 'nvflare-hist[trees=10,max_depth=4]' "
-        "-d min-bin -a timberstrike --threat server --seeds 5,6,7 --out RUN",
+        "-d min-bin -a timberstrike --threat server --seeds 5,6,7 --output RUN",
         {"undefended": _mean("exact_rows", "server", "none"),
          "min-bin": _mean("exact_rows", "server", "min-bin")},
         {"undefended": (0.88, 0.06), "min-bin": (0, 0.02)},
@@ -135,7 +135,7 @@ CLAIMS = {
         "an endpoint's answers tell all thresholds of others; a limit of 25 records leaves few",
         "fedtrees bench --data breast-cancer --clients 2 --partition 'shares[active=0.34]' "
         "-p 'secureboost[trees=5,max_depth=3]' -d 'query-limit[records=25]' "
-        f"--threat '{_ASKER}' -a threshold-queries --seeds 5 --out RUN",
+        f"--threat '{_ASKER}' -a threshold-queries --seeds 5 --output RUN",
         {"undefended": _mean("thresholds", _ASKER, "none"),
          "limited": _mean("thresholds", _ASKER, "query-limit[records=25]")},
         {"undefended": (1, 0.01), "limited": (0.06, 0.06)},

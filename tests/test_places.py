@@ -34,7 +34,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.layout import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
-NEW = ROOT / "fedtrees" / "cli" / "templates"  # templates of `fedtrees new`
+NEW = ROOT / "fedtrees" / "cli" / "templates"  # templates of `fedtrees plugin new`
 HOUSE = sorted(p for p in (ROOT / "fedtrees").rglob("*.py") if p.parent != NEW)
 EVERYTHING = [*HOUSE, *sorted((ROOT / "defenses").rglob("*.py"))]
 

@@ -82,7 +82,7 @@ def confirm_recommendation(
         confirmed. It is empty if it is.
     """
     shared_options = {"data": data, "data_dir": options.data_dir, "jobs": options.jobs}
-    search_options = BenchOptions(**shared_options, out=str(folder / "search"))
+    search_options = BenchOptions(**shared_options, output=str(folder / "search"))
     folder.mkdir(parents=True, exist_ok=True)
     _, advice = Search(search_options, wish, 60 * minutes, lambda total: lambda *_: None).run()
     spent = _cpu_seconds(folder / "search")

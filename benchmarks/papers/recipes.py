@@ -461,8 +461,8 @@ def write_generated(trials: Trials, root: Path) -> None:
     """Write the recommended recipe wherever it is named, and the verdict of the default run.
 
     These are the parts between the markers in `README.md`, `docs/how-to/choose.md` and
-    `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees advise` read the
-    recipe (`fedtrees.report.recipe.recommended`).
+    `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees recommend` read
+    the recipe (`fedtrees.report.recipe.recommended`).
     """
     stored = {"recipe": name_of_recipe(recommend(trials))}
     path = root / "fedtrees" / "report" / RECOMMENDED

@@ -1,6 +1,6 @@
 """A label-inference attack: the gradient of the log loss, p - y, is negative only if y is 1.
 
-fedtrees check docs/examples/plain_vertical.py docs/examples/gradient_signs.py
+fedtrees plugin check docs/examples/plain_vertical.py docs/examples/gradient_signs.py
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """A minimal behaviour: a dishonest client that doubles the sums that it reports.
 
-fedtrees check docs/examples/minimal_behaviour.py
+fedtrees plugin check docs/examples/minimal_behaviour.py
 fedtrees explain fedtree-hist --plugin docs/examples/minimal_behaviour.py --threat client:inflating
 """
 

@@ -1,6 +1,6 @@
 """A minimal defense: Laplace noise on every sum of the clients' histograms.
 
-fedtrees check docs/examples/minimal_defense.py
+fedtrees plugin check docs/examples/minimal_defense.py
 fedtrees bench --plugin docs/examples/minimal_defense.py -d "histogram-noise[epsilon=1,8]"
 """
 

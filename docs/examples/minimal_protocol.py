@@ -1,7 +1,7 @@
 """A minimal protocol: boosted stumps that split each column at its mean over all clients.
 
-fedtrees check docs/examples/minimal_protocol.py
-fedtrees train -p minimal-stumps --plugin docs/examples/minimal_protocol.py --data wine
+fedtrees plugin check docs/examples/minimal_protocol.py
+fedtrees model train -p minimal-stumps --plugin docs/examples/minimal_protocol.py --data wine
 """
 
 from dataclasses import dataclass, replace

@@ -211,7 +211,7 @@ class Search:
         begun = monotonic()
         until = begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
-        folder = Path(self.options.out or fresh_folder(Path("runs"), "advice"))
+        folder = Path(self.options.output or fresh_folder(Path("runs"), "advice"))
         # The first seed may take half of the time, because more seeds of some candidates are more
         # informative than one seed of all.
         halfway = begun + _SHARE * (until - begun)
@@ -259,7 +259,7 @@ class Search:
         if {d for g in read_suite_of_run(folder).grids for d in g.data} != {
             d for g in suite.grids for d in g.data
         }:
-            raise UsageError(f"--resume: {folder} is of another table; choose another --out")
+            raise UsageError(f"--resume: {folder} is of another table; choose another --output")
         return True
 
     def _bench(self, suite: Suite, folder: Path) -> Bench:

@@ -5,6 +5,7 @@ report of a run folder.
 """
 
 import shutil
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 Names = str | Sequence[str]
 _TABLE = "table"  # name of the CSV file in the run folder to which a table from memory is written
 _TARGET = "target"
+_OLD_OUTPUT = "out"  # name of the parameter `output` in the previous release
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def bench(
     seeds: str | int | Sequence[int] | None = None,
     suite: str = "",
     jobs: int | None = None,
-    out: str | Path = "",
+    output: str | Path = "",
     resume: bool = False,
     time_limit: float | None = None,
     memory: float = 0.0,
@@ -254,10 +256,10 @@ def bench(
         smoke, quick (default), full, or a .toml file.
     jobs : int, optional
         Processes (default: all cores).
-    out : str, optional
+    output : str, optional
         Run folder (default: runs/SUITE, or runs/custom if options change the suite).
     resume : bool, optional
-        Continue the run in `out`. Finished cells are not computed again.
+        Continue the run in `output`. Finished cells are not computed again.
     time_limit : float, optional
         Time limit of one training or attack in seconds (0: no limit).
     memory : float, optional
@@ -289,11 +291,18 @@ def bench(
     Examples
     --------
     >>> import fedtrees
-    >>> run = fedtrees.bench(suite="smoke", out="runs/smoke")  # doctest: +SKIP
+    >>> run = fedtrees.bench(suite="smoke", output="runs/smoke")  # doctest: +SKIP
     >>> print(run.verdict)  # doctest: +SKIP
     """
     options = dict(locals())
-    for name in options.pop("unknown"):
+    unknown = options.pop("unknown")
+    if _OLD_OUTPUT in unknown:
+        text = (
+            "fedtrees.bench(out=...) is now output=...; the old name is removed in the next release"
+        )
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        options["output"] = output or unknown.pop(_OLD_OUTPUT)
+    for name in unknown:
         raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, options)}")
     # If the benchmark cannot begin, the files that were written for it are removed.
     with ExitStack() as refused:
@@ -324,9 +333,9 @@ def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[P
     missing = options.get("missing") or [""]
     options = {**options, "data": None, "target": target, "missing": missing}
     settings = BenchOptions(**{**options, "csv": f"{_TABLE}.csv"})
-    folder = Path(settings.out) if settings.out else fresh_folder(Path("runs"), CHANGED)
+    folder = Path(settings.output) if settings.output else fresh_folder(Path("runs"), CHANGED)
     new = _new(folder)
-    return {**options, "out": folder, "csv": str(_write(frame, folder))}, new
+    return {**options, "output": folder, "csv": str(_write(frame, folder))}, new
 
 
 def _is_table(data: Any) -> bool:
@@ -375,7 +384,7 @@ def _write(frame: pd.DataFrame, folder: Path) -> Path:
     try:
         folder.mkdir(FOR_OWNER, parents=True, exist_ok=True)
         if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise StoreError(f"{folder} contains a run of another table; choose another out")
+            raise StoreError(f"{folder} contains a run of another table; choose another output")
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror or error}") from error

@@ -5,11 +5,11 @@ has no row order (Hungarian matching, Vero et al. 2023). `mismatch_counts` and `
 compute the cost of every pair, and `assign` finds the assignment of least total cost.
 
 Costs are integers that fit one byte, for example the number of columns that disagree. `assign` is
-a primal-dual method that raises the dual variables by one unit at a time. Between two raises it
-finds a maximum matching of the *tight* pairs (reduced cost 0). Tight pairs are stored as bits, 64
-columns per word, so that one search takes about n * n / 64 word operations. The number of raises is
-about the largest cost of a pair, not n. For example, 6,219 rows of 11 columns take a quarter of a
-second, while a general solver takes half a minute.
+a primal-dual method. It finds a maximum matching of the *tight* pairs (reduced cost 0), raises the
+dual variables until a larger matching exists, and starts again. Tight pairs are stored as bits, 64
+columns per word, so that one search takes about n * n / 64 word operations. The number of searches
+is about the largest cost of a pair, not n. For example, 6,219 rows of 11 columns take a quarter of
+a second, while a general solver takes half a minute.
 """
 
 from __future__ import annotations
@@ -203,14 +203,114 @@ def _search(
     return False
 
 
+_NO_SLACK = 1 << 28  # above every reduced cost
+_REACHED = -1  # replaces the slack of a reached column
+
+
+@inner_kernel
+def _lower_slack(cost_row: NDArray[Any], u_r: int, v: NDArray[Any], slack: NDArray[Any]) -> None:
+    """Include the pairs of a newly reached row in the least reduced cost of every column."""
+    for c in range(cost_row.shape[0]):
+        slack[c] = min(slack[c], np.int32(cost_row[c]) - u_r - v[c])
+
+
+@inner_kernel
+def _raise_duals(
+    cost: NDArray[Any],
+    u: NDArray[Any],
+    v: NDArray[Any],
+    tight: NDArray[Any],
+    seen: NDArray[Any],
+    row_seen: NDArray[Any],
+    slack: NDArray[Any],
+    columns: NDArray[Any],
+) -> int:
+    """Raise the dual variables by the least amount that lets reached rows reach another column.
+
+    The raise keeps the tight pairs of reached rows with reached columns. Write the new columns to
+    `columns`, and return their number.
+    """
+    n, m = cost.shape
+    amount = np.int32(_NO_SLACK)
+    for c in range(m):
+        if slack[c] > 0:
+            amount = min(amount, slack[c])
+    n_new = 0
+    for c in range(m):
+        if slack[c] == _REACHED:
+            v[c] -= amount
+        else:
+            slack[c] -= amount
+            if slack[c] == 0:
+                columns[n_new] = c
+                n_new += 1
+    for r in range(n):
+        if row_seen[r]:
+            u[r] += amount
+            for k in range(n_new):
+                c = columns[k]
+                if np.int32(cost[r, c]) - u[r] - v[c] == 0:
+                    tight[r, c >> 6] |= np.uint64(1) << np.uint64(c & 63)
+        else:
+            for w in range(tight.shape[1]):
+                tight[r, w] &= ~seen[w]
+    return n_new
+
+
+@inner_kernel
+def _grow(
+    cost: NDArray[Any],
+    u: NDArray[Any],
+    v: NDArray[Any],
+    tight: NDArray[Any],
+    free: NDArray[Any],
+    seen: NDArray[Any],
+    row_seen: NDArray[Any],
+    col_match: NDArray[Any],
+    slack: NDArray[Any],
+    columns: NDArray[Any],
+) -> None:
+    """Raise the dual variables until an augmenting path of tight pairs exists.
+
+    `seen` and `row_seen` contain the columns and rows that a search from all free rows has reached,
+    and `slack` the least reduced cost of every other column in these rows. After a raise, the set
+    grows by the rows that became reachable, and only these are read. The path itself is left to a
+    new search, so that it depends on the tight pairs only.
+    """
+    one = np.uint64(1)
+    while True:
+        depth = _raise_duals(cost, u, v, tight, seen, row_seen, slack, columns)
+        for k in range(depth):
+            c = columns[k]
+            seen[c >> 6] |= one << np.uint64(c & 63)
+            slack[c] = _REACHED
+        while depth > 0:
+            depth -= 1
+            c = columns[depth]
+            if free[c >> 6] >> np.uint64(c & 63) & one:
+                return
+            r = col_match[c]
+            row_seen[r] = True
+            _lower_slack(cost[r], u[r], v, slack)
+            for w in range(tight.shape[1]):
+                hits = tight[r, w] & ~seen[w]
+                seen[w] |= hits
+                while hits:
+                    c = w * 64 + lowest_bit(hits)
+                    hits &= hits - one
+                    slack[c] = _REACHED
+                    columns[depth] = c
+                    depth += 1
+
+
 @kernel
 def assign_kernel(
     cost: NDArray[Any], square: bool
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], int, int]:
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """Solve the assignment problem for n <= m. `assign` describes the method.
 
-    Returns the column of every row, the dual variables of rows and columns, and the numbers of
-    raises and of passes over all free rows. `square` must be True only if n = m.
+    Returns the column of every row, and the dual variables of rows and columns. `square` must be
+    True only if n = m.
     """
     n, m = cost.shape
     words = (m + 63) // 64
@@ -240,13 +340,12 @@ def assign_kernel(
     row_seen = np.zeros(n, dtype=np.bool_)
     at = np.empty(n, dtype=np.int32)
     path = np.empty(n + 1, dtype=np.int32)
+    slack = np.empty(m, dtype=np.int32)
+    columns = np.empty(m, dtype=np.int32)
     n_unmatched = n
-    raises = 0
-    passes = 0
     while True:
         n_augmented = 1
         while n_augmented > 0 and n_unmatched > 0:
-            passes += 1
             n_augmented = 0
             for w in range(words):  # loops compile in a fraction of the time of slices
                 seen[w] = 0
@@ -260,21 +359,15 @@ def assign_kernel(
                     n_augmented += 1
             n_unmatched -= n_augmented
         if n_unmatched == 0:
-            break
-        # There is no further augmenting path of tight pairs. Change the dual variables of all rows
-        # and columns that were reached from free rows by one unit.
-        raises += 1
+            return row_match, u, v
+        # There is no further augmenting path of tight pairs.
         for c in range(m):
-            if (seen[c >> 6] >> np.uint64(c & 63)) & np.uint64(1):
-                v[c] -= 1
+            reached = (seen[c >> 6] >> np.uint64(c & 63)) & np.uint64(1)
+            slack[c] = _REACHED if reached else _NO_SLACK
         for r in range(n):
             if row_seen[r]:
-                u[r] += 1
-                _tight_row(cost[r], v, u[r], flags, tight[r])
-            else:
-                for w in range(words):
-                    tight[r, w] &= ~seen[w]
-    return row_match, u, v, raises, passes
+                _lower_slack(cost[r], u[r], v, slack)
+        _grow(cost, u, v, tight, free, seen, row_seen, col_match, slack, columns)
 
 
 def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
@@ -293,9 +386,9 @@ def assign(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
     Notes
     -----
     The result is exact. The dual variables remain integers with ``u + v <= cost``, with equality on
-    the matched pairs and ``v = 0`` on unmatched columns, which proves optimality (Kuhn 1955). The
-    maximum matching between two raises is found by repeated depth-first search (Pothen and Fan
-    1990). The function allocates n * m / 8 bytes in addition to `cost`, and n * m bytes if n > m.
+    the matched pairs and ``v = 0`` on unmatched columns, which proves optimality (Kuhn 1955). Each
+    maximum matching of tight pairs is found by repeated depth-first search (Pothen and Fan 1990).
+    The function allocates n * m / 8 bytes in addition to `cost`, and n * m bytes if n > m.
     """
     n, m = cost.shape
     if n == 0 or m == 0:
@@ -339,7 +432,7 @@ def assign_most_exact(cost: NDArray[np.uint8]) -> NDArray[np.intp]:
         columns[row_of_column] = np.arange(m)
         return columns
     cost = np.ascontiguousarray(cost)
-    first, u, v, _, _ = assign_kernel(cost, n == m)
+    first, u, v = assign_kernel(cost, n == m)
     second = assign_kernel(_tie_costs(cost, u, v), n == m)[0]
     rows = np.arange(n)
     least = cost[rows, first].sum(dtype=np.int64)

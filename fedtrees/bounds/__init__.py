@@ -2,5 +2,5 @@
 
 For every possible table of a few rows, the package trains a model with a protocol and a defense,
 and groups the tables by the view of the adversary. From the posterior distribution given the view
-it computes the best possible expected score. The command `fedtrees bound` prints it.
+it computes the best possible expected score. The command `fedtrees privacy bound` prints it.
 """

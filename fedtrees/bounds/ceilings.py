@@ -1,4 +1,4 @@
-"""Ceilings on the scores of all attacks, by enumeration of small tables: `fedtrees bound`.
+"""Ceilings on the scores of all attacks, by enumeration of small tables: `fedtrees privacy bound`.
 
 A ceiling is the largest expected score over all attacks. It follows from the posterior distribution
 of the tables given the view, and is attained by the attack that maximises the expected score. A

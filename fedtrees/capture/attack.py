@@ -99,7 +99,7 @@ def report(
     named: Sequence[str] = (),
     protocol: str = "",
 ) -> dict[str, Any]:
-    """Return everything that `fedtrees attack` reports, as plain values.
+    """Return everything that `fedtrees capture attack` reports, as plain values.
 
     Parameters
     ----------

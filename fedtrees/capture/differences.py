@@ -26,7 +26,7 @@ Kind = tuple[str, str, str]  # message, from, to
 
 
 def differences(files: tuple[str, str], runs: tuple[int | None, int | None]) -> dict[str, Any]:
-    """Return everything that `fedtrees diff` reports about two captures, as plain values.
+    """Return everything that `fedtrees capture diff` reports about two captures, as plain values.
 
     Messages of the same kind are compared in their order. Raises `DataError` if a capture cannot be
     read.

@@ -13,7 +13,9 @@ from fedtrees.cli.options import (
     Sep,
     Sheet,
     columns_of,
+    option,
 )
+from fedtrees.experiments.options import DATA, FEDERATION, OUTPUT, RUN
 
 
 def audit(
@@ -21,32 +23,38 @@ def audit(
         str, typer.Argument(help="A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.")
     ],
     own: Annotated[
-        str | None, typer.Option(help="CSV file of training rows that the adversary has.")
+        str | None, option(DATA, "FILE", "CSV file of training rows that the adversary has.")
     ] = None,
     truth: Annotated[
-        str | None, typer.Option(help="CSV file of training rows to look for.")
+        str | None, option(DATA, "FILE", "CSV file of training rows to look for.")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
-            help="CSV file of all training rows, to test whether they can be "
-            "distinguished from --reserve."
+        option(
+            DATA,
+            "FILE",
+            "CSV file of all training rows, to test whether they can be "
+            "distinguished from --reserve.",
         ),
     ] = None,
     reserve: Annotated[
         str | None,
-        typer.Option(help="CSV file of rows of the same population, not trained on."),
+        option(DATA, "FILE", "CSV file of rows of the same population, not trained on."),
     ] = None,
     min_child_weight: Annotated[
-        float | None, typer.Option(help="min_child_weight it was trained with, for --data.")
+        float | None,
+        option(FEDERATION, "NUMBER", "Parameter min_child_weight of the training, for --data."),
     ] = None,
-    target: Annotated[str, typer.Option(help="Label column of these files.")] = "",
-    positive: Annotated[str, typer.Option(help="Their positive class.")] = "",
+    target: Annotated[str, option(DATA, "COLUMN", "Target column of these files.")] = "",
+    positive: Annotated[str, option(DATA, "CLASS", "Positive class in these files.")] = "",
     categorical: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Their columns of text (repeat or commas): NAME, or NAME=first|second|... in the "
-            "order of the codes if the model does not state its categories."
+        option(
+            DATA,
+            "COLUMN",
+            "Text columns of these files (repeat, or separate by commas): NAME, or "
+            "NAME=first|second|... in the order of the codes if the model does not state its "
+            "categories.",
         ),
     ] = None,
     sep: Sep = "",
@@ -55,32 +63,40 @@ def audit(
     sheet: Sheet = "",
     scrub: Annotated[
         str | None,
-        typer.Option(
-            metavar="COPY",
-            help="New .json file for a copy without the statistics that prediction does not need.",
+        option(
+            OUTPUT,
+            "COPY",
+            "New .json file for a copy without the statistics that prediction does not need.",
         ),
     ] = None,
     report: Annotated[
         str | None,
-        typer.Option("--html", "--report", help="Write the findings as a page (.html)."),
+        option(OUTPUT, "FILE", "Write the findings as a page (.html).", "--report"),
     ] = None,
     rows: Annotated[
         int | None,
-        typer.Option(
-            help="Rows of the training table, if known. Counts from leaf values alone then rest on "
-            "a first tree of all of them, without an L1 penalty."
+        option(
+            FEDERATION,
+            "N",
+            "Number of training rows, if known. Counts that are computed from leaf values only "
+            "then assume that the first tree was trained on all rows without an L1 penalty.",
         ),
     ] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="eta it was trained with, if known (default: inferred).")
+        float | None,
+        option(
+            FEDERATION, "NUMBER", "Learning rate of the training, if known (default: inferred)."
+        ),
     ] = None,
     reg_lambda: Annotated[
         float | None,
-        typer.Option(
-            help="lambda it was trained with, if known (default: inferred from statistics)."
+        option(
+            FEDERATION,
+            "NUMBER",
+            "Parameter lambda of the training, if known (default: inferred from statistics).",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the attack.")] = 0,
+    seed: Annotated[int, option(RUN, "N", "Seed of the attack.")] = 0,
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:

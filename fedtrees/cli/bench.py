@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, with_bench_options
-from fedtrees.experiments.options import BenchOptions, print_notes
+from fedtrees.cli.options import Format, Output, option, with_bench_options
+from fedtrees.experiments.options import RUN, BenchOptions, print_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,15 +27,17 @@ def bench(
     *,
     dry_run: Annotated[
         bool,
-        typer.Option(
+        option(
+            RUN,
+            "",
+            "Check everything, and print the plan of the run and its estimated cost.",
             "--dry-run",
-            help="Check everything, and print the plan of the run and its estimated cost.",
         ),
     ] = False,
     on: Annotated[
         str,
-        typer.Option(
-            help="Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
+        option(
+            RUN, "PLACE", "Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
         ),
     ] = "",
     format: Output = Format.TABLE,
@@ -45,8 +47,8 @@ def bench(
 
     Options replace those of the suite. For example, `fedtrees bench --defense split-only` runs the
     default suite with this defense. The undefended run and the blind adversary are always added. A
-    claim of epsilon is audited in one additional training. `fedtrees measure` audits it more
-    thoroughly.
+    claim of epsilon is audited in one additional training. `fedtrees privacy measure` audits it
+    more thoroughly.
     """
     options = BenchOptions(**given)
     session = options.session()
@@ -178,7 +180,9 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
             )
         return counts
     except KeyboardInterrupt:
-        text = "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --out "
+        text = (
+            "\nstopped; finished cells are kept. Continue with: fedtrees bench --resume --output "
+        )
         print(f"{text}{bench.folder}", file=sys.stderr)
         print(f"fedtrees show {bench.folder} prints the results so far", file=sys.stderr)
         raise

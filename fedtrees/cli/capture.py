@@ -7,32 +7,43 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.cli.console import console, emit, text_table
-from fedtrees.cli.options import Format, Output
+from fedtrees.cli.options import Format, Output, Target, option
 from fedtrees.core.errors import UsageError
+from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, RUN
 
 
 def capture(
     wire: Annotated[
         str,
         typer.Argument(
-            help="Whose bytes: rabit (XGBoost's own collective: Dask, Spark), xgboost (its "
-            "federated server), lightgbm (its machines), or nvflare (a job of XGBoost)."
+            help="Framework: rabit (XGBoost's own collective, which Dask and Spark use), "
+            "xgboost (its federated server), lightgbm (its machines), or nvflare (a job of "
+            "XGBoost)."
         ),
     ],
-    output: Annotated[str, typer.Option("--output", "-o", help="The capture; runs are appended.")],
-    to: Annotated[str, typer.Option(help="Where the tracker or server listens: [HOST:]PORT.")] = "",
-    machines: Annotated[
-        str, typer.Option(help="LightGBM's machine list: a file of it, or HOST:PORT,HOST:PORT,...")
+    output: Annotated[
+        str,
+        option(OUTPUT, "FILE", "File of the capture. Further runs are appended.", "-o", "--output"),
+    ],
+    to: Annotated[
+        str, option(RUN, "ADDRESS", "Where the tracker or server listens: [HOST:]PORT.")
     ] = "",
-    job: Annotated[str, typer.Option(help="Folder of a job that NVFlare exported.")] = "",
+    machines: Annotated[
+        str,
+        option(RUN, "LIST", "LightGBM's machine list: a file of it, or HOST:PORT,HOST:PORT,..."),
+    ] = "",
+    job: Annotated[str, option(RUN, "FOLDER", "Folder of a job that NVFlare exported.")] = "",
     listen: Annotated[
         int,
-        typer.Option(
-            help="Port to listen at in its place, of several machines the first; 0: any, printed."
+        option(
+            RUN,
+            "PORT",
+            "Port at which the proxy listens, the first one of several machines (0: a free port, "
+            "which is printed).",
         ),
     ] = 0,
     host: Annotated[
-        str, typer.Option(help="Address to listen at. Only this machine reaches the default.")
+        str, option(RUN, "HOST", "Address to listen at. Only this machine reaches the default.")
     ] = "127.0.0.1",
     format: Output = Format.TABLE,
 ) -> None:
@@ -102,37 +113,56 @@ def attack(
     file: Annotated[str, typer.Argument(help="A capture, or a party's log of a federation.")],
     who: Annotated[
         str,
-        typer.Option(
+        option(
+            DEFENSE,
+            "PARTY",
+            "Party that reads the capture, or third: an eavesdropper (default; for a log, the "
+            "party that wrote it).",
             "--as",
-            help="Who reads it: a party, or third: whoever saw the wire (default; of a log, who "
-            "kept it).",
         ),
     ] = "",
     truth: Annotated[
         list[str] | None,
-        typer.Option(help="CSV file of a party's rows, PARTY.csv or PARTY=FILE; scores it."),
+        option(
+            DATA,
+            "FILE",
+            "CSV file with the rows of a party, PARTY.csv or PARTY=FILE, to score the attacks.",
+        ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Label column of --truth; by default the last.")] = "",
+    target: Target = "",
     id: Annotated[
-        str, typer.Option(help="Column of --truth that names rows, of a log of a vertical run.")
+        str,
+        option(
+            DATA, "COLUMN", "Column of --truth with the ids of rows, for the log of a vertical run."
+        ),
     ] = "",
-    run: Annotated[int | None, typer.Option(help="Which run of several in the file.")] = None,
+    run: Annotated[
+        int | None, option(DATA, "N", "Number of the run, if the file contains several.")
+    ] = None,
     named: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            DEFENSE,
+            "ATTACK",
+            "Attacks, with parameters. By default all, and searches stop as in the default bench.",
             "-a",
             "--attack",
-            help="Attacks, with parameters. By default all, and searches stop as in the default "
-            "bench.",
         ),
     ] = None,
     protocol: Annotated[
         str,
-        typer.Option(help="What the run is of, as in nvflare-hist[max_depth=3]; a job tells it."),
+        option(
+            FEDERATION,
+            "PROTOCOL",
+            "Protocol of the recorded run, for example nvflare-hist[max_depth=3]. A job of NVFlare "
+            "states it.",
+            "-p",
+            "--protocol",
+        ),
     ] = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Show what a recorded run reveals to one party: broken promises, readings and attacks.
+    """Show what a recorded run reveals to one party: broken assurances, inferred facts and attacks.
 
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
@@ -153,18 +183,34 @@ def attack(
 
 def diff(
     first: Annotated[str, typer.Argument(help="A capture.")],
-    second: Annotated[str, typer.Argument(help="Another; or none, and --protocol.")] = "",
+    second: Annotated[str, typer.Argument(help="Another capture. Omit it with --protocol.")] = "",
     run: Annotated[
-        list[int] | None, typer.Option(help="Which run of each, of several in a file: twice.")
+        list[int] | None,
+        option(
+            DATA,
+            "N",
+            "Number of the run in each capture, if it contains several (give the option twice).",
+        ),
     ] = None,
     truth: Annotated[
         list[str] | None,
-        typer.Option(help="CSV file of a party's rows, as of attack: what --protocol runs on."),
+        option(
+            DATA,
+            "FILE",
+            "CSV file with the rows of a party, PARTY.csv or PARTY=FILE, for --protocol.",
+        ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Label column of --truth; by default the last.")] = "",
+    target: Target = "",
     protocol: Annotated[
         str,
-        typer.Option(help="The bench's, as in nvflare-hist[max_depth=3]: instead of a second."),
+        option(
+            FEDERATION,
+            "PROTOCOL",
+            "Compare with a run of this protocol instead of a second capture, for example "
+            "nvflare-hist[max_depth=3].",
+            "-p",
+            "--protocol",
+        ),
     ] = "",
     format: Output = Format.TABLE,
 ) -> None:

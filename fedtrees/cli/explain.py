@@ -18,12 +18,15 @@ from fedtrees.cli.options import (
     Format,
     Output,
     Plugins,
+    Protocols,
     Unprotected,
+    one_protocol,
+    option,
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.fact_cache import recall
-from fedtrees.experiments.options import check_clients, load_plugins
+from fedtrees.experiments.options import DATA, DEFENSE, check_clients, load_plugins
 
 
 def explain(
@@ -34,14 +37,17 @@ def explain(
             "Without it, the attacks that apply to every protocol are listed."
         ),
     ] = None,
+    named: Protocols = None,
     defense: Defenses = None,
     data: Annotated[
-        str | None, typer.Option(help="Dataset to run it on; by default one that fits.")
+        str | None, option(DATA, "NAME", "Dataset to run it on; by default one that fits.")
     ] = None,
     clients: Clients = 3,
     threat: Annotated[
         list[str] | None,
-        typer.Option(help="Adversaries: passive[count=2], active[queries=1000], server+client."),
+        option(
+            DEFENSE, "THREAT", "Adversaries: passive[count=2], active[queries=1000], server+client."
+        ),
     ] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
@@ -58,6 +64,7 @@ def explain(
     """
     check_clients(clients)
     load_plugins(plugin, unprotected)
+    protocol = one_protocol(protocol, named)
     facts: Any
     show: Callable[[Any], None]
     log = protocol is not None and Path(protocol).is_file()

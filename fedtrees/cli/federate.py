@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet
+from fedtrees.cli.options import Decimal, Format, Missing, Output, Sep, Sheet, option
 from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.experiments.options import DATA, FEDERATION, OUTPUT, RUN
 
 if TYPE_CHECKING:
     from fedtrees.federation.agreement import FederationAgreement
@@ -19,20 +20,28 @@ if TYPE_CHECKING:
 
 
 def federate(
-    file: Annotated[str, typer.Argument(help="The federation: what all parties agree on (.toml).")],
-    out: Annotated[str, typer.Option("-o", "--out", help="Folder for log, model and status.")] = "",
+    file: Annotated[
+        str, typer.Argument(help="File with everything that the parties agree on (.toml).")
+    ],
+    out: Annotated[
+        str, option(OUTPUT, "FOLDER", "Folder for log, model and status.", "-o", "--output")
+    ] = "",
     poc: Annotated[
         bool,
-        typer.Option("--poc", help="Start a deployment on this machine, one process per site."),
+        option(RUN, "", "Start a deployment on this machine, one process per site.", "--poc"),
     ] = False,
     sites: Annotated[
-        str | None, typer.Option(help="With --poc: folder with what each site says, SITE.toml.")
+        str | None,
+        option(
+            FEDERATION, "FOLDER", "With --poc: folder with the settings of each site, SITE.toml."
+        ),
     ] = None,
     kit: Annotated[
-        str | None, typer.Option(help="Startup kit of the deployment's user who submits the job.")
+        str | None,
+        option(FEDERATION, "FOLDER", "Startup kit of the deployment's user who submits the job."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the file and print its hash; run nothing.")
+        bool, option(RUN, "", "Check the file and print its hash, without a run.", "--dry-run")
     ] = False,
     format: Output = Format.TABLE,
 ) -> None:
@@ -52,12 +61,14 @@ def federate(
             "give --poc --sites FOLDER, or --kit FOLDER: a startup kit of a running deployment"
         )
     if sites is not None and (absent := _absent(federation, Path(sites))):
-        raise UsageError(f"--sites {sites} has no {absent}; `fedtrees site --to` writes it")
+        raise UsageError(
+            f"--sites {sites} has no {absent}; `fedtrees federation site --to` writes it"
+        )
     if not out:
-        raise UsageError("give --out FOLDER for log, model and status")
+        raise UsageError("give --output FOLDER for log, model and status")
     folder = Path(out)
     if folder.exists():
-        raise UsageError(f"--out {out} is there already; choose another folder")
+        raise UsageError(f"--output {out} is there already; choose another folder")
     _check_installed()
     if poc:
         from fedtrees.federation.deployment import started
@@ -105,7 +116,7 @@ def _print_agreement(federation: FederationAgreement, format: Format) -> None:
         "noise_from": federation.noise_from,
     }
     lines = [f"{name:12} {value}" for name, value in facts.items()]
-    lines.append(f"each site    fedtrees site --csv FILE --allow {federation.hash}")
+    lines.append(f"each site    fedtrees federation site --csv FILE --allow {federation.hash}")
     emit(facts, format, "\n".join(lines))
 
 
@@ -155,20 +166,28 @@ def summarise_run(federation: FederationAgreement, out: Path, status: str) -> di
 
 
 def site(
-    csv: Annotated[str, typer.Option(help="The site's table.")] = "",
+    csv: Annotated[str, option(DATA, "FILE", "The site's table.")] = "",
     allow: Annotated[
         list[str] | None,
-        typer.Option(help="Hash of a federation in which it takes part (repeat)."),
+        option(FEDERATION, "HASH", "Hash of a federation in which it takes part (repeat)."),
     ] = None,
-    runs: Annotated[int, typer.Option(help="How many runs of each: their epsilons add up.")] = 1,
+    runs: Annotated[
+        int,
+        option(
+            FEDERATION,
+            "N",
+            "Number of runs that are allowed per federation. Their epsilons add up.",
+        ),
+    ] = 1,
     out: Annotated[
-        str, typer.Option("-o", "--out", help="Folder for the site's logs and models.")
+        str, option(OUTPUT, "FOLDER", "Folder for the site's logs and models.", "-o", "--output")
     ] = "",
     id: Annotated[
         str,
-        typer.Option(
-            help="Column with the ids of rows, if other sites have further columns of "
-            "the same rows."
+        option(
+            DATA,
+            "COLUMN",
+            "Column with the ids of rows, if other sites have further columns of the same rows.",
         ),
     ] = "",
     sep: Sep = "",
@@ -176,10 +195,16 @@ def site(
     missing: Missing = None,
     sheet: Sheet = "",
     kit: Annotated[
-        str | None, typer.Option(help="The site's, or the server's, startup kit: set up in place.")
+        str | None,
+        option(
+            FEDERATION,
+            "FOLDER",
+            "Startup kit of the site or of the server, which is configured in place.",
+        ),
     ] = None,
     to: Annotated[
-        str | None, typer.Option(help="File to write instead, for federate --poc.")
+        str | None,
+        option(OUTPUT, "FILE", "File to write instead, for `fedtrees federation run --poc`."),
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -204,7 +229,7 @@ def site(
         emit(result, format, f"{kit}")
         return
     if not csv or not out:
-        raise UsageError("give --csv FILE, the table, and --out FOLDER, for its logs")
+        raise UsageError("give --csv FILE, the table, and --output FOLDER, for its logs")
     if not Path(csv).is_file():
         raise UsageError(f"--csv {csv}: no such file")
     folder = Path(out).resolve()

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import DataDir, Format, Output, RunFolder
+from fedtrees.cli.options import DataDir, Format, Output, RunFolder, option
 from fedtrees.core.errors import StoreError, UsageError
+from fedtrees.experiments.options import OUTPUT, RUN
 
 if TYPE_CHECKING:
     from fedtrees.report.submissions import Submission
@@ -26,8 +27,10 @@ _TIME_LIMIT = 3600.0  # seconds; five views of the default bench take about one 
 
 def submit(
     run: RunFolder,
-    out: Annotated[str, typer.Option("-o", "--out", help="Folder to write.")],
-    by: Annotated[str, typer.Option(help="Who submits, as the leaderboard shows it.")],
+    out: Annotated[str, option(OUTPUT, "FOLDER", "Folder to write.", "-o", "--output")],
+    by: Annotated[
+        str, option(OUTPUT, "NAME", "Name of the submitter, as the leaderboard shows it.")
+    ],
     data_dir: DataDir = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -52,20 +55,38 @@ def submit(
 
 
 def leaderboard(
-    folder: Annotated[str, typer.Argument(help="Folder of submissions, a folder each.")],
-    out: Annotated[str, typer.Option("-o", "--out", help="Folder for the page.")] = "site",
+    folder: Annotated[str, typer.Argument(help="Folder that contains a folder per submission.")],
+    out: Annotated[
+        str, option(OUTPUT, "FOLDER", "Folder for the page.", "-o", "--output")
+    ] = "site",
     recompute: Annotated[
-        int, typer.Option(help="Views of each submission to compute again; 0: none.")
+        int, option(RUN, "N", "Number of views of each submission to compute again (0: none).")
     ] = 1,
     draw: Annotated[
         str,
-        typer.Option(help="Text that draws them, not known before (default: afresh)."),
+        option(
+            RUN,
+            "TEXT",
+            "Text from which the views are drawn, unknown before the submission (default: a random "
+            "one).",
+        ),
     ] = "",
     time_limit: Annotated[
-        float, typer.Option(help="Seconds for reading all and for checking each; 0: no limit.")
+        float,
+        option(
+            RUN,
+            "SECONDS",
+            "Seconds for reading all submissions, and for checking each (0: no limit).",
+        ),
     ] = _TIME_LIMIT,
     accept: Annotated[
-        bool, typer.Option(help="List them in accepted.csv, ahead of later copies.")
+        bool,
+        option(
+            OUTPUT,
+            "",
+            "Add the submissions to accepted.csv, so that later copies of them are refused.",
+            "--accept",
+        ),
     ] = False,
     data_dir: DataDir = None,
     format: Output = Format.TABLE,

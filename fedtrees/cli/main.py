@@ -17,7 +17,7 @@ import atexit
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 # One thread per process. The benchmark starts one process per core, so that additional threads
@@ -41,67 +41,14 @@ def _leave_at_once() -> None:
 import typer
 
 from fedtrees import __version__
-from fedtrees.cli import (
-    advise,
-    audit,
-    bench,
-    capture,
-    explain,
-    federate,
-    leaderboard,
-    paper,
-    privacy,
-    registry,
-    results,
-    tables,
-    train,
-)
+from fedtrees.cli.commands import build_app
+from fedtrees.cli.options import option
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
+from fedtrees.experiments.options import OUTPUT
 
-app = typer.Typer(
-    name="fedtrees",
-    help="What does a federated tree model leak, and what does a defense cost?",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
+app = build_app()
 _SHELLS = ("bash", "zsh", "fish")
 _COMPLETE = "_FEDTREES_COMPLETE"
-
-# The modules that a command needs are imported when it runs, so that the help appears at once.
-#: Every command: its name, its function and its line in `fedtrees --help`, which has 80 columns.
-COMMANDS: tuple[tuple[str, Callable[..., Any], str], ...] = (
-    ("bench", bench.bench, "Train with and without defenses, attack, and print a verdict."),
-    ("advise", advise.advise, "Find a protocol and a defense that meet your limits."),
-    ("explain", explain.explain, "Show which party receives which message."),
-    ("list", registry.list_, "List protocols, defenses, attacks, tables and suites."),
-    ("inspect", tables.inspect, "Show how the columns of a table are interpreted."),
-    ("fetch", tables.fetch, "Download a public table and verify its checksum."),
-    ("train", train.train, "Train one federation and save its model."),
-    ("audit", audit.audit, "Show what a model file reveals about its training rows."),
-    ("show", results.show, "Print the tables of a run, and what did not run."),
-    ("compare", results.compare, "Show the differences between runs."),
-    ("plot", paper.plot, "Draw utility against leakage."),
-    ("table", paper.table, "Write utility and leakage as a LaTeX table."),
-    ("report", results.report, "Write the HTML report of a run again."),
-    ("submit", leaderboard.submit, "Write a finished run as a bundle for a leaderboard."),
-    ("leaderboard", leaderboard.leaderboard, "Check submissions and write a leaderboard."),
-    ("measure", privacy.measure, "Measure a lower bound on epsilon with canaries."),
-    ("bound", privacy.bound, "Compute the score that no attack can exceed."),
-    ("new", registry.new, "Write a working example of a plug-in."),
-    ("check", registry.check, "Check that plug-ins follow the rules."),
-    ("capture", capture.capture, "Record the messages of a real training."),
-    ("attack", capture.attack, "Show what a recorded training reveals to one party."),
-    ("diff", capture.diff, "Compare the messages of two recorded trainings."),
-    ("federate", federate.federate, "Train between parties on several machines."),
-    ("site", federate.site, "Configure the table and the federations of a site."),
-    ("doctor", registry.doctor, "Check the installation."),
-)
-for _name, _function, _line in COMMANDS:
-    app.command(_name, short_help=_line)(_function)
 
 
 def _version(value: bool) -> None:
@@ -127,15 +74,17 @@ def _completion(shell: str | None) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool,
+        option(OUTPUT, "", "Show the version.", "--version", callback=_version, is_eager=True),
     ] = False,
     completion: Annotated[
         str | None,
-        typer.Option(
+        option(
+            OUTPUT,
+            "SHELL",
+            "Print the script by which bash, zsh or fish completes commands and names.",
             callback=_completion,
             is_eager=True,
-            metavar="SHELL",
-            help="Print the script by which bash, zsh or fish completes commands and names.",
         ),
     ] = None,
 ) -> None:
@@ -185,9 +134,13 @@ def _option_help(err: Exception, argv: Sequence[str]) -> str:
     option: str = getattr(err, "option_name", "")
     if not option or type(err).__name__ != "BadOptionUsage":  # typer does not export this class
         return ""
-    commands = getattr(typer.main.get_command(app), "commands", {})
-    named = [commands[word] for word in argv[:1] if word in commands]
-    texts = [p.help for c in named for p in c.params if option in p.opts]
+    command: Any = typer.main.get_command(app)
+    for word in command.renamed_command(argv):
+        following = getattr(command, "commands", {}).get(word)
+        if following is None:
+            break
+        command = following
+    texts = [p.help for p in command.params if option in p.opts]
     return f" {texts[0]}" if texts and texts[0] else ""
 
 

@@ -1,4 +1,8 @@
-"""Define the options that several commands share."""
+"""Define the options that several commands share, and the declaration of an option.
+
+Every option names the panel of the help in which it is listed, in one place: options of a benchmark
+in `fedtrees.experiments.options`, all others where they are declared with `option`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_names
-from fedtrees.experiments.options import BenchOptions
+from fedtrees.experiments.options import DATA, FEDERATION, OUTPUT, BenchOptions
 
 
 class Format(StrEnum):
@@ -46,6 +51,27 @@ def names_of(kind: str) -> Callable[[str], list[str]]:
     return completed
 
 
+def option(panel: str, metavar: str, help: str, *flags: str, **settings: Any) -> Any:
+    """Return an option for typer.
+
+    Parameters
+    ----------
+    panel : str
+        Panel of the help, one of `fedtrees.experiments.options.PANELS`.
+    metavar : str
+        Placeholder of the value in the help, "" for a switch.
+    help : str
+        Description.
+    *flags : str
+        Flags, if they differ from the name of the parameter.
+    **settings
+        Further settings of `typer.Option`.
+    """
+    return typer.Option(
+        *flags, help=help, metavar=metavar or None, rich_help_panel=panel, **settings
+    )
+
+
 _BENCH = {item.name: item for item in fields(BenchOptions)}
 #: Type for typer by the type of a field of `BenchOptions`.
 _KINDS: dict[str, Any] = {
@@ -67,7 +93,13 @@ def bench_option(name: str) -> Any:
     completed = names_of(metadata["names"]) if metadata["names"] else None
     return Annotated[
         _KINDS[str(item.type)],
-        typer.Option(*metadata["flags"], help=metadata["help"], autocompletion=completed),
+        option(
+            metadata["panel"],
+            metadata["metavar"],
+            metadata["help"],
+            *metadata["flags"],
+            autocompletion=completed,
+        ),
     ]
 
 
@@ -102,7 +134,7 @@ def with_bench_options(*names: str) -> Callable[[Callable[..., None]], Callable[
     return taking
 
 
-Output = Annotated[Format, typer.Option("--format", help="How to write the result.")]
+Output = Annotated[Format, option(OUTPUT, "table|json", "How to write the result.", "--format")]
 Plugins = bench_option("plugin")
 Unprotected = bench_option("unprotected")
 DataDir = bench_option("data_dir")
@@ -112,11 +144,37 @@ Decimal = bench_option("decimal")
 Missing = bench_option("missing")
 Sheet = bench_option("sheet")
 Margin = bench_option("margin")
-Clients = Annotated[int, typer.Option(help="Number of clients.")]
+Clients = Annotated[int, option(FEDERATION, "N", "Number of clients.")]
 Details = Annotated[
-    bool, typer.Option("--details", help="Print all tables, not only what matters most.")
+    bool, option(OUTPUT, "", "Print all tables, not only what matters most.", "--details")
 ]
 RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
+Protocols = Annotated[
+    list[str] | None,
+    option(
+        FEDERATION, "PROTOCOL", "Same as the argument.", "-p", "--protocol",
+        autocompletion=names_of("protocol"),
+    ),
+]  # fmt: skip
+Target = Annotated[
+    str, option(DATA, "COLUMN", "Target column of --truth; by default the last column.")
+]
+
+
+def file_option(help: str) -> Any:
+    """Return the option ``--output`` of a command that writes a file or a folder."""
+    return option(OUTPUT, "PATH", help, "-o", "--output")
+
+
+def one_protocol(argument: str | None, options: Sequence[str] | None) -> str | None:
+    """Return the protocol that is given as an argument or by ``-p``, None without one.
+
+    Raises `UsageError` if several are given.
+    """
+    given = [*([argument] if argument is not None else []), *(options or ())]
+    if len(given) > 1:
+        raise UsageError(f"give one protocol, not {len(given)}: {', '.join(given)}")
+    return given[0] if given else None
 
 
 def columns_of(texts: Sequence[str] | None) -> list[str]:

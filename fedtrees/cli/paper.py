@@ -7,22 +7,29 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output
+from fedtrees.cli.options import Format, Output, option
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
+from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT
 
 Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
-Metric = Annotated[str | None, typer.Option(help="Leakage metric (default: the report's).")]
-Utility = Annotated[str | None, typer.Option(help="Utility metric (default: the first measured).")]
-Data = Annotated[list[str] | None, typer.Option("--data", help="Datasets to show (default: all).")]
-Threat = Annotated[list[str] | None, typer.Option(help="Threats to show (default: all).")]
+Metric = Annotated[str | None, option(OUTPUT, "METRIC", "Leakage metric (default: the report's).")]
+Utility = Annotated[
+    str | None, option(OUTPUT, "METRIC", "Utility metric (default: the first measured).")
+]
+Data = Annotated[
+    list[str] | None, option(DATA, "NAME", "Datasets to show (default: all).", "--data")
+]
+Threat = Annotated[list[str] | None, option(DEFENSE, "THREAT", "Threats to show (default: all).")]
 Protocol = Annotated[
     list[str] | None,
-    typer.Option("-p", "--protocol", help="Protocols to show, with or without parameters."),
+    option(
+        FEDERATION, "PROTOCOL", "Protocols to show, with or without parameters.", "-p", "--protocol"
+    ),
 ]
 Labels = Annotated[
     list[str] | None,
-    typer.Option("--label", help="NAME=TEXT: what a name is called (repeatable)."),
+    option(OUTPUT, "NAME=TEXT", "Text to show instead of a name (repeatable).", "--label"),
 ]
 
 
@@ -30,8 +37,12 @@ def plot(
     runs: Runs,
     out: Annotated[
         str | None,
-        typer.Option(
-            "-o", "--out", help="FILE.html, .svg, .png or .pdf (default: RUN/frontier.html)."
+        option(
+            OUTPUT,
+            "FILE",
+            "FILE.html, .svg, .png or .pdf (default: RUN/frontier.html).",
+            "-o",
+            "--output",
         ),
     ] = None,
     metric: Metric = None,
@@ -41,7 +52,7 @@ def plot(
     protocol: Protocol = None,
     width: Annotated[
         str | None,
-        typer.Option(help="column (3.3 inches) or page (7), of .svg, .png and .pdf."),
+        option(OUTPUT, "WIDTH", "column (3.3 inches) or page (7), of .svg, .png and .pdf."),
     ] = None,
     label: Labels = None,
     format: Output = Format.TABLE,
@@ -61,7 +72,8 @@ def plot(
 def table(
     runs: Runs,
     out: Annotated[
-        str | None, typer.Option("-o", "--out", help="FILE.tex, .csv or .md (default: print).")
+        str | None,
+        option(OUTPUT, "FILE", "FILE.tex, .csv or .md (default: print).", "-o", "--output"),
     ] = None,
     metric: Metric = None,
     utility: Utility = None,

@@ -15,23 +15,40 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.cli.console import console, emit, text_table
-from fedtrees.cli.options import Defenses, Format, Output, Plugins, Unprotected, names_of
-from fedtrees.experiments.options import load_plugins
+from fedtrees.cli.options import (
+    Defenses,
+    Format,
+    Output,
+    Plugins,
+    Protocols,
+    Unprotected,
+    names_of,
+    one_protocol,
+    option,
+)
+from fedtrees.core.errors import UsageError
+from fedtrees.experiments.options import DATA, DEFENSE, RUN, load_plugins
 
 _BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other --seed"
 
 
 def measure(
     protocol: Annotated[
-        str,
+        str | None,
         typer.Argument(help="A protocol, with parameters.", autocompletion=names_of("protocol")),
-    ],
+    ] = None,
+    named: Protocols = None,
     defense: Defenses = None,
     runs: Annotated[
         int | None,
-        typer.Option(help="Trainings: more show more (default: less than a minute's)."),
+        option(
+            RUN,
+            "N",
+            "Number of trainings. More trainings can give a higher bound (default: as many as take "
+            "less than a minute).",
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of rows, coin flips and trainings.")] = 0,
+    seed: Annotated[int, option(RUN, "N", "Seed of rows, coin flips and trainings.")] = 0,
     plugin: Plugins = None,
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
@@ -44,7 +61,10 @@ def measure(
     smaller.
     """
     load_plugins(plugin, unprotected)
-    results = list(_audit_combinations(protocol, defense or ("none",), runs, seed))
+    audited = one_protocol(protocol, named)
+    if audited is None:
+        raise UsageError("name a protocol, for example -p 'dp-gbdt[epsilon=1]'")
+    results = list(_audit_combinations(audited, defense or ("none",), runs, seed))
     lines = (f"{name:10}{text}" for result in results for name, text in result.items())
     emit(results, format, "\n".join(lines))
     if any(result["refuted"] for result in results):
@@ -100,26 +120,32 @@ def _audit_combinations(
 def bound(
     protocols: Annotated[
         list[str] | None,
-        typer.Argument(help="Protocols, with parameters. None: the usual ones and defenses."),
+        typer.Argument(
+            help="Protocols, with parameters (default: common protocols with common defenses)."
+        ),
     ] = None,
+    named: Protocols = None,
     defense: Defenses = None,
     threat: Annotated[
-        list[str] | None, typer.Option(help="Adversaries (default: one of every role).")
+        list[str] | None, option(DEFENSE, "THREAT", "Adversaries (default: one of every role).")
     ] = None,
     columns: Annotated[
-        int, typer.Option(help="Number of binary columns in addition to the label.")
+        int, option(DATA, "N", "Number of binary columns in addition to the label.")
     ] = 2,
     rows: Annotated[
-        str, typer.Option(help="Rows of each client; for vertical parties, the rows of the table.")
+        str,
+        option(DATA, "N,N", "Rows of each client; for vertical parties, the rows of the table."),
     ] = "2,2",
     attack: Annotated[
         list[str] | None,
-        typer.Option("-a", "--attack", help="Attacks to compare with the ceiling."),
+        option(DEFENSE, "ATTACK", "Attacks to compare with the ceiling.", "-a", "--attack"),
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, help="Tables that each attack is run on.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of protocols and draws.")] = 0,
+    draws: Annotated[
+        int, option(RUN, "N", "Number of tables on which each attack runs.", min=2)
+    ] = 100,
+    seed: Annotated[int, option(RUN, "N", "Seed of protocols and draws.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option("--jobs", "-j", min=1, help="Processes (default: one a core).")
+        int | None, option(RUN, "N", "Processes (default: all cores).", "--jobs", "-j", min=1)
     ] = None,
     plugin: Plugins = None,
     unprotected: Unprotected = False,
@@ -141,7 +167,8 @@ def bound(
 
     load_plugins(plugin, unprotected)
     tables, attacks = TinyTables(columns, _parse_rows(rows)), parse_list(attack or ())
-    settings = [(p, tuple(defense or ("none",))) for p in protocols] if protocols else USUAL
+    audited = [*(protocols or ()), *(named or ())]
+    settings = [(p, tuple(defense or ("none",))) for p in audited] or USUAL
     cells = [(one, against) for name, defenses in settings
              for one in parse_grid(name) for against in parse_composed(defenses)]  # fmt: skip
     for cell in cells:
@@ -178,8 +205,6 @@ def _print_bounds(results: Sequence[dict[str, Any]]) -> None:
 
 def _parse_rows(text: str) -> tuple[int, ...]:
     """Parse numbers of rows per client."""
-    from fedtrees.core.errors import UsageError
-
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from fedtrees.cli.help import commands_of
 from fedtrees.core.party import Behaviour, Party
 from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, CONTEXT, OTHERS, Measure
@@ -57,7 +58,7 @@ def options() -> str:
     from fedtrees.cli.main import app
 
     group: Any = typer.main.get_command(app)
-    commands = {"fedtrees": group} | {f"fedtrees {n}": c for n, c in group.commands.items()}
+    commands = commands_of(group, "fedtrees")
     by_command = {name: dict(_list_parameters(command)) for name, command in commands.items()}
     times = Counter(
         item for command_options in by_command.values() for item in command_options.items()

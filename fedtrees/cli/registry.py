@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from fedtrees.cli.console import console, emit, text_table
-from fedtrees.cli.options import Format, Output, Plugins, Unprotected
+from fedtrees.cli.options import Format, Output, Plugins, Unprotected, option
 from fedtrees.core.errors import UsageError, check_known, did_you_mean
 from fedtrees.core.specs import Composed, parse_grid
 from fedtrees.experiments.fact_cache import recall
-from fedtrees.experiments.options import load_plugins
+from fedtrees.experiments.options import OUTPUT, load_plugins
 
 _KINDS = (
     "protocols", "defenses", "attacks", "behaviours", "metrics", "threats", "partitions",
@@ -64,7 +64,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
     if kind == "datasets":
         from fedtrees.data import catalogue
 
-        elsewhere = "from the data directory (fedtrees fetch)"
+        elsewhere = "from the data directory (fedtrees data fetch)"
         entries = {n: "bundled" if n in catalogue.BUNDLED else elsewhere for n in catalogue.names()}
         entries |= dict.fromkeys(register.names("dataset"), "plugin")
         return [{"name": n, "parameters": "", "about": text} for n, text in entries.items()]
@@ -264,24 +264,25 @@ _FEDERATION = "federation"
 
 
 def new(
-    kind: Annotated[
-        str, typer.Argument(help="protocol, defense, attack, behaviour, metric, or federation.")
-    ],
+    kind: Annotated[str, typer.Argument(help="protocol, defense, attack, behaviour or metric.")],
     name: Annotated[str, typer.Argument(help="Its name, such as my-defense.")],
     out: Annotated[
         str | None,
-        typer.Option("-o", "--out", help="File or folder to write (default: ./NAME.py, ./NAME)."),
+        option(
+            OUTPUT,
+            "PATH",
+            "File to write (default: ./NAME.py).",
+            "-o",
+            "--output",
+        ),
     ] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a working protocol, defense, attack, behaviour or metric for you to change.
-
-    For a federation, a folder is written with the agreement of three sites, their tables, and the
-    settings of each site.
-    """
+    """Write a file with a working protocol, defense, attack, behaviour or metric to start from."""
     from fedtrees.core.files import write_whole
     from fedtrees.core.registry import register
 
+    # "federation" is the spelling of the previous release, before `federation new`.
     check_known("kind", kind, (*TEMPLATES, _FEDERATION))
     plain = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9-]*", name) or keyword.iskeyword(plain):
@@ -299,9 +300,21 @@ def new(
     if path.suffix != ".py":
         raise UsageError(f"{path}: end the name in .py")
     if path.exists():
-        raise UsageError(f"{path} exists; choose another --out")
-    write_whole(path, fill_template(kind, name, path).encode(), remedy="choose another --out")
-    emit({"file": str(path)}, format, f"{path}\ncheck   fedtrees check {path}")
+        raise UsageError(f"{path} exists; choose another --output")
+    write_whole(path, fill_template(kind, name, path).encode(), remedy="choose another --output")
+    emit({"file": str(path)}, format, f"{path}\ncheck   fedtrees plugin check {path}")
+
+
+def new_federation(
+    name: Annotated[str, typer.Argument(help="Its name, such as trial.")],
+    out: Annotated[
+        str | None,
+        option(OUTPUT, "FOLDER", "Folder to write (default: ./NAME).", "-o", "--output"),
+    ] = None,
+    format: Output = Format.TABLE,
+) -> None:
+    """Write a folder with the agreement of three sites, their tables, and their settings."""
+    _new_federation(Path(out or name), format)
 
 
 def _new_federation(folder: Path, format: Format) -> None:
@@ -309,9 +322,9 @@ def _new_federation(folder: Path, format: Format) -> None:
     from fedtrees.federation.trial import make_trial
 
     if folder.exists():
-        raise UsageError(f"{folder} exists; choose another --out")
+        raise UsageError(f"{folder} exists; choose another --output")
     trial = make_trial(folder)
-    run = f"fedtrees federate {folder}/federation.toml --poc --sites {folder}/sites -o run"
+    run = f"fedtrees federation run {folder}/federation.toml --poc --sites {folder}/sites -o run"
     facts = {"folder": str(folder), "hash": trial.hash}
     emit(facts, format, f"{folder}\nrun     {run}")
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import console, emit
-from fedtrees.cli.options import Format, Margin, Output, RunFolder
+from fedtrees.cli.options import Format, Margin, Output, RunFolder, option
+from fedtrees.experiments.options import OUTPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 def show(
     run: RunFolder,
     metric: Annotated[
-        str | None, typer.Option(help="Leakage metric: ra (default), exact_rows, leaf_mass_exact.")
+        str | None,
+        option(OUTPUT, "METRIC", "Leakage metric: ra (default), exact_rows, leaf_mass_exact."),
     ] = None,
     margin: Margin = None,
     skipped: Annotated[
-        bool, typer.Option("--skipped", help="List the attacks that did not apply, with reasons.")
+        bool, option(OUTPUT, "", "List the attacks that did not apply, with reasons.", "--skipped")
     ] = False,
     format: Output = Format.TABLE,
 ) -> None:
@@ -106,7 +108,9 @@ _LONGEST = 40  # characters of an input that are printed
 
 def compare(
     before: Annotated[str, typer.Argument(help="A run folder.")],
-    after: Annotated[list[str], typer.Argument(help="Others, each compared with the one before.")],
+    after: Annotated[
+        list[str], typer.Argument(help="Further run folders, each compared with the previous one.")
+    ],
     format: Output = Format.TABLE,
 ) -> None:
     """Show the differences between runs, paired by cell and seed.

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import console, emit, text_table
-from fedtrees.cli.options import DataDir, Decimal, Format, Missing, Output, Sep, Sheet
+from fedtrees.cli.options import DataDir, Decimal, Format, Missing, Output, Sep, Sheet, option
 from fedtrees.core.errors import UsageError, many
 from fedtrees.core.specs import joined_names
-from fedtrees.experiments.options import print_notes
+from fedtrees.experiments.options import RUN, print_notes
 from fedtrees.experiments.table_spec import parse_reading
 
 if TYPE_CHECKING:
@@ -126,7 +126,9 @@ def _short(texts: Sequence[str]) -> list[str]:
 def fetch(
     name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
     data_dir: DataDir = None,
-    url: Annotated[str | None, typer.Option(help="Take the file from here instead.")] = None,
+    url: Annotated[
+        str | None, option(RUN, "URL", "Download the file from this address instead.")
+    ] = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Download a dataset and verify its checksum. No other command downloads anything."""

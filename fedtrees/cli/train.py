@@ -11,11 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, with_bench_options
+from fedtrees.cli.options import Format, Output, option, with_bench_options
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import join
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_grid
 from fedtrees.experiments.options import (
+    DATA,
+    DEFENSE,
+    FEDERATION,
+    OUTPUT,
+    RUN,
     check_clients,
     check_parties,
     clients_of_table,
@@ -35,36 +40,45 @@ if TYPE_CHECKING:
 @with_bench_options(*TABLE_OPTIONS, "data_dir", "plugin", "unprotected")
 def train(
     protocol: Annotated[
-        str, typer.Option("-p", "--protocol", help="A protocol, with parameters.")
+        str, option(FEDERATION, "PROTOCOL", "A protocol, with parameters.", "-p", "--protocol")
     ] = "fedtree-hist",
     defense: Annotated[
-        list[str] | None, typer.Option("-d", "--defense", help="A defense; compose several with +.")
+        list[str] | None,
+        option(DEFENSE, "DEFENSE", "A defense; compose several with +.", "-d", "--defense"),
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="A dataset (see `fedtrees list datasets`).")
+        str | None, option(DATA, "NAME", "A dataset (see `fedtrees list datasets`).")
     ] = None,
     partition: Annotated[
-        str | None, typer.Option(help="iid (default), by-client, label-skew[alpha=], ...")
+        str | None,
+        option(FEDERATION, "PARTITION", "iid (default), by-client, label-skew[alpha=], ..."),
     ] = None,
     clients: Annotated[
-        int | None, typer.Option(help="Number of clients (default: 3, or as the table states).")
+        int | None,
+        option(FEDERATION, "N", "Number of clients (default: 3, or as the table states)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all randomness except noise.")] = 0,
+    seed: Annotated[int, option(RUN, "N", "Seed of all randomness except noise.")] = 0,
     noise_from: Annotated[
         str,
-        typer.Option(
-            help="Source of noise: system, or seed for a repeatable run whose noise "
-            "gives no protection."
+        option(
+            RUN,
+            "SOURCE",
+            "Source of noise: system, or seed for a repeatable run whose noise "
+            "gives no protection.",
         ),
     ] = "system",
     out: Annotated[
         str | None,
-        typer.Option(
-            help="Write the model: XGBoost JSON (.json), a random forest (.npz), another (.ftm)."
+        option(
+            OUTPUT,
+            "FILE",
+            "Write the model: XGBoost JSON (.json), a random forest (.npz), another (.ftm).",
+            "-o",
+            "--output",
         ),
     ] = None,
     transcript: Annotated[
-        str | None, typer.Option(help="Write every message of the training (.npz).")
+        str | None, option(OUTPUT, "FILE", "Write every message of the training (.npz).")
     ] = None,
     *,
     format: Output = Format.TABLE,
@@ -167,11 +181,11 @@ def _check_targets(out: str | None, transcript: str | None, protocol: Protocol) 
         raise UsageError(f"--transcript {transcript}: end the name in .npz")
     if out and not protocol.released:
         raise UsageError(
-            f"--out {out}: no party has the complete model of {protocol.name!r}; omit --out"
+            f"--output {out}: no party has the complete model of {protocol.name!r}; omit --output"
         )
     suffix, kind = protocol.info.model_file
     if out and Path(out).suffix != suffix:
-        raise UsageError(f"--out {out}: end the name in {suffix} ({kind})")
+        raise UsageError(f"--output {out}: end the name in {suffix} ({kind})")
 
 
 def _facts(federation: Federation, training: Training) -> dict[str, Any]:

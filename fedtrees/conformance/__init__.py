@@ -1,1 +1,1 @@
-"""Check the rules of protocols, defenses, attacks, behaviours and metrics: `fedtrees check`."""
+"""Check protocols, defenses, attacks, behaviours and metrics, for `fedtrees plugin check`."""

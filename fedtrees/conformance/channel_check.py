@@ -1,8 +1,8 @@
 """Compare the real changes of each field in a run with the channel that a defense states.
 
 Attacks adapt to a defense through its published channel (the law of the sent value given the true
-value). A wrong channel would therefore mislead all attacks. `fedtrees check` uses this module:
-`record_hooks` and `pair_with_exact_run` record the fields before and after a change,
+value). A wrong channel would therefore mislead all attacks. `fedtrees plugin check` uses this
+module: `record_hooks` and `pair_with_exact_run` record the fields before and after a change,
 `find_departures` compares them with the stated laws, and `find_expansions` tests the claim that a
 change does not increase distances.
 """

@@ -1,4 +1,4 @@
-"""Check a protocol, defense, attack, behaviour or metric. `fedtrees check` calls this module."""
+"""Check a protocol, defense, attack, behaviour or metric, for `fedtrees plugin check`."""
 
 from __future__ import annotations
 

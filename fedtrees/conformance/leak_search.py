@@ -1,4 +1,6 @@
-"""Search the messages of a training for local data that they do not declare, for `fedtrees check`.
+"""Search the messages of a training for local data that they do not declare.
+
+`fedtrees plugin check` calls this module.
 
 The tags of a message declare that it *reveals* something about rows. A message that contains values
 of rows declares the fields (`Message.verbatim`). All remaining fields of all messages are searched

@@ -217,8 +217,8 @@ class Message:
         everything.
     verbatim : frozenset of str
         Fields that are declared to contain unchanged values of private rows, for example the ends
-        of a column, summaries or thresholds. In all remaining fields, ``fedtrees check`` reports
-        such a value as a leak.
+        of a column, summaries or thresholds. In all remaining fields, ``fedtrees plugin check``
+        reports such a value as a leak.
     traits : frozenset of Trait
         Traits of exactly this type. A subclass does not inherit them, because it may reveal more.
     row_statistics : tuple of str

@@ -108,7 +108,7 @@ def locate(name: str, directory: str | Path | None = None) -> Path:
     """
     source, folder = SOURCES[name], data_directory(directory)
     remedy = (
-        f"get it with `fedtrees fetch {name}` or from {source.origin}, "
+        f"get it with `fedtrees data fetch {name}` or from {source.origin}, "
         f"and name its folder with --data-dir or {ENVIRONMENT}"
     )
     path = folder / source.filename

@@ -46,7 +46,7 @@ from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.spreadsheets import read_table
 
-# Number of names in one note. `fedtrees inspect` lists all names.
+# Number of names in one note. `fedtrees data inspect` lists all names.
 _LISTED = 8
 
 

@@ -155,7 +155,9 @@ class FederatedEstimator(BaseEstimator):
         if maker.layout != Protocol.layout:
             reason = f"{name!r} trains over parties with columns, and an estimator spreads rows"
         elif not forest and not boosted:
-            reason = f"the models of {name!r} are none: train it with `fedtrees train -p {name}`"
+            reason = (
+                f"the models of {name!r} are none: train it with `fedtrees model train -p {name}`"
+            )
         raise UsageError(f"protocol={name!r}: {type(self).__name__} is for {kind}; {reason}")
 
     def _composition(self) -> Composition:

@@ -36,13 +36,38 @@ GRID = {
 }
 
 
-def _option(help: str, *flags: str, default: Any = (), names: str = "") -> Any:
+#: Panels of the help of commands, in their order. Each option declares its panel.
+PANELS = DATA, FEDERATION, DEFENSE, RUN, OUTPUT = (
+    "Data",
+    "Federation",
+    "Defense and attack",
+    "Run control",
+    "Output",
+)
+
+
+def _option(
+    panel: str, metavar: str, help: str, *flags: str, default: Any = (), names: str = ""
+) -> Any:
     """Declare an option.
 
-    `flags` are given if they differ from the name of the field. `names` is the kind of names for
-    shell completion.
+    Parameters
+    ----------
+    panel : str
+        Panel of the help in which the command line lists the option, one of `PANELS`.
+    metavar : str
+        Placeholder of the value in the help, "" for a switch.
+    help : str
+        Description.
+    *flags : str
+        Flags, if they differ from the name of the field.
+    default : object
+        Value without the option.
+    names : str
+        Kind of the names that a shell completes, "" for none.
     """
-    return field(default=default, metadata={"help": help, "flags": flags, "names": names})
+    metadata = {"help": help, "flags": flags, "names": names, "panel": panel, "metavar": metavar}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,83 +83,139 @@ class BenchOptions:
     """
 
     protocol: tuple[str, ...] = _option(
-        "Protocols, with grids: fedtree-hist[max_depth=3,6].", "-p", "--protocol", names="protocol"
+        FEDERATION,
+        "PROTOCOL",
+        "Protocols, with grids: fedtree-hist[max_depth=3,6].",
+        "-p",
+        "--protocol",
+        names="protocol",
     )
     defense: tuple[str, ...] = _option(
-        "Defenses, with grids: split-only, laplace-hist[epsilon=1,4].", "-d", "--defense",
+        DEFENSE,
+        "DEFENSE",
+        "Defenses, with grids: split-only, laplace-hist[epsilon=1,4].",
+        "-d",
+        "--defense",
         names="defense",
-    )  # fmt: skip
-    attack: tuple[str, ...] = _option("Attacks, with parameters.", "-a", "--attack", names="attack")
+    )
+    attack: tuple[str, ...] = _option(
+        DEFENSE, "ATTACK", "Attacks, with parameters.", "-a", "--attack", names="attack"
+    )
     data: tuple[str, ...] = _option(
-        "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
+        DATA, "NAME", "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
     )
     csv: tuple[str, ...] = _option(
+        DATA,
+        "FILE",
         "Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per "
-        "client or, with --id, one file per vertical party."
+        "client or, with --id, one file per vertical party.",
     )
-    target: str = _option("Target column of --csv.", default="")
+    target: str = _option(DATA, "COLUMN", "Target column of --csv.", default="")
     task: str = _option(
-        "Kind of the target of --csv: binary, classes or number (default: inferred).", default=""
+        DATA,
+        "KIND",
+        "Kind of the target of --csv: binary, classes or number (default: inferred).",
+        default="",
     )
-    positive: str = _option("Positive class of --csv.", default="")
+    positive: str = _option(DATA, "CLASS", "Positive class of --csv.", default="")
     id: str = _option(
+        DATA,
+        "COLUMN",
         "Column by which the files of vertical parties are joined. The file with labels is first.",
         default="",
     )
     client_column: str = _option(
-        "Column of --csv with the name of the client that has the row.", default=""
+        DATA, "COLUMN", "Column of --csv with the name of the client that has the row.", default=""
     )
     categorical: tuple[str, ...] = _option(
-        "Further columns of --csv to treat as categories (repeat, or separate by commas)."
+        DATA,
+        "COLUMN",
+        "Further columns of --csv to treat as categories (repeat, or separate by commas).",
     )
     keep: tuple[str, ...] = _option(
-        "Columns of --csv to use although they look like ids, dates or free text."
+        DATA, "COLUMN", "Columns of --csv to use although they look like ids, dates or free text."
     )
-    drop: tuple[str, ...] = _option("Columns of --csv to leave out.")
+    drop: tuple[str, ...] = _option(DATA, "COLUMN", "Columns of --csv to leave out.")
     sep: str = _option(
-        "Separator of the CSV file, one character or 'tab' (default: inferred).", default=""
+        DATA,
+        "CHARACTER",
+        "Separator of the CSV file, one character or 'tab' (default: inferred).",
+        default="",
     )
     decimal: str = _option(
-        "Decimal mark of --csv, . or , for columns whose values do not show it.", default=""
+        DATA,
+        "CHARACTER",
+        "Decimal mark of --csv, . or , for columns whose values do not show it.",
+        default="",
     )
     missing: tuple[str, ...] = _option(
+        DATA,
+        "TEXT",
         "Marks of missing cells of --csv, in addition to empty cells (repeat, or separate by "
-        "commas; '': none). Default marks include NA, N/A, nan, null, none, ? and -."
+        "commas; '': none). Default marks include NA, N/A, nan, null, none, ? and -.",
     )
-    sheet: str = _option("Sheet of an .xlsx file, by name or number.", default="")
-    partition: tuple[str, ...] = _option("iid, label-skew[alpha=], quantity-skew, ...")
-    clients: tuple[int, ...] = _option("Number of parties with data.")
+    sheet: str = _option(DATA, "NAME", "Sheet of an .xlsx file, by name or number.", default="")
+    partition: tuple[str, ...] = _option(
+        FEDERATION, "PARTITION", "iid, label-skew[alpha=], quantity-skew, ..."
+    )
+    clients: tuple[int, ...] = _option(FEDERATION, "N", "Number of parties with data.")
     threat: tuple[str, ...] = _option(
-        "Adversaries: client, client[count=2], server; passive, active."
+        DEFENSE, "THREAT", "Adversaries: client, client[count=2], server; passive, active."
     )
     seeds: str | None = _option(
-        "A number of seeds, or a list such as 0,1,2 (default: as in the suite).", default=None
+        RUN,
+        "N",
+        "A number of seeds, or a list such as 0,1,2 (default: as in the suite).",
+        default=None,
     )
-    suite: str = _option("smoke, quick (default), full, or a .toml file.", default="")
-    jobs: int | None = _option("Processes (default: all cores).", "-j", "--jobs", default=None)
-    out: str = _option(
-        "Run folder (default: runs/SUITE, or runs/custom if options change the suite).", default=""
+    suite: str = _option(RUN, "NAME", "smoke, quick (default), full, or a .toml file.", default="")
+    jobs: int | None = _option(
+        RUN, "N", "Processes (default: all cores).", "-j", "--jobs", default=None
+    )
+    output: str = _option(
+        OUTPUT,
+        "FOLDER",
+        "Run folder (default: runs/SUITE, or runs/custom if options change the suite).",
+        "-o",
+        "--output",
+        default="",
     )
     resume: bool = _option(
-        "Continue the run in --out. Finished cells are not computed again.",
+        RUN,
+        "",
+        "Continue the run in --output. Finished cells are not computed again.",
         "--resume",
         default=False,
     )
     time_limit: float | None = _option(
-        "Time limit of one training or attack in seconds (0: no limit).", default=None
+        RUN,
+        "SECONDS",
+        "Time limit of one training or attack in seconds (0: no limit).",
+        default=None,
     )
     memory: float = _option(
-        "Memory limit of one training or attack in GiB (0: no limit).", default=0.0
+        RUN, "GIB", "Memory limit of one training or attack in GiB (0: no limit).", default=0.0
     )
     margin: float | None = _option(
-        "Largest advantage over a blind guess that counts as no leak (default: 0.05).", default=None
+        OUTPUT,
+        "NUMBER",
+        "Largest advantage over a blind guess that counts as no leak (default: 0.05).",
+        default=None,
     )
     data_dir: str | None = _option(
-        "Folder with data files (default: $FEDTREES_DATA, or a folder of the user).", default=None
+        DATA,
+        "FOLDER",
+        "Folder with data files (default: $FEDTREES_DATA, or a folder of the user).",
+        default=None,
     )
-    plugin: tuple[str, ...] = _option("Python file with @register decorators (repeatable).")
+    plugin: tuple[str, ...] = _option(
+        DEFENSE, "FILE", "Python file with @register decorators (repeatable)."
+    )
     unprotected: bool = _option(
+        RUN,
+        "",
         "Run attacks of plug-ins even if the system cannot restrict them (no Landlock).",
+        "--unprotected",
         default=False,
     )
 
@@ -150,8 +231,8 @@ class BenchOptions:
             raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
         if not 0 <= self.memory < float("inf"):
             raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
-        if self.resume and not self.out:
-            raise UsageError("--resume needs --out RUN: which run to finish")
+        if self.resume and not self.output:
+            raise UsageError("--resume needs --output RUN: which run to finish")
         # Computed at construction, so that contradictions are reported early.
         assert self.table is None or self.table.csv
 
@@ -182,7 +263,7 @@ class BenchOptions:
         from fedtrees.experiments.session import read_suite_of_run as reopen
         from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 
-        begun, note = reopen(Path(self.out)) if self.resume else None, ""
+        begun, note = reopen(Path(self.output)) if self.resume else None, ""
         suite = begun.override(self.grid, self.seeds) if begun is not None else None
         if suite is None or self.suite or suite != begun:
             base = Suite.load(self.suite or DEFAULT_SUITE)
@@ -193,12 +274,12 @@ class BenchOptions:
         # Resuming with other options would mix results of different suites in one folder.
         if begun is not None and replace(suite, time_limit=begun.time_limit) != begun:
             raise UsageError(
-                f"--resume finishes {self.out} with the options of its first start; for other "
-                "options choose another --out"
+                f"--resume finishes {self.output} with the options of its first start; for other "
+                "options choose another --output"
             )
         if self.time_limit is not None:
             suite = replace(suite, time_limit=self.time_limit)
-        folder = Path(self.out) if self.out else fresh_folder(Path("runs"), suite.name)
+        folder = Path(self.output) if self.output else fresh_folder(Path("runs"), suite.name)
         return suite, folder, note
 
     def session(self) -> Bench:

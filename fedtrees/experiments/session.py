@@ -120,7 +120,7 @@ class Bench:
             if not resume:
                 raise StoreError(
                     f"{self.folder} already contains a run; add --resume to finish it, or "
-                    "choose another --out"
+                    "choose another --output"
                 )
             self.store.check_version()
         about = {"tables": self._digest_tables(), "noise_from": NOISE}

@@ -81,7 +81,7 @@ class Store:
         if version != __version__:
             raise StoreError(
                 f"{self.folder} was written by fedtrees {version}, this is {__version__}; results "
-                "of two versions are not mixed: choose another --out"
+                "of two versions are not mixed: choose another --output"
             )
 
     def read(self, cell_id: str) -> dict[str, Any] | None:

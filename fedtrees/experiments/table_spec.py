@@ -144,7 +144,7 @@ def parse_table_options(options: Mapping[str, Any], data: Any = None) -> TableSp
     if data:
         raise UsageError(
             "give --data or --csv, not both; bench them one after the other, and give "
-            "`fedtrees table` both runs"
+            "`fedtrees results table` both runs"
         )
     spec = TableSpec(csv=files, **given | format_options(given))
     if not spec.target:

@@ -92,7 +92,7 @@ class FederationAgreement:
         if not re.fullmatch(r"[0-9a-f]{1,64}", self.installation):
             raise UsageError(
                 f"installation = {short(self.installation)!r}: give the digest of the source in "
-                "hexadecimal digits, as `fedtrees new federation` writes it"
+                "hexadecimal digits, as `fedtrees federation new` writes it"
             )
         check_known("noise_from", self.noise_from, get_args(NoiseFrom))
         if type(self.seed) is not int or not 0 <= self.seed <= MOST_WHOLE:

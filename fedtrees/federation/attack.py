@@ -42,7 +42,9 @@ class FederationLog:
 
     def __post_init__(self) -> None:
         if self.capture.run_facts.framework != FRAMEWORK:
-            raise UsageError(f"{self.file} is no log of a federation: `fedtrees attack` reads it")
+            raise UsageError(
+                f"{self.file} is no log of a federation: `fedtrees capture attack` reads it"
+            )
         object.__setattr__(self, "who", self.who or self.kept_by)
         parties = [*self.federation.agreement.roles]
         if self.who not in parties:
@@ -153,7 +155,7 @@ def explained(file: str) -> dict[str, Any]:
 def report(
     file: str, who: str, truth: Sequence[str], id: str, run: int | None, named: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the output of `fedtrees attack` for a federation's log, as plain values.
+    """Return the output of `fedtrees capture attack` for a federation's log, as plain values.
 
     For example, the output contains the score of each attack and its blind baseline.
 

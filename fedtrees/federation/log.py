@@ -140,7 +140,7 @@ class Logged(Transcript):
 
 
 def keep_model(federation: FederationAgreement, model: Message, folder: Path) -> Path:
-    """Write a released model like `fedtrees train`. Only its owner may read the file.
+    """Write a released model like `fedtrees model train`. Only its owner may read the file.
 
     Parameters
     ----------

@@ -42,14 +42,16 @@ from fedtrees.protocols.training import create_host
 
 #: Codes with which a site may refuse. The texts contain no local data.
 REFUSALS = {
-    "not-allowed": "its owner has not allowed this federation; `fedtrees site --allow` does",
+    "not-allowed": "its owner has not allowed this federation; `fedtrees federation site --allow` "
+    "does",
     "other-version": "it runs another version of fedtrees",
     "other-table": "its table does not match the federation; the log of this site has the details",
     "no-part": "it has no part in this federation",
-    "no-settings": "its owner has not configured the path of its table; run `fedtrees site` there",
+    "no-settings": "its owner has not configured the path of its table; run `fedtrees federation "
+    "site` there",
     "not-asked": "a request did not come from the coordinator, or came out of turn",
-    "used-up": "it took part in as many runs as its owner allowed; `fedtrees site --runs` allows "
-    "more",
+    "used-up": "it took part in as many runs as its owner allowed; `fedtrees federation site "
+    "--runs` allows more",
 }
 
 MOST_RUNS = 1_000_000
@@ -132,7 +134,7 @@ class Settings:
         try:
             return cls(**tomllib.loads(path.read_text("utf-8")))
         except (OSError, ValueError, TypeError) as err:
-            raise UsageError(f"{path}: {err}; write it with `fedtrees site`") from err
+            raise UsageError(f"{path}: {err}; write it with `fedtrees federation site`") from err
 
     def save(self, path: Path) -> None:
         """Write the settings to a file that only the owner may read."""

@@ -33,7 +33,7 @@ def make_trial(
 ) -> FederationAgreement:
     """Write the files of a trial: the agreement, the tables, and the settings of each site.
 
-    Training rows are those of `fedtrees train` for the same seed. Declared ranges are rounded
+    Training rows are those of `fedtrees model train` for the same seed. Declared ranges are rounded
     outward, so that every site's values are within them.
 
     Parameters

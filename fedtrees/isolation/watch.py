@@ -3,8 +3,8 @@
 Audit hooks record files, sockets and modules with ground truth that an attack opens. A plug-in file
 is imported in the process of attacks, which does not have the ground truth, because its code can
 change anything in its process. The bench receives a description of plain values, from which
-`fedtrees.isolation.plugins` registers a class without code. `fedtrees check` also reads the list
-of side effects.
+`fedtrees.isolation.plugins` registers a class without code. `fedtrees plugin check` also reads the
+list of side effects.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _segments() -> set[str]:
     return {f"segment {line[1]}" for line in lines[1:] if line[maker] == str(os.getpid())}
 
 
-#: Modules that work with the ground truth in a bench. `fedtrees check` imports them before a
+#: Modules that work with the ground truth in a bench. `fedtrees plugin check` imports them before a
 #: plug-in, because an import that changes one of them could manipulate the scores of a bench.
 BAIT = (
     "fedtrees.conformance.checks", "fedtrees.experiments.evaluate",

@@ -324,7 +324,7 @@ class Advice:
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_describe_recipe(t)}." for t in self.met[1:2]]
             lines += [*settings(*recipe(self.choice.name))] or [
-                "No other known system runs it unchanged. `fedtrees federate` does."
+                "No other known system runs it unchanged. `fedtrees federation run` does."
             ]
         lines += [f"Not {t.name}: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)

@@ -204,7 +204,7 @@ def _rows(folder: Path) -> pd.DataFrame:
     """Return the training and attack rows of a finished run."""
     if is_unfinished(folder):
         raise StoreError(
-            f"{folder} is not finished; finish it with: fedtrees bench --resume --out {folder}"
+            f"{folder} is not finished; finish it with: fedtrees bench --resume --output {folder}"
         )
     rows = load_rows(folder)
     rows = rows[rows["stage"].isin(["train", "attack"])]

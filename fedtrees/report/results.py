@@ -140,7 +140,7 @@ def read_records(run_folder: str | Path) -> pd.DataFrame:
         if not contexts.index.is_unique or not names.isin(contexts.index).all():
             raise StoreError(
                 f"{at.as_posix()!r} does not belong to the rows.csv next to it; `fedtrees bench "
-                f"--resume --out {path.parent}` writes both again"
+                f"--resume --output {path.parent}` writes both again"
             )
         rows = pd.concat([rows, contexts.loc[names].reset_index(drop=True)], axis=1)
         for column in (c.name for c in COLUMNS if c.place == "columns" and c.name not in rows):
@@ -163,7 +163,7 @@ def _read_csv(path: Path) -> str:
         raise StoreError(
             f"{path.as_posix()!r} cannot be read ({error.strerror}); "
             "give the folder of a run, which contains rows.csv; a run that was stopped is "
-            "finished by 'fedtrees bench --resume --out FOLDER'"
+            "finished by 'fedtrees bench --resume --output FOLDER'"
         ) from error
     except UnicodeDecodeError as error:
         raise StoreError(f"{path.as_posix()!r} is not UTF-8 text; was it overwritten?") from error

@@ -132,10 +132,16 @@ def _problems(record: Mapping[str, str]) -> Iterator[str]:
             yield f"has {name}={short(record[name])!r}; known: {', '.join(allowed)}"
     yield from _problems_of_metric(record)
     if not is_shared(record):
-        yield f"is a cost or detail ({short(record['metric'])}) that fedtrees submit leaves out"
+        yield (
+            f"is a cost or detail ({short(record['metric'])}) that fedtrees leaderboard submit "
+            "leaves out"
+        )
     cleared = shared(record)
     for name in (name for name in cleared if cleared[name] != record.get(name, "")):
-        yield f"has {name}={short(record[name])!r}, which fedtrees submit leaves empty there"
+        yield (
+            f"has {name}={short(record[name])!r}, which fedtrees leaderboard submit leaves empty "
+            "there"
+        )
     if record["threat"] and record["stage"] != "cheated":
         try:
             threat = Threat.parse(record["threat"])
@@ -289,7 +295,7 @@ def write(run: Path, out: Path, by: str) -> Submission:
     load_rows(run)
     suite, environment = read_text(run, SUITE), read_json(run, "environment.json")
     if suite is None or is_unfinished(run) or not isinstance(environment, dict):
-        raise UsageError(f"{run} is no finished run; fedtrees bench --resume --out {run}")
+        raise UsageError(f"{run} is no finished run; fedtrees bench --resume --output {run}")
     if out.exists() and any(out.iterdir()):
         raise StoreError(f"{out} is not empty; choose another -o")
     # Only rows that other persons can verify are published.
@@ -426,7 +432,9 @@ def read_all(folder: Path) -> list[Submission]:
     except OSError as err:
         raise StoreError(f"{folder} cannot be read: {err.strerror or err}") from err
     if not folders:
-        raise StoreError(f"{folder} contains no submissions; fedtrees submit RUN -o {folder}/NAME")
+        raise StoreError(
+            f"{folder} contains no submissions; fedtrees leaderboard submit RUN -o {folder}/NAME"
+        )
     order = {digest: at for at, digest in enumerate(_read_accepted(folder))}
     # Submissions without a date are sorted after all dates, because "later" follows every digit.
     submissions = sorted(

@@ -181,7 +181,7 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
 def _next_step() -> Line:
     """Return the entry with the command to type after the verdict."""
     text = "Find a defense for your table and your limits:"
-    return Line("NEXT STEP", text, "fedtrees advise --csv FILE --target COLUMN")
+    return Line("NEXT STEP", text, "fedtrees recommend --csv FILE --target COLUMN")
 
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:

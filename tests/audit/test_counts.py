@@ -287,7 +287,7 @@ def test_a_random_forest_that_keeps_its_counts_tells_them(tmp_path, bootstrap):
 
     out, made = tmp_path / "f.npz", f"forest-hist[trees=3,max_depth=3,bootstrap={bootstrap}]"
     with pytest.raises(SystemExit):
-        main(["train", "-p", made, "--out", str(out)])
+        main(["model", "train", "-p", made, "--output", str(out)])
     found = audit(read_model(out))
     once = bootstrap == "false"
     assert all(t.exact.all() == once for t in found.trees)

@@ -1,4 +1,4 @@
-"""`fedtrees audit FILE --data --reserve`: structural checks, and whether rows are recognised."""
+"""`fedtrees model audit FILE --data --reserve`: structural checks, and recognised rows."""
 
 import json
 
@@ -69,7 +69,7 @@ def files(tmp_path):
 def test_a_memorised_table_is_recognised_row_by_row(files, capsys):
     given = ["--data", str(files / "train.csv"), "--reserve", str(files / "rest.csv")]
     with pytest.raises(SystemExit) as end:
-        main(["audit", str(files / "m.json"), *given, "--target", "y", "--format", "json"])
+        main(["model", "audit", str(files / "m.json"), *given, "--target", "y", "--format", "json"])
     assert end.value.code == 0
     told = json.loads(capsys.readouterr().out)["membership"]
     tests = {t["test"]: t for t in told["tests"]}
@@ -84,6 +84,6 @@ def test_a_memorised_table_is_recognised_row_by_row(files, capsys):
 
 def test_both_files_are_needed(files, capsys):
     with pytest.raises(SystemExit) as end:
-        main(["audit", str(files / "m.json"), "--data", str(files / "train.csv")])
+        main(["model", "audit", str(files / "m.json"), "--data", str(files / "train.csv")])
     assert end.value.code == 2
     assert "--reserve" in capsys.readouterr().err

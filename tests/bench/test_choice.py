@@ -64,7 +64,7 @@ def small(tmp_path, monkeypatch, finished):
     def bench(*options):
         shutil.copytree(finished, "run/cells")
         with pytest.raises(SystemExit) as ended:
-            main(["bench", *options, "-j", "1", "--out", "run"])
+            main(["bench", *options, "-j", "1", "--output", "run"])
         assert ended.value.code in (0, 3)  # 3: no attack applies
         shutil.copytree("run/cells", finished, dirs_exist_ok=True)
         return read_rows("run"), str(Run("run").verdict)

@@ -57,7 +57,14 @@ def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
     ]
     # The programmes are small, and have a table early. Proofs would take the whole limit.
     (tmp_path / "small.toml").write_text(text.replace("limit=30", "limit=5"))
-    options = ["--suite", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-j", "1"]
+    options = [
+        "--suite",
+        str(tmp_path / "small.toml"),
+        "--output",
+        str(tmp_path / "run"),
+        "-j",
+        "1",
+    ]
     done = CliRunner().invoke(app, ["bench", *options, "--format", "json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["leaderboards"]

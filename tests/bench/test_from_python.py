@@ -29,7 +29,7 @@ TINY = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return fedtrees.bench(data="wine", out=tmp_path_factory.mktemp("py") / "run", **TINY)
+    return fedtrees.bench(data="wine", output=tmp_path_factory.mktemp("py") / "run", **TINY)
 
 
 def test_its_options_are_those_of_the_command():
@@ -44,7 +44,8 @@ def test_one_object_whoever_made_it():
     assert listed.grid == {"defenses": ["min-bin", "none"], "clients": [2]}
     for wrong, rule in (({"jobs": 0}, "--jobs 0"),
                         ({"sep": "ab", "csv": "a", "target": "y"}, "one"),
-                        ({"resume": True}, "--out RUN"), ({"csv": "a", "data": "wine"}, "not both"),
+                        ({"resume": True}, "--output RUN"),
+                        ({"csv": "a", "data": "wine"}, "not both"),
                         ({"margin": 2.0}, "margin 2"), ({"target": 3}, "give text")):  # fmt: skip
         with pytest.raises(UsageError, match=rule):
             BenchOptions(**wrong)
@@ -55,7 +56,7 @@ def test_the_rows_are_those_of_the_command(run, tmp_path):
     options = [("-p", "protocol"), ("-d", "defense"), ("-a", "attack"), ("-j", "jobs")]
     given = [str(part) for flag, key in options for part in (flag, TINY[key])]
     with pytest.raises(SystemExit) as stopped:
-        main(["bench", *given, "--data", "wine", "--seeds", "1", "--out", str(tmp_path / "run")])
+        main(["bench", *given, "--data", "wine", "--seeds", "1", "--output", str(tmp_path / "run")])
     assert not stopped.value.code
     theirs = Run(tmp_path / "run").frame
     timed = ("seconds",)
@@ -87,19 +88,19 @@ def test_figures_tables_and_copies(run, tmp_path):
 def test_a_table_from_memory_is_its_csv_file(tmp_path):
     X, y = load_wine(return_X_y=True, as_frame=True)
     options = {**TINY, "defense": "none", "data": (X, (y == 1).rename("grape"))}
-    found = fedtrees.bench(out=tmp_path / "a", **options)
+    found = fedtrees.bench(output=tmp_path / "a", **options)
     assert set(found.frame["dataset"]) == {"table"}
     table = X.assign(grape=(y == 1))
     table.to_csv(tmp_path / "table.csv", index=False)
     options.pop("data")
-    read = fedtrees.bench(csv=str(tmp_path / "table.csv"), target="grape", out=tmp_path / "b",
+    read = fedtrees.bench(csv=str(tmp_path / "table.csv"), target="grape", output=tmp_path / "b",
                           **options)  # fmt: skip
     ours, theirs = (r.frame[r.frame["metric"] == "auc"]["value"].tolist() for r in (found, read))
     assert ours == theirs
-    again = fedtrees.bench(data=table, target="grape", out=tmp_path / "a", resume=True)
+    again = fedtrees.bench(data=table, target="grape", output=tmp_path / "a", resume=True)
     assert len(again.frame) == len(found.frame)
     with pytest.raises(StoreError, match="a run of another table"):
-        fedtrees.bench(data=(X[:100], y[:100] == 1), out=tmp_path / "a", resume=True)
+        fedtrees.bench(data=(X[:100], y[:100] == 1), output=tmp_path / "a", resume=True)
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path):
@@ -128,11 +129,11 @@ def test_text_of_a_frame_is_a_value_and_its_index_a_column(tmp_path):
 def test_a_refused_table_leaves_nothing_behind(tmp_path):
     rows = (np.arange(40.0).reshape(20, 2), np.arange(20) % 2)
     with pytest.raises(UsageError, match="did you mean 'split-only'"):
-        fedtrees.bench(data=rows, defense="split-onyl", out=tmp_path / "new" / "run")
+        fedtrees.bench(data=rows, defense="split-onyl", output=tmp_path / "new" / "run")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "kept.txt").write_text("x")
     with pytest.raises(UsageError):
-        fedtrees.bench(data=rows, defense="split-onyl", out=tmp_path)
+        fedtrees.bench(data=rows, defense="split-onyl", output=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
 
 

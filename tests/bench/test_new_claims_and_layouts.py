@@ -45,7 +45,18 @@ def plugins(*names):
 def bench(folder, *arguments):
     with pytest.raises(SystemExit) as stopped:
         main(
-            ["bench", "--seeds", "1", "-j", "1", "--data", "wine", "--out", str(folder), *arguments]
+            [
+                "bench",
+                "--seeds",
+                "1",
+                "-j",
+                "1",
+                "--data",
+                "wine",
+                "--output",
+                str(folder),
+                *arguments,
+            ]
         )
     assert not stopped.value.code
     return read_rows(folder)

@@ -241,7 +241,7 @@ def launch(folder, plugin, workers, notes, resume=False):
     suite = folder.parent / "suite.toml"
     suite.write_text(SUITE.replace("random-leaf", "noting"))
     command = [sys.executable, "-m", "fedtrees.cli.main", "bench", "-j", str(workers)]
-    command += ["--suite", str(suite), "--plugin", str(plugin), "--out", str(folder)]
+    command += ["--suite", str(suite), "--plugin", str(plugin), "--output", str(folder)]
     if resume:
         command.append("--resume")
     with notes.open("a") as errors:

@@ -1,4 +1,4 @@
-"""`fedtrees check` compares what a defense or a protocol does with what it states."""
+"""`fedtrees plugin check` compares what a defense or a protocol does with what it states."""
 
 import pytest
 

@@ -72,7 +72,7 @@ def rows(tmp_path_factory):
             [
                 *("bench", "-p", "secureboost[trees=2,colsample_bytree=1.0]"),
                 *("-d", "id-lmid[xi=1e-9]", "-a", "cl", "--data", "wine", "--clients", "2"),
-                *("--seeds", "1", "-j", "1", "--out", str(folder)),
+                *("--seeds", "1", "-j", "1", "--output", str(folder)),
             ]
         )
     assert not stopped.value.code
@@ -124,7 +124,7 @@ def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
     assert facts["columns"] == [1, 2]
     assert facts["training_rows"] == 48
     with pytest.raises(SystemExit) as stopped:
-        main([*command, "--target", "y", "--clients", "2", "--out", str(tmp_path / "m.npz")])
+        main([*command, "--target", "y", "--clients", "2", "--output", str(tmp_path / "m.npz")])
     assert stopped.value.code
     assert "no party has the complete model of 'vertical-forest'" in capsys.readouterr().err
 

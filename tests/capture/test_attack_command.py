@@ -1,4 +1,4 @@
-"""`fedtrees attack` on recorded captures, and `fedtrees capture` on runs of today's XGBoost."""
+"""`fedtrees capture attack` on recorded captures, and `capture record` on runs of XGBoost."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ CAMPAIGN = Path(__file__).parent / "capture_campaign.py"
 
 def told(capsys, *words):
     with pytest.raises(SystemExit) as ended:
-        main(["attack", *map(str, words)])
+        main(["capture", "attack", *map(str, words)])
     out, err = capsys.readouterr()
     return ended.value.code, out, err
 
@@ -63,7 +63,7 @@ def test_strangers_and_other_files_are_refused_in_a_line(tmp_path, capsys):
 def test_two_captures_are_compared_kind_by_kind(tmp_path, capsys):
     def compared(*words):
         with pytest.raises(SystemExit) as ended:
-            main(["diff", *map(str, words), "--format", "json"])
+            main(["capture", "diff", *map(str, words), "--format", "json"])
         return ended.value.code or 0, json.loads(capsys.readouterr().out)
 
     one, other = capture("machines2", tmp_path), capture("machines3", tmp_path)

@@ -23,7 +23,7 @@ def test_every_script_is_one_line():
         lines = script.read_text().splitlines()
         assert (len(lines), lines[0]) == (2, "#!/bin/sh")
         assert "loopback.py" in lines[1] or "flower_here.py" in lines[1]
-        assert " && fedtrees attack " in lines[1]
+        assert " && fedtrees capture attack " in lines[1]
 
 
 @pytest.mark.parametrize(

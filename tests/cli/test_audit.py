@@ -17,7 +17,7 @@ import trained_models as trained
 
 def run(capsys, *arguments):
     with pytest.raises(SystemExit) as stopped:
-        main(["audit", *map(str, arguments)])
+        main(["model", "audit", *map(str, arguments)])
     out, err = capsys.readouterr()
     return stopped.value.code or 0, out, err
 

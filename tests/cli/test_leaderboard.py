@@ -1,4 +1,4 @@
-"""`fedtrees submit` and `fedtrees leaderboard` on a run, and the forgeries that they refuse."""
+"""`fedtrees leaderboard`: a submission of a run, and the forgeries that a check refuses."""
 
 import contextlib
 import csv
@@ -39,7 +39,12 @@ def honest(tmp_path_factory):
     bench = Bench(Suite.parse(SUITE, "tiny.toml"), folder / "run")
     bench.open(resume=False)
     bench.run()
-    assert call("submit", folder / "run", "-o", folder / "all/ours", "--by", "A. Author") == 0
+    assert (
+        call(
+            "leaderboard", "submit", folder / "run", "-o", folder / "all/ours", "--by", "A. Author"
+        )
+        == 0
+    )
     return folder / "all"
 
 
@@ -101,7 +106,7 @@ def blind_raised(row):
 def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change, told, capsys):
     forge(all_of / "ours", change)
     site = all_of.parent / "site"
-    assert call("leaderboard", all_of, "-o", site, "--draw", "x") == 4
+    assert call("leaderboard", "build", all_of, "-o", site, "--draw", "x") == 4
     err = capsys.readouterr().err
     assert f"refused: {all_of}/ours" in err
     assert told in err
@@ -112,15 +117,15 @@ def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change,
 @pytest.mark.long
 def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, capsys):
     honest = all_of
-    assert call("leaderboard", honest, "-o", tmp_path / "site", "--format", "json") == 0
+    assert call("leaderboard", "build", honest, "-o", tmp_path / "site", "--format", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["recomputed"] == 1
     assert not (honest / "accepted.csv").exists()
-    assert call("leaderboard", honest, "--recompute", 0, "--accept") == 2
+    assert call("leaderboard", "build", honest, "--recompute", 0, "--accept") == 2
     page = (tmp_path / "site/index.html").read_text()
     assert "A. Author" in page
     assert "timberstrike" in page
-    assert call("leaderboard", honest, "-o", tmp_path / "site", "--accept") == 0
+    assert call("leaderboard", "build", honest, "-o", tmp_path / "site", "--accept") == 0
     digest = submissions.read(honest / "ours").digest
     assert (honest / "accepted.csv").read_text().splitlines()[1].startswith(f"{digest},20")
 
@@ -128,10 +133,10 @@ def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, c
 @pytest.mark.long
 def test_a_cell_left_out_and_one_too_many_are_refused(all_of, capsys):
     forge(all_of / "ours", lambda r: None if r["stage"] == "attack" else r)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "server timberstrike of the suite has no row" in capsys.readouterr().err
     forge(all_of / "ours", lambda r: r | {"seed": "7"} if r["stage"] == "train" else r)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "is not of its suite" in capsys.readouterr().err
 
 
@@ -140,7 +145,7 @@ def test_a_row_that_stands_twice_is_refused(all_of, capsys):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines, next(x for x in lines if ",attack,ok," in x)]))
     forge(all_of / "ours", lambda row: row)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "is there twice" in capsys.readouterr().err
 
 
@@ -149,13 +154,13 @@ def test_what_is_not_installed_and_tables_of_ones_own_are_refused(all_of, tmp_pa
     text = suite.read_text()
     suite.write_text(text.replace("timberstrike", "no-such-attack"))
     forge(all_of / "ours", lambda row: row)
-    assert call("leaderboard", all_of, "--recompute", 0) == 2
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 2
     assert "unknown attack 'no-such-attack'" in capsys.readouterr().err
     run = shutil.copytree(all_of, tmp_path / "run") / "ours"
     own = text.replace('["breast-cancer[rows=60]"]', '[{ csv = "ward.csv", target = "ill" }]')
     (run / "suite.toml").write_text(own)
     (run / "SHA256SUMS").unlink()
-    assert call("submit", run, "-o", tmp_path / "out", "--by", "A. Author") == 2
+    assert call("leaderboard", "submit", run, "-o", tmp_path / "out", "--by", "A. Author") == 2
     assert "names a table of its submitter (csv)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -197,7 +202,7 @@ def default_written_out(row):
 def test_a_copy_under_another_name_adds_nothing_and_is_refused(all_of, change, capsys):
     steal(all_of, change, date="2026-01-01T00:00:00Z")
     submissions.accept(all_of, [submissions.read(all_of / "ours")])
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     err = capsys.readouterr().err
     assert "a-copy (by T. Hief)" in err
     assert "adds nothing" in err or "repeats the results" in err
@@ -205,7 +210,7 @@ def test_a_copy_under_another_name_adds_nothing_and_is_refused(all_of, change, c
 
 def test_a_copy_with_two_rows_exchanged_is_refused(all_of, capsys):
     folder = steal(all_of, date="2099-01-01T00:00:00Z")
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "lies in the future" in capsys.readouterr().err
     path = folder / "submission.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"date": "2026-11-01T00:00:00Z"}))
@@ -213,13 +218,13 @@ def test_a_copy_with_two_rows_exchanged_is_refused(all_of, capsys):
     lines[1], lines[2] = lines[2], lines[1]
     (folder / "rows.csv").write_text("".join(lines))
     forge(folder, lambda row: row)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "repeats the results" in capsys.readouterr().err
 
 
 def test_equal_dates_of_two_authors_of_the_same_cells_are_refused(all_of, capsys):
     steal(all_of)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "state the same date, and neither is in accepted.csv" in capsys.readouterr().err
 
 
@@ -271,12 +276,15 @@ def first(where, /, **changes):
         (first("attack", measure_class="diagnostic"), "of the class 'diagnostic'"),
         (first("attack", adversary="nobody"), "adversary='nobody', and its threat is server"),
         (first("train", part="\x1b[2J"), "characters that cannot be printed"),
-        (first("train", seconds="3"), "seconds='3', which fedtrees submit leaves empty"),
+        (
+            first("train", seconds="3"),
+            "seconds='3', which fedtrees leaderboard submit leaves empty",
+        ),
     ],
 )
 def test_a_row_that_no_run_writes_is_refused(all_of, change, message, capsys):
     forge(all_of / "ours", change)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     err = capsys.readouterr().err
     assert message in err
     assert "\x1b" not in err
@@ -289,7 +297,7 @@ def test_a_second_row_of_the_same_measurement_is_refused_in_every_stage(all_of, 
     again = next(line for line in lines if f",{stage},ok," in line)
     path.write_text("".join([*lines, again]))
     forge(all_of / "ours", lambda row: row)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "is there twice" in capsys.readouterr().err
 
 
@@ -298,7 +306,7 @@ def test_a_reference_of_another_protocol_is_not_of_the_suite(all_of, capsys):
         all_of / "ours",
         lambda r: r | {"protocol_params": "nvflare-hist"} if r["stage"] == "reference" else r,
     )
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "fedtree-hist[trees=1] of the suite has no row" in capsys.readouterr().err
 
 
@@ -325,7 +333,7 @@ def score_of_another_table(row):
 )
 def test_baselines_of_a_drawn_view_are_computed_again(all_of, change, message, capsys):
     forge(all_of / "ours", change)
-    assert call("leaderboard", all_of, "--draw", "x") == 4
+    assert call("leaderboard", "build", all_of, "--draw", "x") == 4
     assert message in capsys.readouterr().err
 
 
@@ -334,29 +342,29 @@ def test_links_devices_and_pipes_in_a_bundle_are_not_read(all_of, name, capsys):
     path = all_of / "ours" / name
     path.unlink()
     path.symlink_to("/dev/zero")
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert f"{name} cannot be read (it is a symbolic link)" in capsys.readouterr().err
     path.unlink()
     os.mkfifo(path)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert f"{name} cannot be read (it is not a regular file)" in capsys.readouterr().err
 
 
 def test_a_link_to_a_folder_and_an_oversized_file_are_refused(all_of, capsys, monkeypatch):
     (all_of / "link").symlink_to(all_of / "ours", target_is_directory=True)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "it is a symbolic link; give a folder" in capsys.readouterr().err
     (all_of / "link").unlink()
     with (all_of / "ours/rows.csv").open("ab") as file:
         file.truncate(50_000_001)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "larger than 50,000,000 bytes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["\x1b[2Jx", "a b", "<b>", "é", "..."])
 def test_names_of_folders_are_plain_in_terminals_and_on_pages(all_of, name, capsys):
     (all_of / "ours").rename(all_of / name)
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     err = capsys.readouterr().err
     assert "use at most 100 of the characters" in err
     assert "\x1b" not in err
@@ -365,7 +373,7 @@ def test_names_of_folders_are_plain_in_terminals_and_on_pages(all_of, name, caps
 def test_names_in_a_list_of_checksums_are_shown_without_control_characters(all_of, capsys):
     sums = all_of / "ours/SHA256SUMS"
     sums.write_text(sums.read_text() + "0" * 64 + "  \x1b[2J\n")
-    assert call("leaderboard", all_of, "--recompute", 0) == 7
+    assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     err = capsys.readouterr().err
     assert "lists" in err
     assert "\x1b" not in err
@@ -385,15 +393,15 @@ def test_a_huge_suite_is_refused_before_it_is_expanded(all_of, old, new, message
     path.write_text(path.read_text().replace(old, new))
     forge(all_of / "ours", lambda row: row)
     begin = time.monotonic()
-    assert call("leaderboard", all_of, "--recompute", 0) in (2, 5)
+    assert call("leaderboard", "build", all_of, "--recompute", 0) in (2, 5)
     assert time.monotonic() - begin < 10
     assert message in capsys.readouterr().err
 
 
 def test_a_check_stops_at_its_time_limit(all_of, capsys):
-    assert call("leaderboard", all_of, "--time-limit", "0.001") == 7
+    assert call("leaderboard", "build", all_of, "--time-limit", "0.001") == 7
     assert "its check takes more than 0.001 seconds" in capsys.readouterr().err
-    assert call("leaderboard", all_of, "--time-limit", "-1") == 2
+    assert call("leaderboard", "build", all_of, "--time-limit", "-1") == 2
 
 
 def test_limits_nest_and_the_outer_one_goes_on():

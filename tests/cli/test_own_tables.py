@@ -82,7 +82,7 @@ def test_names_with_commas_and_quotes_are_quoted_as_in_a_csv_file():
 def test_dry_run_warns_about_tables_that_are_too_small(call, tmp_path):
     path = saved(tmp_path / "t.csv", {"age": AGES[:6], "bmi": AGES[6:12], "ill": ILL[:6]})
     code, _, err = call("bench", *SMALL, "--csv", path, "--target", "ill", "--dry-run",
-                        "--clients", 2, "--seeds", 1, "--out", tmp_path / "run")  # fmt: skip
+                        "--clients", 2, "--seeds", 1, "--output", tmp_path / "run")  # fmt: skip
     assert code == 0
     said = " ".join(err.split())
     assert "t: 1 held-out row; a false positive rate of 1% needs 100" in said
@@ -119,7 +119,7 @@ def test_tables_of_other_kinds_get_a_message_with_the_remedy(call, tmp_path):
         "-": "standard input is not read: save it to a file first",
     }
     for file, message in messages.items():
-        code, _, err = call("inspect", file)
+        code, _, err = call("data", "inspect", file)
         assert (code, message in err) == (5, True), err
     for file in ("-", "https://example.org/t.csv"):
         code, _, err = call("bench", "--csv", file, "--target", "ill", "--dry-run")
@@ -132,7 +132,7 @@ def test_feather_and_parquet_are_known_by_their_content(call, tmp_path):
     frame.to_parquet(tmp_path / "t.pq")
     frame.to_parquet(tmp_path / "t.data")
     for name in ("t.feather", "t.pq", "t.data"):
-        code, out, _ = call("inspect", tmp_path / name, "--format", "json")
+        code, out, _ = call("data", "inspect", tmp_path / name, "--format", "json")
         assert code == 0
         assert [c["kind"] for c in json.loads(out)["columns"]] == ["number", "yes/no"]
 
@@ -152,7 +152,7 @@ def test_models_of_other_kinds_get_a_message_with_the_remedy(call, tmp_path):
         "m.pkl": "is a Python pickle, which can run code when it is opened: save the model with",
     }
     for name, message in messages.items():
-        code, _, err = call("audit", tmp_path / name)
+        code, _, err = call("model", "audit", tmp_path / name)
         assert (code, message in err) == (5, True), err
 
 
@@ -175,8 +175,8 @@ def odd_table(path, names):
 def test_odd_column_names_survive_training_and_audit(call, tmp_path):
     path, model, drop = tmp_path / "odd.csv", tmp_path / "m.json", [*ODD[2:4], *ODD[7:9]]
     frame = odd_table(path, ODD)
-    code, _, err = call("train", *SMALL, "--csv", path, "--target", "target", "--out", model,
-                        "--drop", joined_names(drop))  # fmt: skip
+    code, _, err = call("model", "train", *SMALL, "--csv", path, "--target", "target",
+                        "--output", model, "--drop", joined_names(drop))  # fmt: skip
     assert code == 0, err
     names = [name for name in ODD if name not in drop]
     booster = xgboost.Booster(model_file=model)
@@ -213,7 +213,7 @@ def test_odd_column_names_survive_a_bench_its_report_and_a_paper_table(call, tmp
     path, run = tmp_path / "odd.csv", tmp_path / "run"
     odd_table(path, [*ODD, "a[b]", "x<1", "two  spaces"])
     code, _, err = call("bench", *SMALL, "--csv", path, "--target", "target", "-a", "timberstrike",
-                        "-d", "split-only", "--seeds", 1, "--jobs", 1, "--out", run)  # fmt: skip
+                        "-d", "split-only", "--seeds", 1, "--jobs", 1, "--output", run)  # fmt: skip
     assert code == 0, err
     assert {row["dataset"] for row in result_rows.read_rows(run)} == {"odd"}
     tex = tmp_path / "paper.tex"
@@ -225,7 +225,7 @@ def test_odd_column_names_survive_a_bench_its_report_and_a_paper_table(call, tmp
 
 def test_a_site_declares_how_its_file_is_read(call, tmp_path):
     path = saved(tmp_path / "t.csv", {"age": AGES, "ill": ILL})
-    begin = ["site", "--to", tmp_path / "s.toml", "--csv", path, "--out", tmp_path]
+    begin = ["site", "--to", tmp_path / "s.toml", "--csv", path, "--output", tmp_path]
     declared = ["--decimal", ",", "--missing", "", "--sheet", 2, "--sep", "tab"]
     code, _, err = call(*begin, *declared)
     assert code == 0, err

@@ -21,7 +21,7 @@ def test_the_options_of_the_commands_are_told_once():
     assert "### `fedtrees bench`" in made
     assert made.count("\n- `-d`, `--defense`: Defenses, with grids") == 1
     assert "\n- `RUN...`: Run folders.\n" in made
-    table = made.partition("### `fedtrees table`")[2].partition("###")[0]
+    table = made.partition("### `fedtrees results table`")[2].partition("###")[0]
     assert "\nAlso `RUN...`, `--metric`, `--utility`" in table
     assert "--help" not in made
 
@@ -37,7 +37,8 @@ def completed(monkeypatch, capsys, *words):
 
 
 def test_a_shell_completes_commands_options_and_names(monkeypatch, capsys):
-    assert completed(monkeypatch, capsys, "pl") == ["plot"]
+    assert completed(monkeypatch, capsys, "pl") == ["plot", "plugin"]
+    assert completed(monkeypatch, capsys, "privacy", "m") == ["measure"]
     assert completed(monkeypatch, capsys, "plot", "--wi") == ["--width"]
     assert completed(monkeypatch, capsys, "bench", "-a", "timb") == [
         "timberstrike", "timberstrike-published",

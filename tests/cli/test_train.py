@@ -1,4 +1,4 @@
-"""`fedtrees train`: a model, a transcript, the numbers, and errors in one line."""
+"""`fedtrees model train`: a model, a transcript, the numbers, and errors in one line."""
 
 import json
 
@@ -21,7 +21,7 @@ SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 def call(capsys, *arguments):
     """Run a command in this process; return exit code, stdout, stderr."""
     with pytest.raises(SystemExit) as stopped:
-        main(["train", *map(str, arguments)])
+        main(["model", "train", *map(str, arguments)])
     out, err = capsys.readouterr()
     return stopped.value.code or 0, out, err
 
@@ -52,7 +52,7 @@ def test_a_model_without_trees_is_trained_and_has_no_number_of_trees(protocol, c
 def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tmp_path):
     model, transcript = tmp_path / "m.json", tmp_path / "t.npz"
     found = facts(
-        capsys, *SMALL, "--data", name, "--seed", 3, "--out", model, "--transcript", transcript
+        capsys, *SMALL, "--data", name, "--seed", 3, "--output", model, "--transcript", transcript
     )
     assert set(found["utility"]) == metrics
     assert found["trees"] == 4 * outputs
@@ -76,7 +76,7 @@ def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tm
 
 def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
     model = tmp_path / "m.npz"
-    found = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--out", model)
+    found = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--output", model)
     test = spread(load("iris"), Partition("iid"), client_names(3), 0).test
     predicted = load_random_forest(model).predict(test.X)
     assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
@@ -85,7 +85,7 @@ def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
 def test_a_forest_of_random_tests_is_written_as_npz(capsys, tmp_path):
     model = tmp_path / "m.npz"
     made = "dp-forest[trees=3,depth=2]"
-    found = facts(capsys, "-p", made, "--data", "digits", "--out", model)
+    found = facts(capsys, "-p", made, "--data", "digits", "--output", model)
     test = spread(load("digits"), Partition("iid"), client_names(3), 0).test
     forest, _ = load_released(model)
     assert found["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
@@ -144,9 +144,9 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (2, ("--data", "wine", "--csv", "t.csv", "--target", "y"), "not both"),
         (2, ("--csv", "t.csv"), "--target COLUMN"),
         (2, ("--task", "number"), "describes a table of your own; give it with --csv"),
-        (2, ("--out", "absent/m.json"), "no folder absent"),
-        (2, ("--out", "m.npz"), "end the name in .json"),
-        (2, ("-p", "forest-hist", "--out", "m.json"), "end the name in .npz"),
+        (2, ("--output", "absent/m.json"), "no folder absent"),
+        (2, ("--output", "m.npz"), "end the name in .json"),
+        (2, ("-p", "forest-hist", "--output", "m.json"), "end the name in .npz"),
         (2, ("--transcript", "t.json"), "end the name in .npz"),
         (2, ("-p", "forest-hist", "--data", "diabetes-regression"), "use a boosting protocol"),
         (2, ("--partition", "label-skew", "--data", "diabetes-regression"), "is a number"),

@@ -151,7 +151,7 @@ def test_unknown_names_get_a_suggestion():
 def test_a_missing_file_says_which_where_and_how(tmp_path, monkeypatch):
     with pytest.raises(DataError) as error:
         load("pima", tmp_path)
-    for word in ("pima.csv", str(tmp_path), "fedtrees fetch pima", "--data-dir"):
+    for word in ("pima.csv", str(tmp_path), "fedtrees data fetch pima", "--data-dir"):
         assert word in str(error.value)
     monkeypatch.delenv("FEDTREES_DATA", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))

@@ -276,7 +276,7 @@ def test_a_date_in_the_file_is_no_traceback(tmp_path, capsys):
         path.write_text(text.replace("seed = 5", line))
         assert line in path.read_text()
         with pytest.raises(SystemExit) as ended:
-            main(["federate", str(path), "--dry-run"])
+            main(["federation", "run", str(path), "--dry-run"])
         assert ended.value.code == 2
         assert "a bug" not in capsys.readouterr().err
 

@@ -114,7 +114,7 @@ def test_what_rests_on_noise_loses_its_bound_and_nothing_else_does():
 def test_train_writes_where_noise_came_from_and_voids_the_claim(tmp_path, source):
     file = tmp_path / "model.npz"
     given = ["-p", "dp-forest[trees=2,depth=2]", "--data", "digits", "--format", "json"]
-    given += ["--noise-from", source, "--out", str(file)]
+    given += ["--noise-from", source, "--output", str(file)]
     facts = [json.loads(CliRunner().invoke(app, ["train", *given]).stdout) for _ in range(2)]
     assert facts[0]["noise_from"] == source
     assert (facts[0]["utility"] == facts[1]["utility"]) == (source == "seed")

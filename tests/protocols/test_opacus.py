@@ -380,7 +380,7 @@ def test_a_bench_with_opacus_ends_with_a_verdict(tmp_path):
     options = [
         "bench", "-p", "fedsgd-mlp[batch=8,rounds=5,units=8]", "--data", "breast-cancer[rows=150]",
         "-d", "dp-sgd[epsilon=4,engine=opacus]", "-a", "tableak[steps=20,restarts=1,batches=1]",
-        "--threat", "server", "--seeds", "1", "-j", "1", "--out", str(tmp_path / "run"),
+        "--threat", "server", "--seeds", "1", "-j", "1", "--output", str(tmp_path / "run"),
         "--format", "json",
     ]  # fmt: skip
     done = CliRunner().invoke(app, options)

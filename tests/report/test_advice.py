@@ -6,8 +6,8 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.cli.advise import share
 from fedtrees.cli.main import main
+from fedtrees.cli.recommend import share
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
@@ -178,7 +178,7 @@ def test_members_are_counted_at_one_rate_of_false_alarms(capsys):
     told = []
     for rate in ("5%@1%FPR", "5%@0.1%FPR"):
         with pytest.raises(SystemExit) as stopped:  # of no table: what comes next
-            main(["advise", "--max-membership", rate])
+            main(["recommend", "--max-membership", rate])
         assert stopped.value.code
         told.append(capsys.readouterr().err)
     assert "advice is for a table" in told[0]
@@ -188,7 +188,7 @@ def test_members_are_counted_at_one_rate_of_false_alarms(capsys):
 @pytest.mark.slow
 def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tmp_path, capsys):
     given = ("advise", "--data", "breast-cancer", "-p", "fedtree-hist[trees=1,max_depth=2]", "-d",
-             "split-only", "--threat", "public", "-j", "1", "--minutes", "0", "--out",
+             "split-only", "--threat", "public", "-j", "1", "--minutes", "0", "--output",
              str(tmp_path / "run"))  # fmt: skip
     for more in ((), ("--resume",)):
         with pytest.raises(SystemExit) as stopped:
@@ -205,7 +205,7 @@ def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tm
 def test_where_all_fall_to_the_quick_attacks_the_nearest_meets_every_one(tmp_path):
     given = BenchOptions(
         data="breast-cancer[rows=90]", protocol="fedtree-hist[trees=1,max_depth=2]",
-        defense="split-only", threat="public", out=str(tmp_path / "run"), jobs=1,
+        defense="split-only", threat="public", output=str(tmp_path / "run"), jobs=1,
     )  # fmt: skip
     _, advice = Search(given, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
     assert advice.choice is None

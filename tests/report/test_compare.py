@@ -137,7 +137,7 @@ def test_the_command_fills_at_most_a_screen(run, tmp_path, capsys, monkeypatch):
     told = {}
     for form in ("table", "json"):
         with pytest.raises(SystemExit) as stopped:
-            main(["compare", str(run), other, "--format", form])
+            main(["results", "compare", str(run), other, "--format", form])
         assert not stopped.value.code
         told[form] = capsys.readouterr().out
     assert len(told["table"].splitlines()) <= 24

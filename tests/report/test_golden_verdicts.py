@@ -192,7 +192,7 @@ def said(request, tmp_path_factory):
         patch.chdir(folder)
         patch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
         with pytest.raises(SystemExit) as ended:
-            main(["bench", *options, "-j", "1", "--out", str(folder / "run")])
+            main(["bench", *options, "-j", "1", "--output", str(folder / "run")])
         assert ended.value.code in (0, 3)
     result = verdict(analyze_run(folder / "run"))
     assert str(result) == str(Run(folder / "run").verdict)

@@ -1,7 +1,7 @@
 """Train XGBoost with the strategies of Flower in one process, and capture the messages.
 
 python docs/examples/capture/flower_here.py bagging --out flower
-fedtrees attack flower/run.capture --as server --truth node-1=flower/worker-0.csv ...
+fedtrees capture attack flower/run.capture --as server --truth node-1=flower/worker-0.csv ...
 """
 
 from __future__ import annotations

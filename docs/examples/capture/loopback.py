@@ -1,7 +1,7 @@
 """Train XGBoost or LightGBM with several workers on this machine, and capture the messages.
 
 python docs/examples/capture/loopback.py --over rabit --out ring
-fedtrees attack ring/run.capture --as worker-0 --truth ring/worker-1.csv --truth ring/worker-2.csv
+fedtrees capture attack ring/run.capture --as worker-0 --truth ring/worker-1.csv ...
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def serve(workers: int, port: int) -> None:
     run_federated_server(n_workers=workers, port=port, timeout=LIMIT)
 
 
-#: Returns how a worker connects, given its rank and the output of `fedtrees capture`.
+#: Returns how a worker connects, given its rank and the output of `fedtrees capture record`.
 Connect = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
@@ -162,7 +162,7 @@ def free_ports(count: int) -> list[int]:
         return [listener.getsockname()[1] for listener in free]
 
 
-#: By the name of the transport in `fedtrees capture`.
+#: By the name of the transport in `fedtrees capture record`.
 TRANSPORTS = {"rabit": rabit, "xgboost": server, "lightgbm": machines}
 WORK = {"rabit": work, "xgboost": work, "lightgbm": machine}
 
@@ -170,7 +170,7 @@ WORK = {"rabit": work, "xgboost": work, "lightgbm": machine}
 def train(
     parts: list[NDArray[np.float32]], over: str, params: dict[str, Any], trees: int, capture: Path
 ) -> None:
-    """Train with one worker per part, connected through `fedtrees capture`.
+    """Train with one worker per part, connected through `fedtrees capture record`.
 
     Raises `RuntimeError` if a worker fails.
     """

@@ -1,7 +1,7 @@
 """Train XGBoost with the recipes of NVFlare in its simulator, and capture the messages.
 
 python docs/examples/capture/nvflare_loopback.py histogram --out nvflare
-fedtrees attack nvflare/run.capture --as server --truth nvflare/worker-0.csv ...
+fedtrees capture attack nvflare/run.capture --as server --truth nvflare/worker-0.csv ...
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def patient(job: Path) -> None:
 def train(
     parts: list[NDArray[np.float32]], kind: str, out: Path, trees: int, secure: bool, params: Any
 ) -> None:
-    """Train with one site per part, in a job that `fedtrees capture` has modified."""
+    """Train with one site per part, in a job that `fedtrees capture record` has modified."""
     sites = [f"site-{k + 1}" for k in range(len(parts))]
     for site, rows in zip(sites, parts, strict=True):
         write_site(out / "rows" / site, rows, kind != "vertical" or site == sites[0])

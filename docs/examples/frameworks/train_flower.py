@@ -2,7 +2,7 @@
 
 pip install "flwr[simulation]>=1.21" xgboost scikit-learn pandas
 python docs/examples/frameworks/train_flower.py bagging out
-fedtrees audit out/model.json --truth out/train.csv --target benign
+fedtrees model audit out/model.json --truth out/train.csv --target benign
 
 The script writes `model.json` (the global model, byte for byte), `train.csv` (all rows),
 `client-1.csv`, ... (the rows of each client) and `arrivals.json` (the clients of each round, in the

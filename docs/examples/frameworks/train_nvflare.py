@@ -2,7 +2,7 @@
 
 pip install nvflare tensorboard xgboost scikit-learn pandas
 python docs/examples/frameworks/train_nvflare.py bagging out
-fedtrees audit out/model.json --truth out/train.csv --target benign
+fedtrees model audit out/model.json --truth out/train.csv --target benign
 
 The script writes `model.json` (the model that the server saved, or with histograms every site),
 `train.csv` (all rows) and `client-1.csv`, ... (the rows of each client).

@@ -1,6 +1,6 @@
 """Audit the training of `train_opacus.py`: which epsilon does the released model refute?
 
-fedtrees measure opacus-training --plugin docs/examples/opacus/audit_opacus.py
+fedtrees privacy measure opacus-training --plugin docs/examples/opacus/audit_opacus.py
 """
 
 import runpy

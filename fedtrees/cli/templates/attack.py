@@ -1,6 +1,6 @@
 """A new attack: compute the class counts of the first tree's leaves from sent statistics.
 
-fedtrees check leaf_statistics.py
+fedtrees plugin check leaf_statistics.py
 fedtrees bench --plugin leaf_statistics.py -a leaf-statistics --threat server -d none,split-only
 """
 

@@ -1,6 +1,6 @@
 """A new behaviour: a server that requests both children of a node, although one would suffice.
 
-fedtrees check repeating.py
+fedtrees plugin check repeating.py
 fedtrees explain fedtree-hist --plugin repeating.py --threat server:repeating
 """
 

@@ -1,6 +1,6 @@
 """A new defense: the server broadcasts G, H and gain rounded to multiples of a step.
 
-fedtrees check rounded_statistics.py
+fedtrees plugin check rounded_statistics.py
 fedtrees bench --plugin rounded_statistics.py -d "rounded-statistics[step=0.1,1,4]"
 """
 

@@ -1,6 +1,6 @@
 """A new metric: how far the column means of guessed rows are from those of the true rows.
 
-fedtrees check column_means.py
+fedtrees plugin check column_means.py
 fedtrees bench --plugin column_means.py -p fedtree-hist --threat client -a timberstrike
 """
 

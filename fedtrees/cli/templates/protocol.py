@@ -1,6 +1,6 @@
 """A new protocol: every tree uses a third of the features only, by a public schedule.
 
-fedtrees check rotating_features.py
+fedtrees plugin check rotating_features.py
 fedtrees bench --plugin rotating_features.py -p fedtree-hist,rotating-features
 """
 

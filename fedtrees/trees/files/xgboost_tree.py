@@ -292,7 +292,7 @@ def _check_contents(
         raise DataError(
             "a threshold of the model is NaN: the file is damaged, or it is the part of one party "
             "in a secure vertical training, which cannot predict without the others; "
-            "fedtrees audit reads its "
+            "fedtrees model audit reads its "
             "leaf counts"
         )
     if not np.isfinite(condition[leaf]).all():

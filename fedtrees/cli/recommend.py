@@ -1,16 +1,14 @@
-"""The `advise` command: find a recipe that meets the user's limits on the user's table."""
+"""The `recommend` command: find a recipe that meets the user's limits on the user's table."""
 
 import sys
 from typing import Annotated, Any
 
-import typer
-
 from fedtrees.cli.bench import Log
 from fedtrees.cli.console import emit
-from fedtrees.cli.options import Format, Output, with_bench_options
+from fedtrees.cli.options import Format, Output, option, with_bench_options
 from fedtrees.core.errors import UsageError
 from fedtrees.core.supported import SYSTEMS, name_versions
-from fedtrees.experiments.options import BenchOptions
+from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions
 
 _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # the rate of false alarms for `--max-membership`
@@ -19,25 +17,45 @@ _ALARMS = "1%FPR"  # the rate of false alarms for `--max-membership`
 @with_bench_options(
     "protocol", "defense", "data", "csv", "target", "task", "positive", "id", "client_column",
     "categorical", "keep", "drop", "sep", "decimal", "missing", "sheet", "partition", "clients",
-    "threat", "jobs", "out", "resume", "time_limit", "data_dir", "plugin", "unprotected",
+    "threat", "jobs", "output", "resume", "time_limit", "data_dir", "plugin", "unprotected",
 )  # fmt: skip
-def advise(
+def recommend(
     *,
     max_exact_rows: Annotated[
-        str, typer.Option(help="Largest share of others' rows reconstructed exactly.")
+        str,
+        option(
+            DEFENSE,
+            "SHARE",
+            "Largest share of rows of other parties that an attack may reconstruct exactly.",
+        ),
     ] = "1%",
     max_membership: Annotated[
-        str, typer.Option(help="Largest share of members recognised, 5%@1%FPR: at 1% false alarms.")
+        str,
+        option(
+            DEFENSE,
+            "SHARE",
+            "Largest share of members that an attack may recognise, at 1% false alarms.",
+        ),
     ] = "5%",
-    min_auc: Annotated[float, typer.Option(help="Smallest AUC on held-out rows.")] = 0.75,
+    min_auc: Annotated[float, option(DEFENSE, "NUMBER", "Smallest AUC on held-out rows.")] = 0.75,
     minutes: Annotated[
-        float, typer.Option(help="Time in all. 0: one seed, however long it takes.")
+        float, option(RUN, "MINUTES", "Total time (0: one seed, without a time limit).")
     ] = 10.0,
     layout: Annotated[
-        str, typer.Option(help="How the table is spread: horizontal (rows), vertical (columns).")
+        str,
+        option(
+            FEDERATION,
+            "LAYOUT",
+            "Parties have different rows (horizontal) or different columns (vertical).",
+        ),
     ] = "",
     deployed: Annotated[
-        str, typer.Option(help="Only what a system runs: xgboost, nvflare, flower, secretflow.")
+        str,
+        option(
+            FEDERATION,
+            "SYSTEM",
+            "Consider only what a system supports: xgboost, nvflare, flower, secretflow.",
+        ),
     ] = "",
     format: Output = Format.TABLE,
     **given: Any,
