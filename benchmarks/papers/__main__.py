@@ -21,39 +21,23 @@ from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
 from fedtrees.experiments.suite import bundled_suites
 
 PROGRAM = "python -m fedtrees.benchmarks.papers"
+_SINGLE = (
+    "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp", "evidence_fields",
+    "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes", "sacroml_peer",
+    "tableak",
+)  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.
-MODULES = {
-    "advice": ("advice",),
-    "blind_baselines": ("blind_baselines",),
-    "captures": ("captures",),
-    "counts": ("counts",),
-    "cut_points": ("cut_points",),
-    "draft_dp": ("draft_dp",),
-    "evidence_fields": ("evidence_fields",),
-    "evidence_read": ("evidence_read",),
-    "frontiers": ("frontiers",),
-    "id2graph": ("id2graph",),
-    "old_and_new": ("old_and_new",),
-    "power": ("power",),
-    "recipes": ("recipes",),
-    "regression": ("regression",),
-    "sacroml_peer": ("sacroml_peer",),
-    "secureboost_queries": ("secureboost_queries",),
-    "tableak": ("tableak",),
+MODULES = {name: (name,) for name in _SINGLE} | {
+    "regression": ("regression", "secureboost_queries"),
     "timberstrike": (
-        "timberstrike",
-        "timberstrike_table4",
-        "timberstrike_table6",
-        "timberstrike_table8",
+        "timberstrike", "timberstrike_table4", "timberstrike_table6", "timberstrike_table8",
         "timberstrike_figure10",
     ),
     "timberstrike_first_trees": (
-        "timberstrike_recovery",
-        "timberstrike_late",
-        "timberstrike_chains",
+        "timberstrike_recovery", "timberstrike_late", "timberstrike_chains",
     ),
-}
+}  # fmt: skip
 
 
 def study_names() -> list[str]:

@@ -19,7 +19,9 @@ in ``[[compare]]`` sections of its TOML file, for example:
 - ``where`` restricts results by regular expressions, for example
   ``where = {defense_spec = "none"}``.
 
-A setting is a list of values and parameters, for example ``pima, fedtree-hist, depth 3,
+- ``setting`` restricts the published values to one setting, whose results ``where`` selects.
+
+Otherwise, a setting is a list of values and parameters, for example ``pima, fedtree-hist, depth 3,
 epsilon 200, 5 clients``. It selects the results with the same data set, protocol, attack and
 parameters.
 """
@@ -156,7 +158,8 @@ class Comparison:
 
     def format(self, value: float) -> str:
         """Format a value with the decimal places of the score, ``-`` if it is missing."""
-        return "-" if isnan(value) else f"{value:.{self.kind.digits}f}"
+        form = f".{self.kind.digits}f" if self.score != "relative error" else ".2g"
+        return "-" if isnan(value) else format(value, form)
 
 
 @cache
@@ -191,7 +194,8 @@ def compare_suite(name: str, rows: pd.DataFrame) -> Iterator[Comparison]:
         for column, pattern in section.get("where", {}).items():
             part = part[part[column].astype(str).str.fullmatch(pattern)]
         for cell in read_published(section["paper"]):
-            if cell.item == section["item"] and cell.score in section["scores"]:
+            names = (section["item"], section.get("setting", cell.setting))
+            if (cell.item, cell.setting) == names and cell.score in section["scores"]:
                 yield _compare(cell, section, part)
 
 
@@ -199,14 +203,15 @@ def _compare(cell: Comparison, section: Mapping[str, Any], rows: pd.DataFrame) -
     """Add our values to a published one."""
     attack, column = section["scores"][cell.score], section.get("column", "value")
     scale, direction = cell.kind.scale, cell.kind.direction
-    selected = _select(rows, cell.setting, keep_attacks=False)
+    setting = "" if "setting" in section else cell.setting
+    selected = _select(rows, setting, keep_attacks=False)
     pattern = section.get("strongest", "") if direction else ""
     others = selected[selected["attack_spec"].astype(str).str.fullmatch(pattern or "(?!)")]
     means = [scale * part["value"].mean() for _, part in others.groupby("attack_spec")]
     if attack:
         ours = selected[selected["attack_spec"] == attack]
     else:
-        ours = _select(rows, cell.setting, keep_attacks=column == "value")
+        ours = _select(rows, setting, keep_attacks=column == "value")
     values, blind = (scale * ours.groupby("seed")[c].first() for c in (column, "blind"))
     return Comparison(
         cell.paper, cell.item, cell.setting, cell.score, cell.published, cell.published_deviation,
@@ -222,7 +227,7 @@ def _select(rows: pd.DataFrame, setting: str, keep_attacks: bool) -> pd.DataFram
     """
     text = rows["protocol_params"] + " " + rows["defense_spec"] + " " + rows["partition"]
     keep = pd.Series(True, index=rows.index)
-    for token in setting.split(", "):
+    for token in filter(None, setting.split(", ")):
         words = token.split(" ")
         if len(words) == 2:
             value, name = words if words[0].isdigit() else reversed(words)

@@ -15,6 +15,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
 from math import nan
 from pathlib import Path
 from statistics import mean, stdev
@@ -92,11 +93,6 @@ def targets(published: PublishedForests) -> Iterator[Table]:
     yield published_table(published, "Posterior", "reference", 100, EPSILONS)
 
 
-def many_rows(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors for 500 rows."""
-    yield published_table(published, "500 rows", "scalability", 500, ("5",))
-
-
 def most_likely(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
@@ -116,10 +112,8 @@ def attributes(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of unknown attributes, by the number of known ones."""
     lines = []
     for name in TABLES:
-        truth, coded = (
-            published.table(name)[0].take(np.arange(100)),
-            variables(published.table(name)[1]),
-        )
+        table, schema = published.table(name)
+        truth, coded = table.take(np.arange(100)), variables(schema)
         rows = coded.encode(truth.X)
         for count in KNOWN_COUNTS[name]:
             results, blind = [], []
@@ -130,16 +124,13 @@ def attributes(published: PublishedForests) -> Iterator[Table]:
                     100,
                     known_levels={g: rows[:, g] for g in known_groups},
                 )  # fmt: skip
-                known_columns = np.sort([c for g in known_groups for c in coded.columns[g]]).astype(
-                    np.int64
-                )
-                results.append(
-                    reconstruct(question, truth, seed, known_columns=known_columns.tolist())
-                )
+                columns = [c for g in known_groups for c in coded.columns[g]]
+                known_columns = np.sort(columns).astype(np.int64)
+                result = reconstruct(question, truth, seed, known_columns=known_columns.tolist())
+                results.append(result)
                 blind.append(_by_other_rows(published, name, truth, known_columns, seed))
-            published_error = published.error(
-                "partial", name, 100, "5", known_attributes=str(count)
-            )
+            known = {"known_attributes": str(count)}
+            published_error = published.error("partial", name, 100, "5", **known)
             labels = (name, str(count), published_error, f"{mean(blind):.3f}")
             lines.append(score_line(results, *labels))
     header = ("table", "known", "published", "by other rows", *SCORES)
@@ -153,44 +144,58 @@ def _by_other_rows(
     (table, schema), rng = published.table(name), np.random.default_rng(seed)
     rest = table.take(np.arange(len(truth), len(table)))
     exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
-    guesses = nearest_guesses(
-        rest, schema, known_columns, truth.X[:, known_columns], exact, rng
-    ).values()
-    return min(
-        row_errors(guess, truth, all_rows, known_columns.tolist())["row_error"] for guess in guesses
-    )
+    known_values = truth.X[:, known_columns]
+    guesses = nearest_guesses(rest, schema, known_columns, known_values, exact, rng).values()
+    known = known_columns.tolist()
+    return min(row_errors(guess, truth, all_rows, known)["row_error"] for guess in guesses)
+
+
+def guess_errors(published: PublishedForests, name: str) -> dict[str, float]:
+    """Return the errors of guesses without a forest. All but the first know the distribution."""
+    table, schema = published.table(name)
+    truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
+    coded = variables(schema)
+    parts: dict[str, list[float]] = {}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
+        codes = coded.encode(truth.X)
+        marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
+        fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
+        common = [np.bincount(column).argmax() for column in codes.T]
+        majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
+        for guess_name, X in (
+            ("random", coded.decode(uniform)), ("fresh sample", fresh),
+            ("marginals", coded.decode(marginal)), ("majority row", majority),
+        ):  # fmt: skip
+            guess = Rows(X, np.zeros(100, dtype=np.int64))
+            scored = row_errors(guess, truth, np.ones(100, dtype=bool))
+            parts.setdefault(guess_name, []).append(scored["row_error"])
+    return {guess_name: mean(errors) for guess_name, errors in parts.items()}
 
 
 def references(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors of guesses without a forest. All but the first know the distribution."""
-    lines = []
-    for name in TABLES:
-        table, schema = published.table(name)
-        truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
-        coded = variables(schema)
-        parts: dict[str, list[float]] = {}
-        for seed in range(20):
-            rng = np.random.default_rng(seed)
-            # Guesses without a forest. All but the uniform one use the distribution of the rows.
-            uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
-            codes = coded.encode(truth.X)
-            marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
-            fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
-            common = [np.bincount(column).argmax() for column in codes.T]
-            majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
-            for guess_name, X in (
-                ("random", coded.decode(uniform)), ("fresh sample", fresh),
-                ("marginals", coded.decode(marginal)), ("majority row", majority),
-            ):  # fmt: skip
-                guess = Rows(X, np.zeros(100, dtype=np.int64))
-                scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-                parts.setdefault(guess_name, []).append(scored["row_error"])
-        lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
-    yield Table("Without a forest", ("table", *parts), lines)
+    """Yield the errors of guesses without a forest."""
+    errors = {name: guess_errors(published, name) for name in TABLES}
+    lines = [[name, *(f"{e:.3f}" for e in by_guess.values())] for name, by_guess in errors.items()]
+    yield Table("Without a forest", ("table", *errors[TABLES[0]]), lines)
+
+
+def full_setting(c: Comparison) -> str:
+    """Return the setting of a published value with trees, depth, epsilon and number of rows."""
+    name, _, rest = c.setting.partition(", ")
+    parts = {
+        "Table I": f"{rest}, 100 rows",
+        "Table III": f"10 trees, depth 5, {rest}, 100 rows",
+        "Table VII": f"10 trees, depth 5, epsilon 5, {rest}",
+    }
+    return f"{name}, {parts[c.item]}" if c.item in parts else ""
 
 
 def forests(published: PublishedForests, results: Path) -> Iterator[Comparison]:
-    """Yield Table I and the parts of Table III about all rows, on forests and rows drawn here.
+    """Yield Tables I, III and VII, as far as they are about errors of all rows.
+
+    Forests and rows are drawn here.
 
     Parameters
     ----------
@@ -199,51 +204,35 @@ def forests(published: PublishedForests, results: Path) -> Iterator[Comparison]:
     results : Path
         CSV file of finished reconstructions, which is continued: one line per setting and seed.
     """
+    columns = {"error": 0, "exact rows": 1, "worst row": 2}
+    cells = [
+        (c, full_setting(c)) for c in read_published("draft_dp")
+        if c.score in columns and full_setting(c)
+    ]  # fmt: skip
     done: dict[tuple[str, int], tuple[float, ...]] = {}
     if results.exists():
         with results.open(newline="") as file:
             for setting, seed, *scores in csv.reader(file):
                 done[setting, int(seed)] = tuple(map(float, scores))
-    blind = {name: blind_error(published, name) for name in (*TABLES, "default-credit")}
-    settings = [c.setting for c in read_published("draft_dp") if c.item == "Table I"]
-    for seed in range(published.seeds):
-        for setting in settings:
-            if (setting, seed) in done:
-                continue
+    for seed, setting in product(range(published.seeds), dict.fromkeys(s for _, s in cells)):
+        if (setting, seed) not in done:
             name, *rest = setting.split(", ")
-            trees, depth, epsilon = (float(re.sub("[a-z ]", "", text)) for text in rest)
-            result = reconstruct_drawn(published, name, int(trees), int(depth), epsilon, seed)
-            scores = (result.error, result.right, result.worst, result.seconds)
-            done[setting, seed] = scores
+            trees, depth, epsilon, n = (float(re.sub("[a-z ]", "", text)) for text in rest)
+            sizes = (int(trees), int(depth), epsilon, int(n))
+            result = reconstruct_drawn(published, name, sizes, seed)
+            done[setting, seed] = (result.error, result.right, result.worst, result.seconds)
             # Each line is written at once, so that an interrupted study loses one reconstruction.
             with results.open("a", newline="") as file:
-                csv.writer(file).writerow((setting, seed, *scores))
-    for c in read_published("draft_dp"):
-        column = {"error": 0, "exact rows": 1, "worst row": 2}.get(c.score)
-        if c.item in ("Table I", "Table III") and column is not None:
-            setting = (
-                c.setting.replace(", ", ", 10 trees, depth 5, ") if "III" in c.item else c.setting
-            )
-            values = [scores[column] for (s, _), scores in done.items() if s == setting]
-            if values:
-                spread = stdev(values) if len(values) > 1 else nan
-                yield replace(
-                    c, ours=mean(values), deviation=spread, seeds=len(values),
-                    blind=nan if column else blind[c.setting.partition(",")[0]],
-                )  # fmt: skip
-
-
-def blind_error(published: PublishedForests, name: str) -> float:
-    """Return the mean error of 100 uniform rows, which agree with the one-hot groups."""
-    table, schema = published.table(name)
-    coded, errors = variables(schema), []
-    for seed in range(5):
-        rng = np.random.default_rng(seed)
-        truth = table.take(rng.choice(len(table), 100, replace=False))
-        codes = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
-        guess = Rows(coded.decode(codes), truth.y)
-        errors.append(row_errors(guess, truth, np.ones(100, dtype=bool))["row_error"])
-    return mean(errors)
+                csv.writer(file).writerow((setting, seed, *done[setting, seed]))
+    names = (*TABLES, "default-credit")
+    blind = {name: guess_errors(published, name)["random"] for name in names}
+    for c, setting in cells:
+        values = [s[columns[c.score]] for (of, _), s in done.items() if of == setting]
+        spread = stdev(values) if len(values) > 1 else nan
+        random = blind[c.setting.partition(",")[0]] if c.score == "error" else nan
+        yield replace(
+            c, ours=mean(values), deviation=spread, seeds=len(values), blind=random
+        )  # fmt: skip
 
 
 #: Shares of the default number of moves in the anytime table.
@@ -386,7 +375,7 @@ def _missing(
 
 
 PARTS = {
-    "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
+    "targets": targets, "map": most_likely, "unknown": unknown_rows,
     "anytime": anytime, "references": references, "informed": informed_errors,
     "attributes": attributes,
 }  # fmt: skip

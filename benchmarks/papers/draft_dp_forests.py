@@ -275,10 +275,9 @@ def draw_forest(
 
 
 def reconstruct_drawn(
-    published: PublishedForests, name: str, trees: int, depth: int, epsilon: float, seed: int,
-    solve: Solve = posterior,
-) -> Reconstruction:  # fmt: skip
-    """Reconstruct 100 rows from a forest drawn here.
+    published: PublishedForests, name: str, sizes: tuple[int, int, float, int], seed: int
+) -> Reconstruction:
+    """Reconstruct rows from a forest drawn here.
 
     Parameters
     ----------
@@ -286,18 +285,15 @@ def reconstruct_drawn(
         Provides the tables.
     name : str
         Data set.
-    trees, depth : int
-        Size of the forest.
-    epsilon : float
-        Privacy budget.
+    sizes : tuple
+        Trees, depth, epsilon and number of rows.
     seed : int
         Seed of the rows and the noise.
-    solve : callable
-        Algorithm.
     """
-    truth, _, forest = draw_forest(published, name, trees, depth, epsilon, 100, seed)
+    trees, _, epsilon, n = sizes
+    truth, _, forest = draw_forest(published, name, *sizes, seed)
     noise = Noise.of("truncated-laplace", epsilon, trees)
-    return reconstruct(Question(forest, noise, 100), truth, seed, solve)
+    return reconstruct(Question(forest, noise, n), truth, seed)
 
 
 #: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.

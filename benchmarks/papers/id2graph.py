@@ -4,13 +4,14 @@
 tables.
 """
 
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedtrees.benchmarks.papers.study import suite_study
+from fedtrees.benchmarks.papers.suite_tables import suite_tables
 from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.report.figures import static
 from fedtrees.report.findings import frontiers
@@ -25,45 +26,7 @@ SETTINGS = tuple(
 )
 HALVES = "shares[clients=2,active=0.5]"
 LABELS_ALONE = "shares[clients=2,active=0]"
-DEFAULTS = {"max_depth": 6, "trees": 5}
-_VARIED = ("id2graph", "spectral")
 _DEFENSES = ("table", "protocol", "defense", "AUC", "`id2graph`", "strongest", "`cl`")
-
-
-def variation_table(rows: Any) -> Table:
-    """Return Figures 5 to 7: informative columns, depth and number of trees, without a defense."""
-    header = ("table", "protocol", "what is changed", "`cl`", *(f"`{name}`" for name in _VARIED))
-    lines = []
-    for data, protocol in SETTINGS:
-        for params, partition, variation in _variations(rows, data, protocol):
-            scores = _scores(rows, data, protocol, params, partition)
-            text_of_attack = {
-                name: percent(part["value"]) for name, part in scores.groupby("attack")
-            }
-            blind = percent(scores.drop_duplicates("seed")["blind"])
-            lines.append(
-                [data, protocol, variation, blind, *(text_of_attack.get(n, "-") for n in _VARIED)]
-            )
-    return Table("Figures 5 to 7. V-measure, percent.", header, lines)
-
-
-def _variations(rows: Any, data: str, protocol: str) -> Iterator[tuple[str, str, str]]:
-    """Yield parameters, partition and name of each variation that was run."""
-    selected = rows[(rows["dataset"] == data) & (rows["protocol"] == protocol)]
-    for partition in dict.fromkeys(selected["partition"]):
-        if "active=" in partition and "named" in partition:
-            yield "", partition, "passive: all but the least informative fifth"
-        elif "named" in partition:
-            yield "", partition, "passive: the most informative fifth"
-    for key in ("max_depth", "trees"):
-        settings = (
-            p for p in dict.fromkeys(selected["protocol_params"]) if p.startswith(f"{key}=")
-        )
-        values = sorted(int(p.partition("=")[2]) for p in settings)
-        for value in values:
-            yield f"{key}={value}", HALVES, f"`{key}={value}`"
-        if values:
-            yield "", HALVES, f"`{key}={DEFAULTS[key]}`"
 
 
 def defense_table(rows: Any, partition: str = HALVES) -> Table:
@@ -127,11 +90,8 @@ def _scores(
 
 def tables(rows: Any) -> list[Table]:
     """Return Figures 5 to 7, Figures 8 and 9, and Figure 10."""
-    return [
-        variation_table(rows),
-        defense_table(rows),
-        defense_table(rows, LABELS_ALONE),
-    ]
+    by_partition = map(partial(defense_table, rows), (HALVES, LABELS_ALONE))
+    return [*suite_tables("id2graph", rows), *by_partition]
 
 
 def draw(rows: Any, path: Path) -> Path:

@@ -1,18 +1,21 @@
-"""Replicate the inversion of logistic and linear regression of Li et al. (2022).
+"""Replicate Li et al. (2022): the inversion of regressions, and threshold queries to SecureBoost.
 
 ``python -m fedtrees.benchmarks.papers regression`` runs the suite, prints the tables, and draws the
-frontier of precision to `RUN/precision.svg`.
+frontier of precision to `RUN/precision.svg`. ``secureboost_queries`` is the study of the queries.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
-from fedtrees.benchmarks.papers.study import Output, suite_study
+from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
+from fedtrees.core.errors import UsageError
 from fedtrees.report.figures import model, static
 
 
@@ -35,10 +38,40 @@ def known_data_ratios() -> Iterator[Comparison]:
             yield replace(c, ours=ratio, seeds=1)
 
 
-def tables(rows: Any) -> Iterator[Output]:
-    """Yield the published ratios, and our results."""
-    yield from known_data_ratios()
-    yield from suite_tables("regression", rows)
+def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
+    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
+
+    Parameters
+    ----------
+    low, high : float
+        Range of the column.
+    epsilon : float
+        Width of the interval at which the search ends.
+    m : int
+        Number of records per request, which divide the range into m - 1 parts.
+
+    Raises
+    ------
+    UsageError
+        If the range is empty, epsilon is not positive, or m is below 3.
+    """
+    if not low < high or not epsilon > 0 or m < 3:
+        raise UsageError(
+            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
+            "epsilon > 0 and m >= 3"
+        )
+    # Rounding makes logarithms of powers of m - 1 slightly too large.
+    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
+
+
+def query_counts() -> Iterator[Comparison]:
+    """Yield the published numbers of queries next to those of the formula."""
+    for c in read_published("regression"):
+        if c.score == "queries":
+            numbers = re.findall(r"-?\d[\d.e-]*", c.setting)
+            nodes, low, high, records, epsilon = map(float, numbers)
+            ours = nodes * published_queries(low, high, epsilon, int(records))
+            yield replace(c, ours=ours, seeds=1)
 
 
 def draw(rows: Any, path: Path) -> Path:
@@ -80,4 +113,14 @@ def draw(rows: Any, path: Path) -> Path:
     return static.save(figure, path)
 
 
-STUDIES = {"regression": suite_study("regression", tables, figures={"precision.svg": draw})}
+STUDIES = {
+    "regression": suite_study(
+        "regression",
+        lambda rows: chain(known_data_ratios(), suite_tables("regression", rows)),
+        figures={"precision.svg": draw},
+    ),
+    "secureboost_queries": suite_study(
+        "secureboost_queries",
+        lambda rows: chain(query_counts(), suite_tables("secureboost_queries", rows)),
+    ),
+}

@@ -7,7 +7,7 @@ import pytest
 from columns import run
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
-from fedtrees.benchmarks.papers.secureboost_queries import published_queries, query_counts
+from fedtrees.benchmarks.papers.regression import published_queries, query_counts
 from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.specs import Spec, parse_composed

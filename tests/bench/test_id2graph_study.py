@@ -3,7 +3,8 @@
 import pytest
 
 from fedtrees.benchmarks.papers.comparisons import compare_suite
-from fedtrees.benchmarks.papers.id2graph import defense_table, variation_table
+from fedtrees.benchmarks.papers.id2graph import defense_table
+from fedtrees.benchmarks.papers.suite_tables import suite_tables
 from fedtrees.experiments.session import Bench
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
@@ -45,8 +46,9 @@ def test_values_of_table_2_are_compared_with_the_trees_of_the_authors(rows):
 
 @pytest.mark.long
 def test_figures_vary_one_thing_and_floor_the_strongest_at_blind(rows):
-    lines = [x for x in variation_table(rows)[2] if x[0] == "breast-cancer"]
-    assert [line[2] for line in lines] == ["`trees=2`", "`trees=5`"]
+    (varied, *_) = suite_tables("id2graph", rows)
+    assert [line[2] for line in varied.lines] == ["trees=2", ""]
+    assert {line[4] for line in varied.lines} == {"`id2graph`"}
     table = [x for x in defense_table(rows)[2] if x[:2] == ["breast-cancer", "secureboost"]]
     alone, free, shut = (line[3:] for line in table)
     assert [line[2] for line in table] == ["*active alone*", "`none`", "`id-lmid[xi=1e-06]`"]
