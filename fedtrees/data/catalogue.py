@@ -286,6 +286,7 @@ def _load_declared(
     """
     table = read_csv(path, Reading(separator=","), [target])
     y: NDArray[Any]
+    classes: tuple[str, ...]
     if task == "regression":
         y, classes = numeric(table, target), ()
     elif task == "classes":
