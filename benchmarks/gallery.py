@@ -138,7 +138,7 @@ def _of_study(study: Study, lines: Sequence[Mapping[str, str]]) -> dict[str, Any
     for letter, line in zip(_LETTERS, lines, strict=False):
         read, blind = (float(line[name]) / unit for name in ("read", "blind"))
         # The table contains means only. Without an interval, no point can be called safe.
-        state: State = "open" if read - blind > MARGIN else "unsettled"
+        state: State = "leaking" if read - blind > MARGIN else "unsettled"
         change = (float(line["utility"]) - base) / utility_unit
         name = wording.short(line["defense"]).replace(" calibrated=True", "")
         say = (f"{name}: {wording.percent(read)}, blind {wording.percent(blind)}, "
@@ -158,10 +158,10 @@ def _recipes() -> dict[str, Any]:
             cell = next((c for c in t.results if c.metric == "ra" and t.place == _PLACE), None)
             if cell is None:
                 continue
-            blind = cell.line if math.isnan(blind) else blind
-            e = t.price.change
+            blind = cell.baseline if math.isnan(blind) else blind
+            e = t.utility_change.change
             change = 0.0 if name == UNDEFENDED else e.mean
-            score = f"{wording.shown(cell)} ({wording.line(cell)})"
+            score = f"{wording.shown(cell)} ({wording.describe_baseline(cell)})"
             say = f"{name}: {score}, {number(change, 3, signed=True)}"
             marks.append(Mark(change, cell.score, _short_name(name), letter, say, "#recipes",
                               cell.state, e.low, e.high))  # fmt: skip

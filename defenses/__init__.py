@@ -1,7 +1,7 @@
 """Defenses: classes that change messages, local data or models before an adversary can use them.
 
-A defense may import `core`, `messages`, `trees`, `privacy`, `crypto` and `sealing`. It must not
-import an attack.
+A defense may import `core`, `messages`, `trees`, `privacy` and `crypto`. It must not import an
+attack.
 """
 
 if __name__ != "fedtrees.defenses":

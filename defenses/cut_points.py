@@ -201,7 +201,7 @@ class PrivateGridCuts(SummedCounts):
         scale = self.cut_plan().count_scale(_count_features(schema, parameters))
         if not scale:
             return {}
-        share = Share(Laplace(scale, whole=True), self.survivors or 0, self.colluders)
+        share = Share(Laplace(scale, integers=True), self.survivors or 0, self.colluders)
         return {(GridCounts, "counts"): share}
 
     def _shares(self, clients: int) -> int:
@@ -376,7 +376,7 @@ class PrivateQuantileCuts(Defense):
             (weight * part if weight > 1 else -np.inf),
             (weight + 1) * part - 1,
         )
-        rows = Laplace(1 / each, whole=True)
+        rows = Laplace(1 / each, integers=True)
         log_probability = float(
             rows.log_mass(*(np.array([n]) for n in (smallest_rows, largest_rows, len(X))))
         )

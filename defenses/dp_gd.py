@@ -160,7 +160,7 @@ class DPGradientDescent(Defense):
         # The sensitivity is computed for rounded values, so that rounding comes before the noise.
         on_grid = drop_places(unpack_integers(message.values), message.bits - places)
         noisy = to_python_integers(
-            Gaussian(scale, whole=True).send(on_grid, ctx.rng("gradient-noise"))
+            Gaussian(scale, integers=True).send(on_grid, ctx.rng("gradient-noise"))
         )
         ctx.record_release(
             "discrete-gaussian", l2=steps, scale=scale, what="Gradient", trusted="arbiter"

@@ -38,7 +38,9 @@ class DPSGD(Defense):
     Each row is included in a batch independently (Poisson sampling). Its gradient is scaled down to
     Euclidean norm `clip` if it is longer, and the sum over the batch gets Gaussian noise. The
     messages of a client are therefore differentially private against every recipient. The noise
-    multiplier is the smallest one that privacy loss distributions allow for all steps of the run.
+    multiplier is the smallest one whose (epsilon, delta) for all steps of the run is within the
+    budget. It is computed by composing the privacy loss distributions of the steps
+    (`fedtrees.privacy.gaussian_dp.multiplier`).
 
     The claim does not cover three kinds of information:
 
@@ -111,14 +113,15 @@ class DPSGD(Defense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the subsampled Gaussian mechanism."""
         why = (
-            "rows are drawn by chance and scaled down to a norm; one row of Gaussian noise is added"
+            "rows are sampled by chance and scaled down to a norm, and Gaussian noise is added to "
+            "the sum of their gradients"
         )
         return {("example-gradients", "rows"): Mechanism(why)}
 
     def transform_examples(
         self, stage: ExampleStage, values: NDArray[Any], ctx: Context
     ) -> NDArray[Any]:
-        """Clip the gradients of the rows in a batch, and append one row of noise.
+        """Clip the gradients of the rows in a batch, and append the noise of their sum as a row.
 
         Parameters
         ----------
@@ -165,8 +168,8 @@ class DPSGD(Defense):
             opacus_epsilons = epsilons_of_events(events, self.delta)._asdict()
         names = {Trait.SUMMED_SECURELY: "columns", Trait.GROWN_ALONE: "trees"}
         # The traits of all sent messages show whether exact sums or trees were among them.
-        crossed = {trait for d in transcript for trait in d.message.traits}
-        exact_releases = {names[trait] for trait in crossed & {*names}}
+        sent_traits = {trait for d in transcript for trait in d.message.traits}
+        exact_releases = {names[trait] for trait in sent_traits & {*names}}
         unprotected = tuple(sorted({*exact_releases, *self._public}))
         if exact_releases:
             return ApproximateDP(

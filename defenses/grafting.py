@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Memory
+from fedtrees.core.channel import Change, VaryingChannel
 from fedtrees.core.defense import Context, ExampleStage, Place
 from fedtrees.core.errors import DataError
 from fedtrees.core.guarantee import Guarantee, LabelDP
@@ -94,7 +94,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State the noise on labels, and that the model is repaired with true labels."""
-        repaired = Memory("trees that noise led astray are grown anew on true labels")
+        repaired = VaryingChannel("trees that noise led astray are grown anew on true labels")
         return {**super().channels(schema, parameters), ("model", "trees"): repaired}
 
     def repair_model(self, model: Any, ctx: Context) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Memory
+from fedtrees.core.channel import Change, VaryingChannel
 from fedtrees.core.defense import (
     Context,
     Defense,
@@ -92,7 +92,7 @@ class NoisyLabels(Defense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State randomised response over all classes. In several stages the law differs by row."""
         law = Response(float(self.epsilon), max(len(schema.classes), 2))
-        by_row = Memory(
+        by_row = VaryingChannel(
             "the answers of earlier stages determine the labels among which a row is randomised",
             law,
         )

@@ -2,7 +2,10 @@
 
 In `laplace-hist`, clients and passive parties add noise to their histograms, by the rule of
 Di Gennaro et al. (2025, Appendix B.1.1) or calibrated to the complete run.
-`fedtrees.privacy.accounting` composes the privacy loss. In `laplace-gradient`, each row's gradient
+`fedtrees.privacy.accounting` composes the privacy loss. The noise is discrete, because sums are
+fixed-point integers, but it is recorded as ``laplace``: its probabilities are proportional to
+``exp(-|k| / scale)`` on the grid, so that the ratio for two sums that differ by l1 is at most
+``exp(l1 / scale)``, as for continuous noise. In `laplace-gradient`, each row's gradient
 gets noise and row counts stay exact. This is FedTree's mechanism in the form that Di Gennaro et al.
 (2025) attacked.
 """
@@ -71,14 +74,20 @@ class LaplaceHistogram(ChannelDefense):
 
     The published rule (Di Gennaro et al. 2025, Appendix B.1.1) clips g to `clip` and h to 2 `clip`,
     and adds Laplace(2 clip / epsilon) to each histogram element. Its epsilon covers *one element of
-    one histogram*. The privacy loss of the complete run is the sum over all trees, levels and
-    features. With ``calibrated=true`` the noise is scaled so that this sum is `epsilon`.
+    one histogram*, which the claim writes as ``unit=histogram``. The privacy loss of the complete
+    run is the sum over all trees, levels and features. With ``calibrated=true`` the noise is scaled
+    so that this sum is `epsilon`.
 
-    In vertical training, passive parties add encrypted gradients, which the active party computed.
-    A passive party needs a proof that these gradients are in the range of the clipping. fedtrees
-    assumes an ideal functionality for this proof. With ``proven=false`` the bound holds only if the
-    active party is honest. A row whose bin changes affects two bins. The directions of rows at
-    splits are sent without noise, so that a vertical run has no finite epsilon.
+    **Vertical training.** Passive parties add up encrypted gradients, which the active party
+    computed. The sensitivity of these sums is bounded only if the gradients are in the range of the
+    clipping, which a passive party cannot see. It therefore receives a range proof
+    (`Requirements.range_proofs`), for which fedtrees assumes an ideal functionality. With
+    ``proven=false`` there is no range proof, and the bound holds only if the active party is
+    honest.
+
+    Replacing a row's value in a column moves the row from one bin to another, so that two bins
+    change. The directions of rows at splits are sent without noise, so that a vertical run has no
+    finite epsilon.
 
     Parameters
     ----------
@@ -90,7 +99,8 @@ class LaplaceHistogram(ChannelDefense):
     calibrated : bool
         Scale the noise to the privacy loss of the complete run.
     proven : bool
-        Vertical training only: every row's ciphertext comes with a proof of its range.
+        Vertical training only: every row's ciphertext comes with a range proof. The name of the
+        field of `Requirements` is ``range_proofs``.
     """
 
     epsilon: float = positive()
@@ -112,7 +122,10 @@ class LaplaceHistogram(ChannelDefense):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.calibrated and not self.proven:
-            raise UsageError("proven=false is of passive parties, where nothing is calibrated")
+            raise UsageError(
+                "calibrated=true with proven=false: proven=false concerns vertical training only, "
+                "and calibrated=true horizontal training only; give one of them"
+            )
 
     @property
     def requirements(self) -> Requirements:
@@ -132,7 +145,7 @@ class LaplaceHistogram(ChannelDefense):
         return (Histogram,) if self.calibrated else (Histogram, OpenedBinSums)
 
     def claim(self) -> Guarantee:
-        """Return pure DP: per histogram element as published, or per record if calibrated."""
+        """Return pure DP of one histogram element as published, or of a record if calibrated."""
         unit = "record" if self.calibrated else "histogram"
         return PureDP(epsilon=float(self.epsilon), unit=unit)
 
@@ -151,7 +164,7 @@ class LaplaceHistogram(ChannelDefense):
         level.
         """
         bounds = clipped_bounds(_objective(schema, parameters), self.clip)
-        return histogram_sensitivity(_histograms(schema, parameters), *bounds)
+        return histogram_sensitivity(_sums_per_row(schema, parameters), *bounds)
 
     def loss_scale(self, parameters: Mapping[str, Any]) -> float:
         """Return the Laplace scale of the validation loss and of the number of validation rows."""
@@ -189,7 +202,7 @@ class LaplaceHistogram(ChannelDefense):
         bounds = clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip)
         if isinstance(message, Histogram) and message.totals.size:
             # Only the histogram of a root contains the totals of the node.
-            yield from ((bound, _histograms(ctx.schema, ctx.parameters)) for bound in bounds)
+            yield from ((bound, _sums_per_row(ctx.schema, ctx.parameters)) for bound in bounds)
         elif isinstance(message, OpenedBinSums) and 0 in message.nodes:
             # A row is in one bin of each column at every level. Replacing its value moves it from
             # one bin to another, which changes both (factor 2).
@@ -199,7 +212,8 @@ class LaplaceHistogram(ChannelDefense):
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the validation loss and to the number of validation rows."""
         scale = self.loss_scale(ctx.parameters)
-        law = Laplace(scale).within(2.0**LOSS_BITS)  # the loss is sent in multiples of 2^-LOSS_BITS
+        # The loss is sent in multiples of 2^-LOSS_BITS.
+        law = Laplace(scale).in_units_of(2.0**LOSS_BITS)
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)
         noisy = law.send(steps, ctx.rng("loss-noise")).astype(float)
         ctx.record_release("laplace", l1=LOSS_BOUND + 1.0, scale=scale, what="ValidationLoss")
@@ -250,8 +264,11 @@ def _objective(schema: Schema, parameters: Mapping[str, Any]) -> Objective:
     return objective_of(parameters.get("objective"), schema.classes)
 
 
-def _histograms(schema: Schema, parameters: Mapping[str, Any]) -> int:
-    """Return how many sums of a tree contain a row: one per level and feature, and the total."""
+def _sums_per_row(schema: Schema, parameters: Mapping[str, Any]) -> int:
+    """Return the number of gradient sums of a tree that contain a row.
+
+    These are one per level and feature, and the total of the root.
+    """
     return int(parameters["max_depth"] * len(schema.features) + 1)
 
 
@@ -337,7 +354,7 @@ class LaplaceGradient(Defense):
         units, bits = values, stage.bits
         scale = self.scale(ctx.schema, ctx.parameters)
         # The noise is drawn in fixed-point units, because sums of integers are exact.
-        law = Laplace(scale).within(np.ldexp(1.0, bits[0]))
+        law = Laplace(scale).in_units_of(np.ldexp(1.0, bits[0]))
         g = law.send(units[..., 0], ctx.rng("gradient-noise"))
         bound, _ = clipped_bounds(
             objective_of(ctx.parameters.get("objective"), ctx.schema.classes), self.clip

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedtrees.core.channel import Change, Event
+from fedtrees.core.channel import Change, ConditionalOmission
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational, Guarantee
@@ -76,7 +76,7 @@ class Masking(RealSums):  # type: ignore[misc]
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that clients may be missing from sums, if there is dropout."""
-        lost = Event("a client's part of the sums of a tree may be lost on the way")
+        lost = ConditionalOmission("a client's part of the sums of a tree may be lost on the way")
         return {("sums", "parties"): lost} if self.dropout else {}
 
     def strength(self) -> tuple[int, tuple[str, ...]]:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Event
+from fedtrees.core.channel import Change, ConditionalOmission
 from fedtrees.core.defense import (
     Context,
     Defense,
@@ -93,10 +93,10 @@ class IDLMID(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that class counts decide which nodes and splits are revealed."""
-        event = Event(
+        event = ConditionalOmission(
             "a node is hidden if membership in it reveals more about the label than the bound"
         )
-        return {("shown", "nodes"): event, ("candidates", "splits"): event}
+        return {("visible_nodes", "nodes"): event, ("allowed_splits", "splits"): event}
 
     def bound(self, totals: NDArray[np.int64]) -> float:
         """Return the bound in nats for the numbers of training rows by class, shape (K,).
@@ -222,7 +222,9 @@ class ReducedLeakage(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that nodes of the first trees are not revealed."""
-        return {("shown", "nodes"): Event("nodes of the first trees are hidden")}
+        return {
+            ("visible_nodes", "nodes"): ConditionalOmission("nodes of the first trees are hidden")
+        }
 
     def visible_nodes(self, mask: NDArray[np.bool_], tree: int, ctx: Context) -> NDArray[np.bool_]:
         """Hide all nodes of the first trees. `mask` is bool, shape (n_nodes,).

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Reshaped
+from fedtrees.core.channel import Change, ChangedCount
 from fedtrees.core.defense import ChannelDefense, Context, Defense, DefenseInfo, Deployed, Place
 from fedtrees.core.deterministic_channels import Decimals, Rounding
 from fedtrees.core.guarantee import Structural
@@ -97,7 +97,7 @@ class LeafRounding(ChannelDefense):
         # Leaf values are float32 and class shares float64, which matters for the exact preimage of
         # a rounded value.
         return {
-            (kind, kind.leaf_value): Decimals(self.decimals, single=kind.leaf_value == "value")
+            (kind, kind.leaf_value): Decimals(self.decimals, float32=kind.leaf_value == "value")
             for kind in self.handled_types
         }
 
@@ -127,7 +127,9 @@ class SketchRounding(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that values which become equal are sent once."""
-        merged = Reshaped(f"values of {self.digits} significant digits; equal ones are sent once")
+        merged = ChangedCount(
+            f"values of {self.digits} significant digits; equal ones are sent once"
+        )
         return {(FeatureSketch, f): merged for f in ("points", "weights", "offsets", "low")}
 
     def transform_message(self, message: Message, ctx: Context) -> Message:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedtrees.core.channel import Change, Event, Removal
+from fedtrees.core.channel import Change, ConditionalOmission, Removal
 from fedtrees.core.defense import (
     ChannelDefense,
     Context,
@@ -142,7 +142,7 @@ class MinLeaf(Defense):
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
         """State that splits into smaller leaves do not occur."""
-        return {("leaves", "rows"): Event(f"no leaf has fewer than {self.k} rows")}
+        return {("leaves", "rows"): ConditionalOmission(f"no leaf has fewer than {self.k} rows")}
 
     @property
     def requirements(self) -> Requirements:
@@ -150,9 +150,7 @@ class MinLeaf(Defense):
         return Requirements(min_leaf_rows=self.k)
 
 
-_TO_SERVER = (
-    "the server grows the trees and needs it; what clients learn is limited, not the server"
-)
+_TO_SERVER = "the server grows the trees and needs this value; only clients are denied it"
 
 
 @register.defense("split-only")
@@ -181,7 +179,7 @@ class SplitOnly(ChannelDefense):
     permitted_types = permit_types_with(
         {
             Trait.START: "every prediction starts from it; it is the label mean of the federation",
-            Trait.SETTLED: "the splits are made of them, or the model ends there",
+            Trait.ANNOUNCED: "the splits are made of them, or the model ends there",
             Trait.SUMMARY: _TO_SERVER,
             Trait.SUMMED: _TO_SERVER,
             Trait.SUMMED_SECURELY: _TO_SERVER,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Channel, Event
+from fedtrees.core.channel import Change, Channel, ConditionalOmission
 from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
 from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import check_share
@@ -124,7 +124,9 @@ class TopK(ChangedUpdates):
     @property
     def law(self) -> Change:
         """Bound on coordinates that are not sent: the smallest one that is sent."""
-        return Event("coordinates that are 0 are at most as large as the smallest other one")
+        return ConditionalOmission(
+            "coordinates that are 0 are at most as large as the smallest other one"
+        )
 
     def changed(self, mean: NDArray[np.float32], ctx: Context) -> NDArray[Any]:
         """Replace all but the largest coordinates in absolute value by 0."""

@@ -2,9 +2,19 @@
 
 The main entry point is `fedtrees.bench`, which runs the same benchmark as the command ``fedtrees
 bench`` and returns a `Run`. The estimators train a federation with the interface of scikit-learn.
-Attacks, defenses, protocols and metrics of other authors import everything that they need from this
-module. For example, a plug-in with an attack begins with
-``from fedtrees import Attack, Guess, Records, register``.
+A plug-in (an attack, defense, protocol, behaviour or metric of another author) imports base classes
+and the registry from here, for example ``from fedtrees import Attack, Guess, Records, register``.
+It imports further objects from these modules, which are part of the extension API as well:
+
+- `fedtrees.messages.horizontal`, `.vertical`, `.forests`, `.networks` and `.models`: message types
+- `fedtrees.core.parameters`: declarations of parameters, for example ``positive(1.0)``
+- `fedtrees.core.channel`, `fedtrees.core.deterministic_channels` and `fedtrees.privacy.noise`:
+  channels, for example ``Rounding`` and ``Laplace``
+- `fedtrees.protocols` and `fedtrees.metrics`: protocols and metrics to derive from
+
+The attacks, defenses and benchmarks of fedtrees are in the folders ``attacks/``, ``defenses/`` and
+``benchmarks/`` at the top of the repository. They are imported as `fedtrees.attacks`,
+`fedtrees.defenses` and `fedtrees.benchmarks`.
 """
 
 from importlib import import_module
@@ -31,7 +41,7 @@ _MODULES = {
     # Extending
     "core.attack": ("Attack",),
     "core.defense": ("ChannelDefense", "Defense", "DefenseInfo", "Requirements"),
-    "core.messages": ("Message", "Reveal"),
+    "core.messages": ("Message", "Reveal", "Trait", "permit_types_with", "types_with"),
     "core.party": ("Behaviour", "Party", "handles"),
     "core.registry": ("register",),
     "core.results": ("Measure",),

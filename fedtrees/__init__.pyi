@@ -25,6 +25,9 @@ from fedtrees.core.guarantee import Structural as Structural
 from fedtrees.core.local_data import LocalData as LocalData
 from fedtrees.core.messages import Message as Message
 from fedtrees.core.messages import Reveal as Reveal
+from fedtrees.core.messages import Trait as Trait
+from fedtrees.core.messages import permit_types_with as permit_types_with
+from fedtrees.core.messages import types_with as types_with
 from fedtrees.core.party import Behaviour as Behaviour
 from fedtrees.core.party import Party as Party
 from fedtrees.core.party import handles as handles

@@ -1,8 +1,11 @@
-"""Old names of modules that plug-ins may import, for one release.
+"""Old names that plug-ins may use, for one release: modules, and members of classes.
 
 `fedtrees/__init__.py` installs `MovedModules` as the last finder of Python's import system. An
 import of an old name then returns the contents of the module that replaced it, with a
 `DeprecationWarning`. Modules that no plug-in needed have no old name here.
+
+The tables of members are read by the classes themselves. `Channel` accepts the old names with a
+warning, and `Defense` refuses them with an error that states the new name.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ MOVED = {
     "core.sealed": "core.messages",
     "core.sensitivity": "core.noise_order",
     "core.values": "core.wire",
+    "data.spreadsheets": "data.table_files",
     "defenses.answers": "defenses.endpoint",
     "defenses.dp_quantile_cuts": "defenses.cut_points",
     "defenses.hist_rounding": "defenses.rounding",
@@ -115,6 +119,42 @@ MOVED = {
     "trees.grid": "trees.cut_points",
     "trees.sketch": "trees.cut_points",
 }
+#: Former attributes of a defense or composition -> fields of `core.defense.Requirements`.
+REQUIREMENT_NAMES = {
+    old: f"requirements.{new} (a field of Requirements)"
+    for old, new in {
+        "gradient_clip": "gradient_clip", "declared_rows": "declared_rows",
+        "row_bounds": "row_bounds", "poisson_sampling": "poisson_sampling",
+        "gradient_engine": "gradient_engine", "proven": "range_proofs",
+        "least_leaf_rows": "min_leaf_rows", "unit_hessian": "unit_hessian",
+        "bounds_hessian": "bounded_hessian", "counts_classes": "class_counts",
+        "reads_rows": "reads_local_data",
+    }.items()
+}  # fmt: skip
+#: Former names of the members of `core.defense.Defense`.
+DEFENSE_NAMES = {
+    "rows": "transform_examples", "outgoing": "transform_message", "candidates": "allowed_splits",
+    "shown": "visible_nodes", "summed": "summed_types", "aggregation": "secure_aggregation",
+    "cuts": "cut_plan", "finish": "repair_model", "answer": "transform_answer",
+    "endpoint": "limit_endpoint", "undone_by": "broken_by", "log_chance": "log_likelihood",
+    "at": "roles", "guards": "handled_types", "exempts": "permitted_types",
+    "requires": "applies_to", "acts_on": "example_stages", "opens_to": "additional_readers",
+    "acts_through": "hooks, which is derived from the methods that the class overrides",
+    "tries": "info.bench_grid (a field of DefenseInfo)",
+    "deployed": "info.deployments (a field of DefenseInfo)",
+    "needs": "extra_packages",
+    **REQUIREMENT_NAMES,
+}  # fmt: skip
+#: Former names of the members of `core.defense.Context`.
+CONTEXT_NAMES = {"held": "local_data", "level": "open_nodes", "spend": "record_release"}
+#: Former names of the members and parameters of `core.channel.Channel`.
+CHANNEL_NAMES = {
+    "error": "posterior_moments", "spread": "error_range", "added": "sum_of_draws",
+    "within": "in_units_of", "hides": "suppresses",
+}  # fmt: skip
+CHANNEL_PARAMETERS = {"whole": "integers", "single": "float32"}
+#: Former names of sites in `Defense.channels`.
+SITE_NAMES = {"candidates": "allowed_splits", "shown": "visible_nodes"}
 _PACKAGE = __name__.partition(".")[0]
 
 

@@ -29,9 +29,9 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.experiments.session import Bench
-from fedtrees.experiments.suite import Suite, fits, roles_of
-from fedtrees.protocols.compatibility import fit
+from fedtrees.experiments.session import BenchSession
+from fedtrees.experiments.suite import Suite, roles_of, threat_fits
+from fedtrees.protocols.compatibility import check_fit
 
 ROWS = 60
 SECONDS = 120  # of one training or one attack; what takes longer is counted apart
@@ -95,7 +95,9 @@ def threats_of(protocol: Spec) -> list[str]:
     roles = roles_of(register.make("protocol", protocol), parties_of(made)).values()
     needed = [t for name in contenders() for t in register.get("attack", name).threats]
     found = [*made.info.adversaries, *roles, PUBLIC, *map(scaled, needed)]
-    return [t for t in dict.fromkeys(found) if fits(t, protocol) and takes_place(t, protocol)]
+    return [
+        t for t in dict.fromkeys(found) if threat_fits(t, protocol) and takes_place(t, protocol)
+    ]
 
 
 @cache
@@ -119,7 +121,7 @@ def fitting(protocol: Spec) -> list[str]:
     """Return the defenses that a protocol takes, with parameters; "none" first."""
     made = register.make("protocol", protocol)
     specs = [Spec(name, needs(name)) for name in register.names("defense")]
-    return ["none", *(str(s) for s in specs if fit(made, [register.make("defense", s)]).ok)]
+    return ["none", *(str(s) for s in specs if check_fit(made, [register.make("defense", s)]).ok)]
 
 
 def parties_of(protocol: type) -> int:
@@ -148,7 +150,7 @@ def suite_of(protocol: str, table: str, seed: int) -> str:
 
 def run(protocol: str, table: str, seed: int, folder: Path) -> tuple[Counter[str], list[str]]:
     """Run one protocol and return its cells by status, and what failed."""
-    bench = Bench(Suite.parse(suite_of(protocol, table, seed), "campaign"), folder)
+    bench = BenchSession(Suite.parse(suite_of(protocol, table, seed), "campaign"), folder)
     bench.open(resume=False)
     bench.run()
     statuses, failed = Counter[str](), []

@@ -24,7 +24,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import RowPartition
@@ -118,7 +118,7 @@ def digests(protocols: Sequence[str] = EXACT, attacks: Sequence[str] = ATTACKS) 
         local_data = over_clients(clients) if rows else sample_local_data(protocol)
         for defense in DEFENSES:
             composed = make_defense(parse_composed([defense])[0])
-            if not fit(protocol, composed).ok:
+            if not check_fit(protocol, composed).ok:
                 continue
             run = train(protocol, local_data, schema, defense=composed, seed=5, noise_from="seed")
             key = f"{name} {defense}"

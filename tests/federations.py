@@ -80,7 +80,7 @@ def crossings(transcript):
         (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(without_payload(d.message)))
         for d in transcript
     ]
-    inside = {index: encode(message) for index, message in transcript.inside.items()}
+    inside = {index: encode(message) for index, message in transcript.plain_replies.items()}
     costs = {name: n for name, n in transcript.costs.items() if not name.startswith("cpu")}
     settings = transcript.roles, transcript.rounds, transcript.coordinator, transcript.acted
     return messages, inside, costs, settings, transcript.events

@@ -29,7 +29,7 @@ from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
 from fedtrees.privacy.randomised_response import rank_labels
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt
 from fedtrees.protocols.training import train
@@ -229,16 +229,17 @@ def replayed(tape):
 
     def opened(kind):
         def method(self, waiting, exchange, why):
-            left = [len(waiting)]
+            left, send = [len(waiting)], exchange.request
 
             def request(to, message, *given, **named):
                 if isinstance(message, MaskSurvivors):
                     left.append(len(message.parties.split(",")))
-                return exchange.request(to, message, *given, **named)
+                return send(to, message, *given, **named)
 
             shared = type(check_same_fields(waiting.values())) in tape.kinds
             bare.extend([True] * shared)
-            total = summed[kind](self, waiting, replace(exchange, request=request), why)
+            exchange.request = request
+            total = summed[kind](self, waiting, exchange, why)
             bare.clear()
             return tape.opened(total, left[-1]) if shared else total
 
@@ -336,13 +337,13 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     seed : int
         Seed of both trainings.
     """
-    reason = fit(protocol, defense)
+    reason = check_fit(protocol, defense)
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []
     laws = protocol.noise_channels(schema).items()
     tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
-    tape.kinds |= {*defense.shared(schema, protocol.parameters)}
+    tape.kinds |= {*defense.min_noise_shares(schema, protocol.parameters)}
     for at, local_data in zip((None, 0), neighbours, strict=True):
         tape.at = at
         with replayed(tape):

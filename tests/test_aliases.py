@@ -8,11 +8,12 @@ from report.synthetic_run import Table
 
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import RENAMED, Defense
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import GlassWallError, LocalDataError, UsageError
 from fedtrees.data.layout import ONCE, lay_out
 from fedtrees.data.partition import Partition
 from fedtrees.estimators.federated import FederatedEstimator
+from fedtrees.moved import DEFENSE_NAMES
 from fedtrees.protocols import base
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
@@ -42,11 +43,11 @@ def test_adversaries_are_read_from_results_of_the_previous_release(tmp_path):
     assert [*table.rows()["stage"]] == ["train", "adversary"]
 
 
-@pytest.mark.parametrize("old", RENAMED)
+@pytest.mark.parametrize("old", DEFENSE_NAMES)
 def test_a_defense_with_an_old_name_is_refused_with_the_new_name(old):
     with pytest.raises(UsageError) as refused:
         type("Old", (Defense,), {old: None})
-    assert f"defense Old defines {old!r}, which is now {RENAMED[old]}" in str(refused.value)
+    assert f"defense Old defines {old!r}, which is now {DEFENSE_NAMES[old]}" in str(refused.value)
     with pytest.raises(AttributeError, match="it is now"):
         getattr(Defense(), old)
 

@@ -261,9 +261,9 @@ def shares_of_changed(
     for at, node in enumerate(column.nodes):
         A[at, node.rows] = node.contributions / unit
     sums = np.stack([node.sums[:-1] for node in column.nodes]) / unit  # (nodes, B, s)
-    mean, variance = (sums, np.zeros(sums.shape)) if law is None else law.error(sums)
+    mean, variance = (sums, np.zeros(sums.shape)) if law is None else law.posterior_moments(sums)
     weight = 1 / np.maximum(variance, _SMALLEST_VARIANCE)
-    if law is None or law.hides or len(changes) > 1:
+    if law is None or law.suppresses or len(changes) > 1:
         weight = weight * (sums != 0).any(axis=2, keepdims=True)
     start = column.allowed[:, :-1] / column.allowed[:, :-1].sum(axis=1, keepdims=True)
     shares = np.clip(_least_squares(A, mean, weight, start), 1e-4, None) * (start > 0)

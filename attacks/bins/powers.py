@@ -51,7 +51,9 @@ class PowersOfTwo(Attack):
         changes = view.changes(OpenedBinSums, "sums")
         unit = next((m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums)), 1.0)
         law = chained(changes)
-        off = 0.0 if law is None else unit * float(np.sqrt(law.error(np.zeros(1))[1][0]))
+        off = (
+            0.0 if law is None else unit * float(np.sqrt(law.posterior_moments(np.zeros(1))[1][0]))
+        )
         suppressed = len(changes) > (law is not None)
         for column in columns_of(view):
             bin, read = _read(column, view.n_rows, suppressed, FAR * off)

@@ -85,10 +85,10 @@ class SentBounds:
         units, law, open_ = np.ldexp(1.0, bits), law_of_sums(view), law_of_sums(view, hiding=False)
         below, above, hidden = np.zeros(2), np.zeros(2), -1.0
         if open_ is not None:
-            below, above = open_.within(units).spread(2)
-        if law is not None and law.hides:
-            hidden = law.within(units).bounds(np.zeros((1, 2)))[1][0, 1]
-        law = None if law is None else law.within(units)
+            below, above = open_.in_units_of(units).error_range(2)
+        if law is not None and law.suppresses:
+            hidden = law.in_units_of(units).bounds(np.zeros((1, 2)))[1][0, 1]
+        law = None if law is None else law.in_units_of(units)
         late = hides(sent_back(view))
         bounded = bool(np.isfinite([-below, above]).all()) and not view.changes("gradients", "g")
         if not bounded:
@@ -164,7 +164,7 @@ class SentBounds:
         if self.law is None:
             return np.zeros(x.shape), np.zeros(x.shape)
         if self.law.additive:
-            return np.zeros(x.shape), np.broadcast_to(self.law.error(x)[1], x.shape)
+            return np.zeros(x.shape), np.broadcast_to(self.law.posterior_moments(x)[1], x.shape)
         rng = np.random.default_rng(0)
         draws = 1 if self.law.deterministic else DRAWS
         off = [np.asarray(self.law.send(x, rng), dtype=np.float64) - x for _ in range(draws)]

@@ -16,7 +16,7 @@ from fedtrees.attacks.gradients.inversion import Inversion, invert, likely_rows,
 from fedtrees.attacks.gradients.observed import BatchGradient, LocalSteps, no_rows
 from fedtrees.attacks.gradients.second_layer_solve import rows_of_steps
 from fedtrees.core.attack import Attack
-from fedtrees.core.channel import Event
+from fedtrees.core.channel import ConditionalOmission
 from fedtrees.core.claims import BatchRows, Guess
 from fedtrees.core.errors import check_whole
 from fedtrees.core.reasons import Reason
@@ -89,7 +89,7 @@ def seen_gradients(view: View) -> Iterator[SeenGradient]:
         n for n, role in view.roles.items() if role == "client" and n not in view.principals
     )
     updates, local = list(view.messages(NetworkUpdate)), local_steps_of(view)
-    sparse = any(isinstance(c, Event) for c in view.changes(NetworkUpdate, "update"))
+    sparse = any(isinstance(c, ConditionalOmission) for c in view.changes(NetworkUpdate, "update"))
     for item, update in updates:
         rows = int(update.rows[0])
         # updates of the adversary's parties contain no rows of victims

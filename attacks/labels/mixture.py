@@ -27,7 +27,7 @@ from fedtrees.attacks.labels.evidence import (
     seen_trees,
 )
 from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
-from fedtrees.core.channel import Channel, Memory, chained
+from fedtrees.core.channel import Channel, VaryingChannel, chained
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.trees.cut_points import quantile_cuts
@@ -47,9 +47,11 @@ FOREST = ForestParams(trees=50, max_depth=8, min_samples_leaf=10, max_bin=32)
 def response_of(view: View) -> Channel | None:
     """Return the channel of the labels, None if labels are not changed.
 
-    For a response that differs by row (`Memory`), the usual channel is used.
+    For a response that differs by row (`VaryingChannel`), the usual channel is used.
     """
-    channels = [c.usual if isinstance(c, Memory) else c for c in view.changes("labels", "y")]
+    channels = [
+        c.usual if isinstance(c, VaryingChannel) else c for c in view.changes("labels", "y")
+    ]
     return chained(c for c in channels if c is not None)
 
 

@@ -169,7 +169,9 @@ class _Sums:
         offset = e.params.reg_lambda * (1 + 2 * doubt / expected)
         variance = noise[:, 0] + (w * slope) ** 2 * noise[:, 1]
         if (law := e.distortion.rounding) is not None:
-            rounded = law.error(tree.value[tree.leaves].astype(np.float64)[:, None])[1][:, 0]
+            rounded = law.posterior_moments(tree.value[tree.leaves].astype(np.float64)[:, None])[1][
+                :, 0
+            ]
             variance = variance + rounded * ((expected + offset) / e.params.learning_rate) ** 2
         variance = np.where(w == 0, np.inf, variance)  # a leaf of too few rows, or none
         known_sums = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]

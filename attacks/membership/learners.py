@@ -296,7 +296,7 @@ def _release_counts(
         labels = permute_and_flip(counts, sharpness, rng)
         return np.asarray(np.eye(counts.shape[2], dtype=np.int64)[labels])
     law = chained(changes)
-    return counts if law is None else np.asarray(law.within(1.0).send(counts, rng))
+    return counts if law is None else np.asarray(law.in_units_of(1.0).send(counts, rng))
 
 
 def leaf_sum_trainer(view: View, model: Forest) -> Trainer:

@@ -122,7 +122,7 @@ def _cells(
     if noise is not None and edges[-1] > edges[0]:
         from scipy.stats import norm  # takes half a second to load
 
-        sd = float(np.sqrt(noise.error(np.zeros(1))[1][0]))
+        sd = float(np.sqrt(noise.posterior_moments(np.zeros(1))[1][0]))
         ends = np.linspace(edges[0], edges[-1], steps + 1)
         cell = np.clip(np.searchsorted(ends, x[present], side="right") - 1, 0, steps - 1)
         expected = np.bincount(cell, minlength=steps) * rows / max(len(x), 1)
@@ -206,7 +206,7 @@ def _released_counts(view: View) -> Iterator[tuple[NDArray[np.int64], float, boo
     variance = 0.0
     counts = model.counts
     if law is not None:
-        mean, spread = law.within(1.0).error(np.zeros(1))
+        mean, spread = law.in_units_of(1.0).posterior_moments(np.zeros(1))
         variance = float(spread[0])
         counts = np.asarray(counts - np.rint(mean[0]).astype(np.int64))
     sent = [m for item, m in view.messages(LeafClassCounts) if item.sender in view.principals]

@@ -56,7 +56,7 @@ def reach_of(law: Channel | None, n_summands: NDArray[np.int64], bits: Bits) -> 
         return np.zeros(len(n_summands))
     # channels are stated in gradients, and sums are fixed-point integers
     units = np.ldexp(1.0, bits)
-    largest_error = float(np.max(np.abs(law.within(units).spread(2)) / units))
+    largest_error = float(np.max(np.abs(law.in_units_of(units).error_range(2)) / units))
     if np.isfinite(largest_error):
         return largest_error * n_summands
     return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(n_summands)
@@ -66,14 +66,14 @@ def cell_variance(law: Channel | None) -> tuple[float, float]:
     """Return the noise variance of nonzero gradient and hessian sums, in their squared units."""
     if law is None:
         return 0.0, 0.0
-    g, h = np.broadcast_to(law.error(np.ones((1, 2)))[1][0], 2)
+    g, h = np.broadcast_to(law.posterior_moments(np.ones((1, 2)))[1][0], 2)
     return float(g), float(h)
 
 
 def told_variance(view: View) -> tuple[float, float]:
     """Return the noise variance of sums released with leaf values, as `cell_variance`."""
     laws = (view.channel(LeafValues, field, "server") for field in "gh")
-    g, h = (0.0 if law is None else float(law.error(np.zeros(1))[1][0]) for law in laws)
+    g, h = (0.0 if law is None else float(law.posterior_moments(np.zeros(1))[1][0]) for law in laws)
     return g, h
 
 
@@ -85,7 +85,7 @@ def law_of_rows(view: View) -> Channel | None:
 def row_variance(view: View) -> float:
     """Return the variance of the noise on a row's gradient."""
     law = law_of_rows(view)
-    return 0.0 if law is None else float(law.error(np.ones(1))[1][0])
+    return 0.0 if law is None else float(law.posterior_moments(np.ones(1))[1][0])
 
 
 def law_of_values(view: View) -> Channel | None:

@@ -174,7 +174,10 @@ def leaf_noise(view: View, trees: tuple[Tree, ...], left: float) -> tuple[SumVar
     laws = (view.channel(LeafValues, "g", "server"), view.channel(LeafValues, "h", "server"))
     if not left or laws == (None, None):
         return None
-    g, h = (0.0 if law is None else left * float(law.error(np.zeros(1))[1][0]) for law in laws)
+    g, h = (
+        0.0 if law is None else left * float(law.posterior_moments(np.zeros(1))[1][0])
+        for law in laws
+    )
     out = []
     for tree in trees:
         leaves = sums_below(tree, np.ones(len(tree.leaves)))
@@ -219,7 +222,7 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     if LEVELS.index(max_level) < LEVELS.index(level):
         level, histograms = max_level, None
     law, p = law_of_sums(view), view.parameters
-    hides = law is not None and bool(law.hides)
+    hides = law is not None and bool(law.suppresses)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
     some = params.subsample < 1 or held_out > 0 or hides
     shown = trees if level != "values" else tuple(_bare(t) for t in trees)

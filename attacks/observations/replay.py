@@ -196,7 +196,7 @@ def sent_back(view: View, field: str = "sums") -> list[Change]:
 
 def hides(changes: Iterable[Change]) -> bool:
     """Return whether a mechanism sends some bins as if they were empty."""
-    return any(isinstance(change, Channel) and change.hides for change in changes)
+    return any(isinstance(change, Channel) and change.suppresses for change in changes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -162,7 +162,9 @@ def _noise_left(view: View, sent: int) -> float:
     shared = chained(law for law in shares if law is not None)
     independent = chained((c for c in changes if isinstance(c, Channel)), clients - sent)
     return sum(
-        float(law.error(np.zeros(1))[1][0]) for law in (independent, shared) if law is not None
+        float(law.posterior_moments(np.zeros(1))[1][0])
+        for law in (independent, shared)
+        if law is not None
     )
 
 

@@ -63,7 +63,7 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> ReadRows:
     bins = np.array(list(marks_of), dtype=np.int32).reshape(-1, d)
     _, margin = forest.route(bins)
     true = [forest.gradients(margin, np.full(len(bins), y))[..., 0] for y in (0, 1)]
-    law, prior = law.within(_ONE), float(forest.base_margin)
+    law, prior = law.in_units_of(_ONE), float(forest.base_margin)
     y, sure, copies = [], [], []
     for seen, zero, one in zip(marks_of.values(), *true, strict=True):
         copies_shown = max(len(marks) for marks in seen.values())

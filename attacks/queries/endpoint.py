@@ -56,7 +56,9 @@ class Endpoint:
         # The noise may depend on the score. Its variance is taken at scores of one half.
         middle_scores = np.full(max(len(view.schema.classes), 1), 0.5)
         self.scale = (
-            0.0 if self.exact else float(np.sqrt(self.law.error(middle_scores)[1].max() / 2))
+            0.0
+            if self.exact
+            else float(np.sqrt(self.law.posterior_moments(middle_scores)[1].max() / 2))
         )
 
     def predict_paths(self, ways: Sequence[Way]) -> NDArray[np.float64]:

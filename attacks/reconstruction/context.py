@@ -237,7 +237,7 @@ def equations(
     target = target - sums.own_g - u * sums.own_h
     weight = (sums.own_h + evidence.params.reg_lambda + 1.0) / evidence.params.learning_rate
     values, law = evidence.trees[t].value[leaves.node], evidence.distortion.rounding
-    off = 0.0 if law is None else law.error(values)[1]
+    off = 0.0 if law is None else law.posterior_moments(values)[1]
     variance = off * weight**2 + sums.var_g + u * u * sums.var_h
     # G is uniform between -alpha and alpha if the L1 penalty sets the value to 0
     variance = variance + np.where(u == 0, evidence.params.reg_alpha**2 / 3, 0.0)

@@ -118,7 +118,7 @@ class RegressionInversion(Attack):
         law = view.channel(Gradient, "values", "arbiter")
         blind = False
         if law is not None and not notes["exact"]:
-            variance = float(law.error(np.zeros(1))[1][0])
+            variance = float(law.posterior_moments(np.zeros(1))[1][0])
             # the change of the result under a second error of the same size estimates its error
             again, _ = self._invert_rounds(view, read.add_noise(variance, rng), weights)
             differences = [

@@ -113,7 +113,7 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
         variance = np.full(width, unit**2 * clients * (clients + 1) / 12)
         law = view.channel(LocalWeights, "weights", "client", clients)
         if law is not None:
-            variance = variance + law.error(np.zeros(width))[1] * (each / p["lr"]) ** 2
+            variance = variance + law.posterior_moments(np.zeros(width))[1] * (each / p["lr"]) ** 2
         parts.append(csr_array(contribution))
         totals.append(step * each)
         variances.append(variance)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from fedtrees.attacks.tree_network_inversion.soft_trees import SoftTrees
-from fedtrees.core.channel import Event
+from fedtrees.core.channel import ConditionalOmission
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import unpack
@@ -190,9 +190,13 @@ class SeenBatch:
         if law is not None:
             # The gradient is a mean over clients, so that its noise variance is divided by their
             # number.
-            noise = float(np.sqrt(law.error(np.zeros((1, 1)))[1][0, 0] / len(self.owner)))
+            noise = float(
+                np.sqrt(law.posterior_moments(np.zeros((1, 1)))[1][0, 0] / len(self.owner))
+            )
         changes = view.changes(NetworkUpdate, "update")
-        sparsified = any(isinstance(c, Event) for c in changes) and len(self.owner) == 1
+        sparsified = (
+            any(isinstance(c, ConditionalOmission) for c in changes) and len(self.owner) == 1
+        )
         shown = self.gradient != 0 if sparsified else None
         changed = bool(changes or view.changes("example-gradients", "rows"))
         trees = soft_trees(models, view)

@@ -125,9 +125,11 @@ def over_baseline(cell: Task, data_dir: str | None, line: Mapping[str, float]) -
     line : mapping of str to float
         Blind baseline by score.
     """
-    roles, seed = dict(cell.setting.roles), cell.setting.seed
+    roles, seed = dict(cell.federation_config.roles), cell.federation_config.seed
     principals = Threat.parse(cell.threat).principals(roles)
-    case = federation_of(cell.setting, data_dir).case(roles, principals, seed, cell.threat)
+    case = federation_of(cell.federation_config, data_dir).case(
+        roles, principals, seed, cell.threat
+    )
     over = {}
     for name, (metric, claim) in guesses_in(case, seed).items():
         scored = metric().score([claim], metric().truth(case))
@@ -152,7 +154,7 @@ def tabulate_guesses(suite: Suite, rows: Any, data_dir: str | None) -> Table:
     blind = rows[(rows["stage"] == "blind") & (rows["attack_params"] == "")]
     differences: dict[tuple[str, str, str, str], list[float]] = {}
     for cell in build_plan(suite).blind:
-        s = cell.setting
+        s = cell.federation_config
         place = (s.data.name, s.partition_text, cell.threat)
         selected = blind[
             (blind["dataset"] == place[0])

@@ -74,8 +74,15 @@ def write_trials(trials: Trials) -> str:
     writer.writerow((*_PLACE, *_CELL))
     for recipe, tried in trials.items():
         for t in tried:
-            changes = _texts(x for pair in t.price.by_seed.items() for x in pair)
-            place = (recipe, t.place, t.untested, f"{t.bytes:.0f}", t.price.utility.metric, changes)
+            changes = _texts(x for pair in t.utility_change.by_seed.items() for x in pair)
+            place = (
+                recipe,
+                t.place,
+                t.untested,
+                f"{t.bytes:.0f}",
+                t.utility_change.utility.metric,
+                changes,
+            )
             for c in t.results:
                 lists = [_texts(getattr(c, name)) for name in _LISTS]
                 attacks, silent = " ".join(c.attacks), " ".join(name for name, _ in c.no_claim)
@@ -126,7 +133,7 @@ def _cell(line: Mapping[str, str]) -> LeakageResult:
     cell = LeakageResult(
         line["metric"], state, **lists, attacks=attacks, rows=rows, no_claim=silent
     )
-    return replace(cell, state="unsettled") if state == "shut" and not is_safe(cell) else cell
+    return replace(cell, state="unsettled") if state == "safe" and not is_safe(cell) else cell
 
 
 def stored() -> dict[str, list[RecipeResult]]:
@@ -145,7 +152,7 @@ def places(trials: Trials) -> tuple[list[str], list[str], int]:
     names = list(dict.fromkeys(t.place for tried in trials.values() for t in tried))
     parts = [place.split(_BETWEEN) for place in names]
     tables, adversaries = ([*dict.fromkeys(part[i] for part in parts)] for i in (0, 1))
-    seeds = max(len(t.price.by_seed) for tried in trials.values() for t in tried)
+    seeds = max(len(t.utility_change.by_seed) for tried in trials.values() for t in tried)
     return tables, adversaries, seeds
 
 
@@ -248,7 +255,7 @@ def guarantee(recipe: str) -> str:
 
 def reading(best: Recipe) -> str:
     """Write how certain a recipe is."""
-    if best.open:
+    if best.leaking_results:
         return open_results(best)
     if not best.holds:
         return f"It is not tested completely ({best.reason})."
@@ -277,12 +284,12 @@ def unsettled_results(best: Recipe) -> str:
 
 def open_results(best: Recipe) -> str:
     """Write how many results of a recipe are open, and by which measures, the gravest first."""
-    measures = dict.fromkeys(measure(cell.metric).name for _, cell in best.open)
+    measures = dict.fromkeys(measure(cell.metric).name for _, cell in best.leaking_results)
     number_of_results = sum(len(t.results) for t in best.trials)
     return (
-        f"{many(len(best.open), 'result')} of {number_of_results} "
-        f"{'is' if len(best.open) == 1 else 'are'} open, which means that an attack is clearly "
-        f"better than its baseline: {listed(list(measures))}."
+        f"{many(len(best.leaking_results), 'result')} of {number_of_results} "
+        f"{'is' if len(best.leaking_results) == 1 else 'are'} leaking: an attack is "
+        f"clearly better than its baseline: {listed(list(measures))}."
     )
 
 
@@ -314,13 +321,13 @@ def summary(trials: Trials, best: Recipe, keys: Collection[str] = tuple(SHOWN)) 
 def price_text(trials: Trials, best: Recipe) -> str:
     """Write the price on the table where it is highest, and on the remaining tables."""
     tables, *_ = places(trials)
-    where, price = _table_of(best.dearest), best.price
+    where, price = _table_of(best.costliest), best.utility_change
     text = (
         f"{measure(price.utility.metric).head} changes by {_change(price)} on {where}, the table "
         f"with the largest loss of {many(len(tables), 'table')}: {wording.settled(price)}. "
         "Intervals are 95% intervals of the mean over seeds."
     )
-    price_of_table = {_table_of(t): t.price for t in best.trials if _table_of(t) != where}
+    price_of_table = {_table_of(t): t.utility_change for t in best.trials if _table_of(t) != where}
     changes = [f"{_change(p)} on {table}" for table, p in price_of_table.items()]
     return f"{text} On the other tables: {listed(changes)}." if changes else text
 
@@ -387,7 +394,7 @@ def _amount(cell: LeakageResult) -> str:
 
 def _baselines(cell: LeakageResult) -> str:
     """Write the baselines of a cell as a sentence."""
-    blind = wording.value(cell, mean_of(cell.blinds) if cell.has_population else cell.line)
+    blind = wording.value(cell, mean_of(cell.blinds) if cell.has_population else cell.baseline)
     sentence = f"A guess without any message reaches {blind} (blind baseline)"
     if not cell.has_population:
         return f"{sentence}."
@@ -423,9 +430,9 @@ def prices(trials: Trials) -> str:
             [
                 number,
                 f"`{c.name}`",
-                _change(c.price),
-                _table_of(c.dearest),
-                wording.settled(c.price),
+                _change(c.utility_change),
+                _table_of(c.costliest),
+                wording.settled(c.utility_change),
                 result,
             ]
         )

@@ -21,7 +21,7 @@ from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import FederationConfig
-from fedtrees.experiments.session import Bench, default_workers
+from fedtrees.experiments.session import BenchSession, default_workers
 from fedtrees.experiments.suite import DataRef, Suite
 from fedtrees.protocols.training import Training, train
 from fedtrees.report.results import load_rows
@@ -110,7 +110,7 @@ def run_suite(suite: Suite, options: Namespace, out: str = "") -> Path:
         Folder of the run, by default that of the options.
     """
     folder = Path(out or options.out or f"runs/{suite.name}")
-    bench = Bench(suite, folder, options.jobs, options.data_dir)
+    bench = BenchSession(suite, folder, options.jobs, options.data_dir)
     bench.open(resume=folder.exists())
     bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
     return folder

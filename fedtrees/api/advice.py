@@ -26,9 +26,14 @@ from fedtrees.experiments.options import (
     load_plugins,
     print_notes,
 )
-from fedtrees.experiments.session import Bench, default_workers, fresh_folder, read_suite_of_run
+from fedtrees.experiments.session import (
+    BenchSession,
+    default_workers,
+    fresh_folder,
+    read_suite_of_run,
+)
 from fedtrees.experiments.suite import Grid, Suite, with_budgets
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.report.advice import Advice, Tried, Wish, recipe, tried
 from fedtrees.report.recipe import runs_in, systems
 from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
@@ -132,7 +137,7 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
     pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
     compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
     instances = [register.make("protocol", p) for p in protocols]
-    fitting = [str(c) for c in compositions if any(fit(m, parts_of(c)).ok for m in instances)]
+    fitting = [str(c) for c in compositions if any(check_fit(m, parts_of(c)).ok for m in instances)]
     return fitting or [UNDEFENDED]
 
 
@@ -262,14 +267,14 @@ class Search:
             raise UsageError(f"--resume: {folder} is of another table; choose another --output")
         return True
 
-    def _bench(self, suite: Suite, folder: Path) -> Bench:
+    def _bench(self, suite: Suite, folder: Path) -> BenchSession:
         """Return the benchmark of one round."""
         options = self.options
         workers = default_workers() if options.jobs is None else options.jobs
         plugins = load_plugins(options.plugin, options.unprotected, options.time_limit)
-        return Bench(suite, folder, workers, options.data_dir, plugins)
+        return BenchSession(suite, folder, workers, options.data_dir, plugins)
 
-    def _round(self, bench: Bench, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
+    def _round(self, bench: BenchSession, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
         """Run the missing cells of a round.
 
         Return the rows, and a note if the time did not suffice.

@@ -18,7 +18,7 @@ import pandas as pd
 
 from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
 from fedtrees.core.results import COLUMNS
-from fedtrees.data.spreadsheets import with_index_columns
+from fedtrees.data.table_files import with_index_columns
 from fedtrees.experiments.options import BenchOptions, print_notes
 from fedtrees.report.leakage import MARGIN
 

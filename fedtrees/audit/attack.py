@@ -51,7 +51,7 @@ from fedtrees.metrics.leaf_counts import (
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
-from fedtrees.trees.files.categories import by_thresholds
+from fedtrees.trees.files.categories import sets_to_thresholds
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 #: Blocks of trees are assigned to several clients if the tests that they share exceed those in
@@ -435,7 +435,7 @@ def _parts(
     if len(sought) > MOST_TARGETS:
         raise DataError(
             f"{len(sought)} rows to look for; more than {MOST_TARGETS} cannot be matched in "
-            "reasonable time: give a random part of them as --truth, and --own"
+            "reasonable time: give random parts of the table as --truth and as --own"
         )
     if not len(sought):
         raise DataError("no rows are left to search for: --truth contains only rows of --own")
@@ -481,7 +481,7 @@ def evidence_of(audit: Audit) -> list[BoostingObservations] | Reason:
     numbers = model.forest.objective.name == SQUARED_ERROR.name
     if numbers and not audit.rows.complete:
         return Reason("audited-no-log-loss")
-    ordered = by_thresholds(model.forest, model.categories)
+    ordered = sets_to_thresholds(model.forest, model.categories)
     if ordered is None:
         return Reason("audited-categories")
     if settings is None:

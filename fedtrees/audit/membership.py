@@ -150,7 +150,10 @@ def _settings(forest: Forest, min_child_weight: float | None) -> Check:
     """
     trees = len(forest.trees) // forest.objective.n_outputs
     depth = max(map(depth_of, forest.trees), default=0)
-    name, rule = "depth, trees and min_child_weight", "not those of models found risky"
+    name, rule = (
+        "depth, trees and min_child_weight",
+        "outside of the ranges that were measured to be risky",
+    )
     if depth <= 3.5 or trees <= 3.5:
         return Check(name, True, depth, rule)
     risky = 1.5 if trees <= 12.5 else 3.0 if trees <= 62.5 else 6.0

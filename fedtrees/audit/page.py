@@ -27,9 +27,9 @@ FIELDS = (
     "the training rows."
 )
 TREES = (
-    "Rows of a leaf are given only where they follow for certain, under the condition that the "
-    "verdict states, if it states one. Blue: leaves whose rows are known; "
-    "orange: whose labels are known too; grey: neither."
+    "The number of rows of a leaf is shown only if it follows with certainty, under the condition "
+    "that the verdict states, if it states one. Blue: leaves whose number of rows is known. "
+    "Orange: leaves whose labels are known, too. Grey: leaves of which neither is known."
 )
 LEAVES = "The groups of fewest training rows, and the conditions a row meets to be in one."
 NO_LEAVES = "No leaf's rows are bounded from above by this file."
@@ -73,7 +73,7 @@ def render(audit: Audit, attacked: AttackResult | None, scrubbed: Sequence[str] 
     lines = [*scrubbed, *advice(audit, bool(scrubbed))] or ["Nothing in this file can be left out."]
     return render_page(
         "audit.html.j2",
-        title=f"{audit.model.path.name}: what this model reveals about its training rows",
+        title=f"{audit.model.path.name}: training rows that this model reveals",
         facts=headline(audit),
         verdict=list(verdict(audit)),
         todo=lines,

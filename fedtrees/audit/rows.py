@@ -20,7 +20,7 @@ from fedtrees.data.cells import marks_note, missing, numbers, probable_marks
 from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.files.categories import BOOLEANS
@@ -79,8 +79,8 @@ def _rows_in(path: str, max_rows: int) -> int:
     if n_rows > max_rows:
         raise DataError(
             f"{path} has more than {max_rows} rows; an attack searches for at most "
-            f"{MOST_TARGETS} rows and uses at most {MOST_OWN} local rows: give a random "
-            "part of the table as --truth, and as --own"
+            f"{MOST_TARGETS} rows and uses at most {MOST_OWN} local rows: give random "
+            "parts of the table as --truth and as --own"
         )
     return max(n_rows, 0)
 
@@ -248,7 +248,7 @@ def _order(model: ModelFile, k: int, name: str, declared: tuple[str, ...]) -> Se
     order = model.categories.get(k, declared)
     if not order:
         raise DataError(
-            f"{model.path.name} does not state which code stands for which category of {name!r} "
+            f"{model.path.name} does not state the categories of the codes of {name!r} "
             "(XGBoost writes the names of categories since 3.1), and another order would give "
             f"wrong results: declare them in the order of their codes, --categorical "
             f"'{name}=FIRST|SECOND|...', or leave {name!r} out of --categorical if the column "
@@ -296,8 +296,8 @@ def _check_codes(model: ModelFile, name: str, values: NDArray[np.float64]) -> No
     if not np.array_equal(different, np.arange(len(different))):
         shown = "|".join(f"{value:g}" for value in different[:4].tolist())
         raise DataError(
-            f"{model.path.name} splits {name!r} by categories and does not state which code stands "
-            f"for which of {shown.replace('|', ', ')}{', ...' if len(different) > 4 else ''}: "
+            f"{model.path.name} splits {name!r} by categories and does not state the codes "
+            f"of {shown.replace('|', ', ')}{', ...' if len(different) > 4 else ''}: "
             f"declare them in the order of their codes, --categorical '{name}={shown}|...'"
         )
 

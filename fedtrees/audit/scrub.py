@@ -312,8 +312,8 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
         )
     if len(learner_of(model.path)["gradient_booster"]["model"]["trees"]) != len(model.forest):
         raise UsageError(
-            f"{model.path.name} is {model.format}: a copy would lose them. Let the clients scrub "
-            "what they send"
+            f"{model.path.name} is {model.format}: a copy would lose them. Let the clients remove "
+            "the statistics from the trees that they send"
         )
     if out.suffix != ".json":
         raise UsageError(f"--scrub {out}: end the name in .json")

@@ -231,8 +231,8 @@ def _noise_line(model: ModelFile) -> str:
     mechanism, stated_epsilon = model.parameters.get("mechanism"), model.parameters.get("epsilon")
     if mechanism is None or stated_epsilon is None:
         return (
-            "Its tests are drawn without data and its counts are released with noise, if any: the "
-            "file does not say which, and so no claim is known."
+            "Its tests are drawn without data and its counts are released with noise, if any. The "
+            "file does not state the noise, so that no claim is known."
         )
     epsilon = float(stated_epsilon)
     if not math.isfinite(epsilon):

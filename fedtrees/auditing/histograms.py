@@ -198,7 +198,7 @@ class StumpCanaries(Canaries):
     ) -> NDArray[np.float64]:
         """Compare the noisy bins of each client's first root with those of its rows."""
         law, _, row = channels_of_sums(training)
-        if law is None or law.hides or row or self.only_cuts:
+        if law is None or law.suppresses or row or self.only_cuts:
             return np.zeros(0)
         client_index, parts = (
             {name: i for i, name in enumerate(client_names(len(rows)))},
@@ -221,7 +221,7 @@ class StumpCanaries(Canaries):
                 y, place = m.sums[0].astype(np.float64), bin_rows(included.X, cuts).codes[:, 0]
                 x = np.zeros_like(y)
                 np.add.at(x, place, np.rint(gradients_of_rows(training, 0, included) * units))
-                mean, variance = law.within(units).error(y)
+                mean, variance = law.in_units_of(units).posterior_moments(y)
                 noisy = (variance > 0) & np.isfinite(variance)
                 # Bins without noise, or with unbounded variance, have no meaningful residual.
                 parts.append((mean - x)[noisy] / np.sqrt(variance[noisy]))
@@ -281,7 +281,7 @@ def channels_of_sums(training: Training) -> tuple[Channel | None, Channel | None
     clients = sum(role == "client" for role in training.transcript.roles.values())
     sum_changes = changes((Histogram, "sums"), *public, "client")
     row = chained(changes(("gradients", "g"), *public))
-    variance = 0.0 if row is None else float(row.error(np.zeros(1))[1][0])
+    variance = 0.0 if row is None else float(row.posterior_moments(np.zeros(1))[1][0])
     return chained(sum_changes), chained(sum_changes, clients), variance
 
 
@@ -291,7 +291,7 @@ def _estimate_sums(
     """Return estimated sums and the variance of their noise, float64, shape (bins, 2) each."""
     if law is None:
         return sums / units, np.zeros(sums.shape)
-    mean, variance = law.within(units).error(sums)
+    mean, variance = law.in_units_of(units).posterior_moments(sums)
     return mean / units, variance / units**2
 
 
@@ -335,7 +335,7 @@ def _of_roots(
     )
     places, other_places = (bin_rows(of.X, cuts).codes[:, 0] for of in (rows, other_rows))
     x = np.stack([rest[other_places == place].sum(axis=0) for place in places])
-    law = ((total_law if summed else client_law) or Chain(())).within(units)
+    law = ((total_law if summed else client_law) or Chain(())).in_units_of(units)
     root = int(np.flatnonzero(roots[0].nodes == 0)[0])
     bins = np.stack([m.sums[root, p] for m, p in zip(roots, places, strict=True)])
     totals = np.stack([m.totals[0] for m in roots])

@@ -92,7 +92,8 @@ class RegressionCanaries(Canaries):
             for gradient in round_gradients:  # one per party
                 scores = (
                     scores
-                    + (gradient * contribution - contribution**2 / 2) / law.error(gradient)[1]
+                    + (gradient * contribution - contribution**2 / 2)
+                    / law.posterior_moments(gradient)[1]
                 )
             # Repeat the training step with the released gradients to get the weights of the next
             # round.

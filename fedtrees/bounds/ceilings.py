@@ -24,7 +24,7 @@ from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.view import View
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.protocols.base import Protocol
 
 
@@ -202,7 +202,7 @@ class Attacked:
 def submit_attack(attack: Spec) -> Submits:
     """Return a function that runs a registered attack on a view, in a separate process."""
 
-    return lambda view: attacks().run(attack, view).guess
+    return lambda view: attack_process().run(attack, view).guess
 
 
 def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) -> Attacked:
@@ -220,7 +220,7 @@ def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) 
         guess = (
             None
             if view is None
-            else attacks().run(attack, replace(view, candidates=candidates)).guess
+            else attack_process().run(attack, replace(view, candidates=candidates)).guess
         )
         claims = () if guess is None else guess.all(Membership)
         score = claims[0].score if claims else np.zeros(len(candidates))

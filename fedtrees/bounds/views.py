@@ -139,8 +139,8 @@ def _refuse_randomness(
             != _keys(tiny, table, principals_of, tiny.seed + 1)[0]
         ):
             raise UsageError(
-                "what is seen depends on random draws, over which a ceiling would have to be "
-                "summed: one seed would grant them to who does not know them"
+                "the view depends on random draws. A ceiling would have to be summed over all of "
+                "them, because an adversary who knows one seed would know the draws, too"
             )
 
 

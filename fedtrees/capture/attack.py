@@ -42,10 +42,10 @@ from fedtrees.core.supported import untested
 from fedtrees.core.view import Seen, View
 from fedtrees.core.wire import encoded_size
 from fedtrees.data.csv_table import numeric
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess
 from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
 from fedtrees.messages.lightgbm import BinMappers, RootSums
 from fedtrees.messages.vertical import TreeColumns
@@ -131,16 +131,7 @@ def report(
     decoded = Decoded(capture)
     other = untested(capture.run_facts.framework, capture.run_facts.version)
     peers = _peers(capture.run_facts.wire, protocol)
-    relevant, received, parties = list[Record](), MessageCounts(who), set[str]()
-    for record in decoded:
-        parties |= {record.sender, *record.receivers}
-        if who != THIRD and who not in (record.sender, *record.receivers):
-            continue
-        if who == THIRD or who in record.receivers:
-            received.add(record)
-        # Readings need only the histograms of the first tree. Storing all would fill the memory.
-        if peers or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
-            relevant.append(record)
+    relevant, received, parties = _decode_messages(decoded, who, all_histograms=peers is not None)
     if not parties:
         why = decoded.ended.why or "nothing crossed"
         raise DataError("; ".join(filter(None, [f"{file}: no message was decoded: {why}", other])))
@@ -187,6 +178,42 @@ def report(
         "attacks": [] if view is None else list(run_attacks(view, case, named)),
         "notes": notes,
     }
+
+
+def _decode_messages(
+    decoded: Decoded, who: str, *, all_histograms: bool
+) -> tuple[list[Record], MessageCounts, set[str]]:
+    """Decode a capture from the perspective of one adversary.
+
+    Parameters
+    ----------
+    decoded : Decoded
+        The capture.
+    who : str
+        The adversary: a party, or `THIRD`, which sees all messages.
+    all_histograms : bool
+        Whether the histograms of all trees are needed, and not only those of the first one.
+
+    Returns
+    -------
+    relevant : list of Record
+        Messages that the adversary sent or received.
+    received : MessageCounts
+        Number and size of the messages that it received.
+    parties : set of str
+        Names of all parties of the capture.
+    """
+    relevant, received, parties = list[Record](), MessageCounts(who), set[str]()
+    for record in decoded:
+        parties |= {record.sender, *record.receivers}
+        if who != THIRD and who not in (record.sender, *record.receivers):
+            continue
+        if who == THIRD or who in record.receivers:
+            received.add(record)
+        # Readings need only the histograms of the first tree. Storing all would fill the memory.
+        if all_histograms or not isinstance(m := record.message, HistogramSegment) or m.tree == 0:
+            relevant.append(record)
+    return relevant, received, parties
 
 
 def _peers(wire: str, named: str) -> Any:
@@ -400,14 +427,14 @@ def run_attacks(view: View, case: Case | None, named: Sequence[str] = ()) -> Ite
     """
     grid = Suite.load(DEFAULT_SUITE).grids[0]
     specs = parse_list(named) if named else grid.every_attack
-    reasons = attacks().reasons(specs, view)
+    reasons = attack_process().reasons(specs, view)
     for spec, reason in zip(specs, reasons, strict=True):
         if not reason.ok:
             if named:
                 yield {"attack": str(spec), "said": f"does not apply: {reason}"}
             continue
         try:
-            guess = attacks().run(spec, view).guess
+            guess = attack_process().run(spec, view).guess
             assert guess is not None
             scores = {} if case is None else main_scores(spec.name, guess, case)
         except FedtreesError as err:

@@ -272,8 +272,8 @@ class Capture:
 
     def _garbled(self, at: int, why: str) -> DataError:
         return DataError(
-            f"{self.path}: garbled at byte {at:,}: {why}; what precedes is whole, and "
-            f"`head -c {at}` keeps it"
+            f"{self.path}: garbled at byte {at:,}: {why}; the bytes before are complete, and "
+            f"`head -c {at}` keeps them"
         )
 
 

@@ -283,7 +283,9 @@ def messages(calls: Iterator[Call], world: int) -> Generator[Sent, None, None]:
                 best = [
                     _best(local_splits[rank], round, level, rank, columns) for rank in everybody
                 ]
-                yield from _passed_on(best, world, "everybody finds the best of all")
+                yield from _passed_on(
+                    best, world, "every party determines the best split of all columns"
+                )
             # The lengths of the objects are in the gather operation before the previous one.
             sizes = [sizes[1], call]
         elif call.kind == "broadcast":
@@ -292,7 +294,9 @@ def messages(calls: Iterator[Call], world: int) -> Generator[Sent, None, None]:
                 round, level, rows = round + 1, -1, lengths
                 pairs = np.frombuffer(answer, "<f4").reshape(-1, 2)
                 gradients = RowGradients(round, pairs[:, 0], pairs[:, 1])
-                yield from _passed_on([gradients], world, "every party sums them over its own bins")
+                yield from _passed_on(
+                    [gradients], world, "every party sums them over the bins of its columns"
+                )
             lengths = int.from_bytes(answer, "little") if len(answer) == _SIZE else 0
             start = INTERCEPT.search(answer) if answer[:1] == b"{" else None
             if start is not None:
@@ -346,7 +350,7 @@ def _splits(text: bytes, lengths: bytes) -> list[dict[str, Any]]:
         raise OtherOperation("no lengths of splits")
     ends = np.cumsum([0, *np.frombuffer(lengths, "<u8").tolist()]).tolist()
     if ends[-1] != len(text):
-        raise OtherOperation("splits whose lengths differ from the announced ones")
+        raise OtherOperation("splits whose lengths differ from the announced lengths")
     try:
         return [decode_ubjson(text[begin:end]) for begin, end in pairwise(ends)]
     except DataError as err:

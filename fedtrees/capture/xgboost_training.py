@@ -230,7 +230,7 @@ class Training:
             for f in range(d):
                 values[f].append(sketch.points[sketch.offsets[f] : sketch.offsets[f + 1]])
             passed = replace(sketch, owner=worker(rank))
-            why = "everybody makes cut points of all sketches"
+            why = "every worker computes the cut points from all sketches"
             yield from self._passed_on(rank, sketch, passed, why)
         self._distinct = np.array([len(np.unique(np.concatenate(v))) or 1 for v in values])
 

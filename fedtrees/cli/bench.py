@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedtrees.experiments.executor import Engine
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
 
 @with_bench_options(*(item.name for item in fields(BenchOptions)))
@@ -62,17 +62,17 @@ def bench(
     _finish(session, counts, options.margin, format)
 
 
-def _engine(on: str, bench: Bench, options: BenchOptions) -> Engine:
+def _engine(on: str, bench: BenchSession, options: BenchOptions) -> Engine:
     """Connect to the machines that run the jobs. Without --jobs, as many run as there are cores."""
     from fedtrees.cluster import RayEngine
 
-    engine = RayEngine(on, bench.runner, bench.plan.settings, bench.workers)
+    engine = RayEngine(on, bench.runner, bench.plan.federation_configs, bench.workers)
     if options.jobs is None:
         bench.workers = engine.slots
     return engine
 
 
-def _dry_run(bench: Bench, format: Format) -> None:
+def _dry_run(bench: BenchSession, format: Format) -> None:
     """Print the plan of a run and its estimated cost."""
     from fedtrees.core.errors import many
     from fedtrees.experiments.cost_estimate import describe_estimate as in_words
@@ -93,16 +93,16 @@ def _dry_run(bench: Bench, format: Format) -> None:
     emit(facts, format, print_plan)
 
 
-def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
+def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:
     """Yield the values of each axis of the grid, and the combinations that do not fit."""
     from fedtrees.core.registry import register
     from fedtrees.experiments.evaluate import parts_of
-    from fedtrees.protocols.compatibility import fit
+    from fedtrees.protocols.compatibility import check_fit
 
     axes: dict[str, dict[str, None]] = {}
     unfit: dict[str, None] = {}
     for group in bench.plan.groups:
-        at, train = group.train.setting, group.train
+        at, train = group.train.federation_config, group.train
         cells = [c for c in group.attacks if c.stage == "attack"]
         run = {
             "data": [f"{at.data.name} · {at.partition_text}"],
@@ -115,14 +115,14 @@ def _describe_grid(bench: Bench) -> Iterator[tuple[str, str]]:
         for axis, texts in run.items():
             axes.setdefault(axis, {}).update(dict.fromkeys(texts))
         protocol = register.make("protocol", train.protocol)
-        reason = fit(protocol, parts_of(train.defense))
+        reason = check_fit(protocol, parts_of(train.defense))
         if not reason.ok:
             unfit[f"{train.defense} with {train.protocol.name}: {reason}"] = None
     yield from ((axis, ", ".join(texts)) for axis, texts in axes.items())
     yield from (("no fit", text) for text in unfit)
 
 
-def _to_compute(bench: Bench) -> tuple[int, str]:
+def _to_compute(bench: BenchSession) -> tuple[int, str]:
     """Return the number of cells to compute, and a description.
 
     The plan contains all attacks. The description therefore states that an attack only runs if it
@@ -139,7 +139,9 @@ def _to_compute(bench: Bench) -> tuple[int, str]:
     return total, f"{total:,} to compute" + (f" ({shown})" if shown else "")
 
 
-def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None) -> Counter[str]:
+def _run_with_progress(
+    bench: BenchSession, margin: float | None, engine: Engine | None
+) -> Counter[str]:
     """Run with a progress bar on stderr, or with log lines if stderr is not a terminal.
 
     A first verdict is printed after the leading trainings of the first protocol and seed. An
@@ -188,7 +190,7 @@ def _run_with_progress(bench: Bench, margin: float | None, engine: Engine | None
         raise
 
 
-def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> None:
+def _so_far(bench: BenchSession, console: Console, margin: float | None, when: str) -> None:
     """Print the verdict on the finished cells to stderr, and write their report."""
     from fedtrees.cli.results import print_verdict
     from fedtrees.core.errors import FedtreesError
@@ -207,7 +209,7 @@ def _so_far(bench: Bench, console: Console, margin: float | None, when: str) -> 
 
 
 def _with_bar(
-    bench: Bench,
+    bench: BenchSession,
     console: Console,
     total: int,
     first: Callable[[], None],
@@ -240,7 +242,7 @@ def _with_bar(
 
 
 def _with_log(
-    bench: Bench, log: Log, first: Callable[[], None], engine: Engine | None
+    bench: BenchSession, log: Log, first: Callable[[], None], engine: Engine | None
 ) -> Counter[str]:
     """Run with lines on stderr, where it is no terminal."""
     from fedtrees.isolation.kernels import watching
@@ -284,7 +286,9 @@ class Log:
             print(f"{self.done:,} of {cells}, {seconds}, last: {label}", file=sys.stderr)
 
 
-def _finish(bench: Bench, counts: Counter[str], margin: float | None, format: Format) -> None:
+def _finish(
+    bench: BenchSession, counts: Counter[str], margin: float | None, format: Format
+) -> None:
     """Print tables and verdict, and exit with code 3 if cells failed or no attack ran."""
     from fedtrees.cli.results import print_tables, print_verdict
     from fedtrees.core.errors import many

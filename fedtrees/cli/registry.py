@@ -205,10 +205,10 @@ def doctor(format: Output = Format.TABLE) -> None:
         installed,
         library_versions,
     )
-    from fedtrees.isolation.process import attacks
+    from fedtrees.isolation.process import attack_process
     from fedtrees.isolation.sandbox import landlock_version as version
 
-    refused = attacks().refused()
+    refused = attack_process().refused()
     versions = library_versions()
     missing = [n for n, v in versions.items() if v is None and n not in OPTIONAL]
     facts = {

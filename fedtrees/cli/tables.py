@@ -38,7 +38,7 @@ def inspect(
 ) -> None:
     """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
     from fedtrees.data.column_types import columns_of
-    from fedtrees.data.spreadsheets import read_table
+    from fedtrees.data.table_files import read_table
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")

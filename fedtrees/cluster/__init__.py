@@ -177,7 +177,7 @@ def _placed(path: str, content: bytes) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     # In a shared temporary folder, another user could have created this folder or a link to it.
     if folder.stat().st_uid != os.getuid() or folder.is_symlink():
-        raise StoreError(f"{folder} is somebody else's; remove it")
+        raise StoreError(f"{folder} belongs to another user; remove it")
     folder.chmod(0o700)
     digest_folder = folder / digest
     digest_folder.mkdir(mode=0o700, exist_ok=True)
@@ -212,7 +212,10 @@ def _here(bundle: Bundle, places: Mapping[str, Path], folder: Path) -> tuple[Run
 
 def _moved(task: Task, moved: Mapping[Any, Any]) -> Task:
     """Return a task with the paths of this node."""
-    return replace(task, setting=replace(task.setting, data=moved[task.setting.data]))
+    return replace(
+        task,
+        federation_config=replace(task.federation_config, data=moved[task.federation_config.data]),
+    )
 
 
 def _sweep() -> None:
@@ -249,8 +252,8 @@ def address_of(text: str) -> str | None:
         raise UsageError("--on ray needs Ray: pip install 'fedtrees[cluster]'")
     if address and not address.startswith(_LOOPBACK) and os.environ.get("RAY_AUTH_MODE") != "token":
         raise UsageError(
-            f"--on {text}: everybody who reaches this cluster reads the rows and runs code on it; "
-            "start it with RAY_AUTH_MODE=token, and set that here"
+            f"--on {text}: each user who reaches this cluster can read the rows and run code on "
+            "it; start it with RAY_AUTH_MODE=token, and set the same variable here"
         )
     return address or None
 

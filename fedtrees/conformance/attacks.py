@@ -45,10 +45,10 @@ from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.federation import Federation
 from fedtrees.isolation.plugins import Elsewhere
-from fedtrees.isolation.process import Answer, attacks
+from fedtrees.isolation.process import Answer, attack_process
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
@@ -64,7 +64,7 @@ def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
-    during_import = attacks().describe(str(file), digests[str(file)], bait=True).did
+    during_import = attack_process().describe(str(file), digests[str(file)], bait=True).did
     before = plugin.did if isinstance(plugin, Elsewhere) else ()
     effects = dict.fromkeys([*before, *during_import])
     yield Finding("its import only registers classes", not effects, "; ".join([*effects][:6]))
@@ -195,14 +195,14 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             for run, local_data, who in cheated_runs(behaviour, protocols)
         )
     for name, view in views:
-        if not fit(attack=spec, data=Data(view=view)).ok:
+        if not check_fit(attack=spec, facts=KnownFacts(view=view)).ok:
             continue
         ran = True
         # Attacks on membership need rows to decide on.
         if attack.candidates:
             view = replace(view, candidates=sample_table()[0])
         try:
-            attacks().run(spec, view.blinded(), anyway=True)
+            attack_process().run(spec, view.blinded(), anyway=True)
             ok, detail = True, ""
         except FedtreesError as err:
             ok, detail = False, str(err)
@@ -255,7 +255,7 @@ def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterato
                 # An attack may store rows even if it fails.
                 with contextlib.suppress(FedtreesError):
                     stranger = replace(view, principals=(other,), own=shuffled)
-                    attacks().run(spec, stranger, anyway=True)
+                    attack_process().run(spec, stranger, anyway=True)
             guesses.append(_run_with_bait(spec, replace(view, principals=(party,)), 1).guess)
         first, *later = guesses
         equal &= all(a is first or (a and first and same(a, first)) for a in later)
@@ -273,7 +273,7 @@ def _parties(view: View) -> list[str]:
 
 def _reads(spec: Spec, view: View) -> bool:
     """Return whether an attack applies to a view."""
-    return fit(attack=spec, data=Data(view=view)).ok
+    return check_fit(attack=spec, facts=KnownFacts(view=view)).ok
 
 
 def _run_with_bait(attack: Spec, view: View, seed: int) -> Answer:
@@ -282,7 +282,7 @@ def _run_with_bait(attack: Spec, view: View, seed: int) -> Answer:
     if view.oracle is not None:
         # Each run of an attack has the full number of queries.
         view.oracle.log.clear()
-    answer = attacks().run(attack, view, watch=True)
+    answer = attack_process().run(attack, view, watch=True)
     del federation
     return answer
 

@@ -133,8 +133,8 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, FieldChange]]]] = {
     "transform_examples": _of_examples,
     "transform_answer": _single_field("answers", "scores"),
     "repair_model": _single_field("model", "trees"),
-    "allowed_splits": _single_field("candidates", "splits"),
-    "visible_nodes": _single_field("shown", "nodes"),
+    "allowed_splits": _single_field("allowed_splits", "splits"),
+    "visible_nodes": _single_field("visible_nodes", "nodes"),
 }
 
 
@@ -261,7 +261,7 @@ def find_expansions(
 def _find_stretch(law: Channel, change: FieldChange, cells: bool) -> str:
     """Describe two nearby cells whose distance a channel increases, "" if there are none."""
     units, integers = change.units or (1.0, False)
-    here, x = law.within(units, integers), np.asarray(change.before)
+    here, x = law.in_units_of(units, integers), np.asarray(change.before)
     rng = np.random.default_rng(0)
     for size in _MOVES * np.mean(units):
         move = rng.uniform(-size, size, x.shape)
@@ -310,7 +310,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
         units, integers = change.units or (1.0, False)
         if not np.all(np.asarray(units) > 0) or not np.size(change.before):
             continue
-        here = law.within(units, integers)
+        here = law.in_units_of(units, integers)
         x, y = np.asarray(change.before), np.asarray(change.after)
         if not integers:
             x, y = x.astype(np.float64), y.astype(np.float64)
@@ -322,7 +322,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
             number = _first(x, y, (low <= x) & (x <= high))
             return f"{number} is outside of the interval that the channel states for it"
         if integers and here.deterministic and not np.array_equal(again := here.send(x), y):
-            return f"{_first(x, y, again == y)}, which is not what the channel sends"
+            return f"{_first(x, y, again == y)}, which differs from the output of the channel"
         x, y = (part.reshape(-1, x.shape[-1] if x.ndim > 1 else 1)[:_MOST] for part in (x, y))
         drawn = here.send(x, rng)
         # The likelihood of an additive channel depends on the difference only, so that a common
@@ -346,7 +346,7 @@ def _find_contradiction(law: Channel, changes: list[FieldChange]) -> str | None:
     ):
         chance = ks_2samp(np.concatenate(a), np.concatenate(b)).pvalue
         if chance < _CHANCE:
-            return f"{quantity} are not distributed as those of the channel (p-value {chance:.1g})"
+            return f"{quantity} are not distributed as the channel states (p-value {chance:.1g})"
     return None
 
 

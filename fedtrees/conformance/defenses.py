@@ -25,8 +25,9 @@ from fedtrees.conformance.samples import (
     sample_table,
     sample_training,
 )
+from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense
+from fedtrees.core.defense import Defense, Place
 from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
 from fedtrees.core.guarantee import Guarantee
 from fedtrees.core.messages import Message
@@ -34,8 +35,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.wire import encode
 from fedtrees.isolation.watch import leaving
+from fedtrees.moved import SITE_NAMES
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 #: Parameters for tables with one row per client, so that leaves of one row are permitted.
@@ -51,14 +53,19 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     claim = defense.claim()
     yield Finding("it states its claim as a value", isinstance(claim, Guarantee), str(claim))
     acts = not defense.protects or bool(defense.roles)
-    open_ = (
-        "" if defense.protects else "`protects` is empty: a message that it forgets crosses bare"
+    note = (
+        ""
+        if defense.protects
+        else "note: `protects` is empty, so that message types which the defense does not handle "
+        "are sent unchanged and no run stops because of them"
     )
-    yield Finding("it protects information of at least one role (`roles`)", acts, open_)
+    yield Finding(
+        "it names the roles whose messages it protects (`roles`), if it protects any", acts, note
+    )
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
     for name in protocols:
         protocol = make_small_protocol(name)
-        if protocol is None or not fit(protocol, composed).ok:
+        if protocol is None or not check_fit(protocol, composed).ok:
             continue
         ran = True
         noted, seen = record_hooks(defense)
@@ -77,7 +84,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
             continue
         yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
         first.predict(sample_table()[0].X)  # some defenses act on answers only
-        acts = bool(first.transcript.acted) or not _crosses(defense, first)
+        acts = bool(first.transcript.acted) or not _can_change(defense, first)
         yield Finding(f"{name}: it acts on something", acts)
         yield from _states(defense, again, seen, name)
         if defense.summed_types and not summed:
@@ -97,7 +104,7 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
     yield Finding("it runs with at least one protocol", ran)
 
 
-def _crosses(defense: Defense, run: Training) -> bool:
+def _can_change(defense: Defense, run: Training) -> bool:
     """Return whether a run can contain any field that a defense states to change."""
     places = defense.channels(run.schema, run.protocol.parameters)
     plain = _messages_without_defense(run.protocol.name, type(run.protocol))
@@ -123,7 +130,12 @@ def _messages_without_defense(name: str, kind: type[Protocol]) -> tuple[Message,
 def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> Iterator[Finding]:
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
-    laws = dict(defense.channels(run.schema, run.protocol.parameters))
+    stated = defense.channels(run.schema, run.protocol.parameters).items()
+    # A plug-in of the previous release may state a site by its former name.
+    laws: dict[Place, Change] = {
+        (SITE_NAMES.get(site, site) if isinstance(site, str) else site, field): law
+        for (site, field), law in stated
+    }
     for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: the change of {place} follows the stated channel (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
@@ -131,7 +143,7 @@ def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> I
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)
     limits = defense.requirements.min_leaf_rows > 0 and ("leaves", "rows") not in laws
-    yield Finding(f"{name}: it states its limit on leaves (`channels`)", not limits)
+    yield Finding(f"{name}: it states its limit on leaves, if it has one (`channels`)", not limits)
 
 
 def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
@@ -147,7 +159,7 @@ def _sums_alone(defense: Defense, protocol: Protocol) -> Iterator[Finding]:
     tables = TinyTables(columns=1, rows=(1, 1))
     random = bool(protocol.noise_channels(tables.schema))
     # Random protocols would need distributions of views instead of single views.
-    if random or not fit(protocol, composed, data=Data(tables.schema)).ok:
+    if random or not check_fit(protocol, composed, facts=KnownFacts(tables.schema)).ok:
         return
     few = {name: value for name, value in _ON_FEW.items() if hasattr(protocol, name)}
     tiny = Tiny(tables, replace(protocol, **few), composed)  # type: ignore[type-var]

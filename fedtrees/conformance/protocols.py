@@ -32,7 +32,7 @@ from fedtrees.core.wire import decode, encode
 from fedtrees.isolation.watch import leaving
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
-from fedtrees.protocols.views import stated_channels, view_of
+from fedtrees.protocols.views import protocol_channels, view_of
 
 # Names in `ProtocolInfo.capabilities`: hooks that are called, and limits with values that change
 # the small run.
@@ -68,12 +68,12 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         if d.receivers != (PUBLIC,) and type(d.message) not in protocol.info.message_types
     }
     yield Finding(
-        "what crosses is declared (`message_types`)", not undeclared, ", ".join(undeclared)
+        "all sent types are declared (`message_types`)", not undeclared, ", ".join(undeclared)
     )
     seen = {type(message) for message in messages}
     expected = {*protocol.info.message_types} - protocol.info.conditional_types.keys()
     silent = [m.__name__ for m in protocol.info.message_types if m in expected - seen]
-    rule = "what is declared crosses, or `conditional_types` says when (`message_types`)"
+    rule = "all declared types are sent, or are in `conditional_types` (`message_types`)"
     yield Finding(rule, not silent, ", ".join(silent))
     yield from _serves(protocol, first)
     yield from _releases(protocol)
@@ -113,18 +113,18 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     _, schema = sample_table()
     laws, exact = protocol.noise_channels(schema), protocol.without_noise()
     if not laws:
-        rule = "what it claims comes of what it states (`noise_channels`)"
+        rule = "the claim follows from the stated noise (`noise_channels`)"
         yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
         return
     # Without a variant without noise, stated noise cannot be verified.
-    rule = "what it states can be held against itself without noise (`without_noise`)"
+    rule = "stated noise can be compared with a run without noise (`without_noise`)"
     yield Finding(rule, exact is not None and not _noisy(exact, schema))
     if exact is None:
         return
     many_releases = {name: value for name, value in _RELEASING.items() if hasattr(protocol, name)}
     noisy, exact = (replace(variant, **many_releases) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
-    laws, seen = stated_channels(noisy, schema, parties), FieldChanges()
+    laws, seen = protocol_channels(noisy, schema, parties), FieldChanges()
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
         for place, differences in pair_with_exact_run(
@@ -134,7 +134,7 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
     for stated, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
-        rule = f"what it does to {stated} is what it states (`noise_channels`)"
+        rule = f"its noise on {stated} is the stated noise (`noise_channels`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
@@ -166,7 +166,8 @@ def _serves(protocol: Protocol, plain: Training) -> Iterator[Finding]:
         # The protocol refuses the hook under these parameters.
         except UsageError as err:
             served, why = True, str(err)
-        yield Finding(f"its parties keep to {name} (`capabilities`), or say why not", served, why)
+        rule = f"its parties comply with {name} (`capabilities`), or state a reason"
+        yield Finding(rule, served, why)
 
 
 def _probe(name: str, called: list[str]) -> Defense:

@@ -4,27 +4,33 @@ A defense or protocol declares a channel for each field that it changes, and app
 Attacks use it to compute bounds and likelihoods of the true value. A channel depends on public
 parameters only. It acts on *cells*: the last axis of an array contains numbers that are changed
 together, such as the sums G and H of a bin, or the K scores of a record.
+
+Some changes are no channel, because no distribution of y for a given x exists. The remaining
+subclasses of `Change` state them: `Removal`, `Share`, `SumOfShares`, `Mechanism`,
+`ConditionalOmission`, `ChangedCount` and `VaryingChannel`.
 """
 
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from warnings import warn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedtrees.core.errors import ProtocolError, UsageError
+from fedtrees.moved import CHANNEL_NAMES, CHANNEL_PARAMETERS
 
 Floats = NDArray[np.float64]
 Box = tuple[Floats, Floats]
 
 _KINDS: list[type] = []
-# Number of draws of all noise before the last in a `Chain`. Its log mass is an average over these
-# draws, in place of an exact convolution.
+# If several parts of a `Chain` are random, the log mass is an average over this number of draws of
+# all random parts except the last one. The exact value would need a convolution of their laws.
 _DRAWS = 512
 
 
@@ -83,8 +89,8 @@ def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
     if colluders >= present:
         counted = f"{parties} clients" + (f", of which {present} may remain" if least else "")
         raise UsageError(
-            f"colluders={colluders} of {counted}: colluding clients know their own shares of the "
-            "noise, so that none would be left; give fewer colluders than clients"
+            f"colluders={colluders} of {counted}: colluding clients know their shares of the "
+            "noise, so that no unknown noise would remain; give fewer colluders than clients"
         )
     return present - colluders
 
@@ -101,7 +107,7 @@ class Share(Change):
         Law of the sum of as many shares as the noise is calibrated for (`honest_shares`).
     least : int
         Number of parties whose shares must arrive. A sum over fewer is not opened
-        (`fedtrees.core.secure_sum.AggregationExchange.least`). 0: all parties that are asked.
+        (`fedtrees.core.secure_sum.AggregationExchange.min_replies`). 0: all parties that are asked.
     colluders : int
         Number of parties whose shares the adversary may know without a loss of the claim.
     """
@@ -125,14 +131,14 @@ class Share(Change):
             return None
         # The law is that of `honest_shares` shares. With more unknown shares, there is more noise.
         draws = unknown / honest_shares(parties, self.colluders, self.least)
-        return self.total if draws == 1 else self.total.added(draws)
+        return self.total if draws == 1 else self.total.sum_of_draws(draws)
 
 
 @dataclass(frozen=True)
 class SumOfShares(Change):
     """The field contains the sum over all parties, with the noise shares of all of them.
 
-    A released model is an example. `fedtrees.protocols.views.stated_channels` replaces this by
+    A released model is an example. `fedtrees.protocols.views.protocol_channels` replaces this by
     the law of the noise as soon as the number of parties is known.
     """
 
@@ -167,36 +173,79 @@ class Mechanism(Change):
 
 
 @dataclass(frozen=True)
-class Event(Change):
-    """Whether the message is sent depends on the rows, so that its absence is also evidence."""
+class ConditionalOmission(Change):
+    """A message or value may be missing, and its absence is evidence about the rows.
+
+    For example, a client sends only coordinates of an update above a threshold. A missing
+    coordinate then shows that it is below the threshold.
+
+    Attributes
+    ----------
+    why : str
+        Condition of the omission.
+    """
 
     why: str
 
 
 @dataclass(frozen=True)
-class Reshaped(Change):
-    """The number of values changes, so that no single x belongs to each y."""
+class ChangedCount(Change):
+    """The number of values changes, so that no single x belongs to each y.
+
+    For example, equal values of a summary are sent once.
+
+    Attributes
+    ----------
+    why : str
+        Description of the change.
+    """
 
     why: str
 
 
 @dataclass(frozen=True)
-class Memory(Change):
-    """The law differs between rows, or depends on earlier messages.
+class VaryingChannel(Change):
+    """The law of y given x differs between rows, or depends on earlier messages.
+
+    For example, `lp-mst` randomises a label in stages. The answers of earlier stages determine the
+    labels among which the next response is drawn.
 
     Attributes
     ----------
     why : str
         Description of the dependence.
     usual : Channel or None
-        Law of a row about which the adversary knows nothing.
+        Law of a row about which the adversary knows nothing. None if there is no such law.
     """
 
     why: str
     usual: Channel | None = None
 
 
-class Channel(Change):
+#: Former names of classes, for one release.
+Event, Reshaped, Memory = ConditionalOmission, ChangedCount, VaryingChannel
+
+
+def _warn_of_old_name(owner: str, old: str, new: str) -> None:
+    """Warn that a plug-in uses the former name of a member of a channel."""
+    warn(f"{owner}.{old} is now {new}", DeprecationWarning, stacklevel=3)
+
+
+class _ChannelType(ABCMeta):
+    """Type of all channels, which accepts the former names of their parameters for one release."""
+
+    if not TYPE_CHECKING:  # a type checker should see the signatures of the subclasses
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            declared = getattr(cls, "__dataclass_fields__", ())
+            for old, new in CHANNEL_PARAMETERS.items():
+                if old in kwargs and old not in declared and new in declared:
+                    _warn_of_old_name(cls.__name__, old, new)
+                    kwargs[new] = kwargs.pop(old)
+            return super().__call__(*args, **kwargs)
+
+
+class Channel(Change, metaclass=_ChannelType):
     """Conditional distribution P(y | x) of a sent cell y, given a true cell x.
 
     All arrays have shape (..., c): the last axis is the cell.
@@ -207,16 +256,34 @@ class Channel(Change):
         Whether x determines y.
     additive : bool
         Whether the distribution of ``y - x`` does not depend on x.
-    hides : bool
-        Whether some cells are replaced by a constant that reveals almost nothing about them.
+    suppresses : bool
+        Whether a cell is replaced by zeros if its last number is below a limit. Zeros then reveal
+        only that this number was below the limit.
     """
 
     deterministic: ClassVar[bool] = False
     additive: ClassVar[bool] = False
-    hides: ClassVar[bool] = False
+    suppresses: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        # A plug-in may still define methods by their former names.
+        for old, new in CHANNEL_NAMES.items():
+            if old in vars(cls) and new not in vars(cls):
+                _warn_of_old_name(cls.__name__, old, new)
+                setattr(cls, new, vars(cls)[old])
+
+    if not TYPE_CHECKING:  # a type checker would accept every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            new_name = (CHANNEL_NAMES | CHANNEL_PARAMETERS).get(name)
+            if new_name is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            _warn_of_old_name(type(self).__name__, name, new_name)
+            return getattr(self, new_name)
 
     @abstractmethod
-    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the same channel for numbers in the units of a message.
 
         Parameters
@@ -224,8 +291,13 @@ class Channel(Change):
         units : float or array, shape (c,)
             Number of units that make one, for every number of a cell: ``2^bits``, or a number of
             rows.
-        in_units : bool
+        integers : bool
             Whether the numbers of the message are integers.
+
+        Examples
+        --------
+        A histogram stores gradients in units of 2^-20, so that noise of scale 1.0 is drawn as
+        integers with a scale of 2^20: ``Laplace(1.0).in_units_of(2.0**20)``.
         """
 
     @abstractmethod
@@ -235,8 +307,16 @@ class Channel(Change):
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Return a box that contains every x from which a value in [lo, hi] can be sent.
 
-        Two float64 arrays of the shape of the ends. They are infinite if the channel does not bound
-        x. Compare with ``lo <= x <= hi``.
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+
+        Returns
+        -------
+        first, last : float64 arrays of the same shape
+            Ends of the box, both included: x satisfies ``first <= x <= last``. They are infinite
+            if the channel does not bound x.
         """
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.full(shape, -np.inf), np.full(shape, np.inf)
@@ -244,7 +324,7 @@ class Channel(Change):
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
         """Return ``log P(lo <= y <= hi | x)`` of every cell in nats, float64, shape (...).
 
-        For continuous numbers, a point has its log density.
+        If y is continuous and lo equals hi, the result is the log density at this point.
 
         Parameters
         ----------
@@ -255,17 +335,17 @@ class Channel(Change):
         """
         if not self.deterministic:
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
-        # Compare in the space of x: a value that is computed again can differ from the sent float
-        # in its last bits.
         # A deterministic channel sends a value in the interval if and only if x is in its preimage.
+        # Computing ``send(x)`` instead would not do, because the result can differ from the sent
+        # float in its last bits.
         first, last = self.preimage(lo, hi)
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return mean and variance of x given y, each of the shape of y.
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Return mean and variance of x given y, each of the shape of y, under a uniform prior.
 
-        They approximate the distribution of x by a Gaussian. The prior of x is uniform. The
-        variance is infinite if the preimage of y is unbounded.
+        Attacks use them to approximate the posterior distribution of x by a Gaussian. By default,
+        x is uniform over the preimage of y, and the variance is infinite if this is unbounded.
         """
         lo, hi = self.bounds(y)
         # The variance of a uniform distribution is the squared width divided by 12.
@@ -273,11 +353,11 @@ class Channel(Change):
         lo, hi = np.where(ends, lo, y), np.where(ends, hi, y)
         return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
 
-    def spread(self, c: int) -> Box:
+    def error_range(self, c: int) -> Box:
         """Return the smallest and largest possible value of ``x - y``, float64, shape (c,) each."""
         return np.full(c, -np.inf), np.full(c, np.inf)
 
-    def added(self, n: float) -> Channel:
+    def sum_of_draws(self, n: float) -> Channel:
         """Return the law of the sum of n independent draws of additive noise.
 
         n can be fractional, because noise can be calibrated for fewer shares than an adversary does
@@ -292,7 +372,8 @@ class Channel(Change):
         """
         if n != int(n):
             raise ProtocolError(
-                f"{type(self).__name__} does not state the law of {n:g} draws; implement `added` "
+                f"{type(self).__name__} does not state the law of {n:g} draws; implement "
+                "`sum_of_draws` "
                 "for fractions, or calibrate the noise for all parties"
             )
         return Chain((self,) * int(n))
@@ -329,13 +410,13 @@ class Chain(Channel):
         return all(p.additive for p in self.parts)
 
     @property
-    def hides(self) -> bool:  # type: ignore[override]
-        """Whether any part hides cells."""
-        return any(p.hides for p in self.parts)
+    def suppresses(self) -> bool:  # type: ignore[override]
+        """Whether any part suppresses cells."""
+        return any(p.suppresses for p in self.parts)
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Chain:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Chain:
         """Return the chain for numbers in these units."""
-        return Chain(tuple(p.within(units, in_units) for p in self.parts))
+        return Chain(tuple(p.in_units_of(units, integers) for p in self.parts))
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Apply the parts to x in order."""
@@ -380,17 +461,17 @@ class Chain(Channel):
             total = np.logaddexp(total, last.log_mass(lo, hi, before.send(np.asarray(x), rng)))
         return np.asarray(total - np.log(_DRAWS))
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add the variances of the parts, from the last to the first."""
         mean, variance = np.asarray(y, dtype=np.float64), np.zeros(np.shape(y))
         for part in reversed(self.parts):
-            mean, more = part.error(mean)
+            mean, more = part.posterior_moments(mean)
             variance = variance + more
         return mean, variance
 
-    def spread(self, c: int) -> Box:
-        """Add the spreads of the parts."""
-        ends = [part.spread(c) for part in self.parts]
+    def error_range(self, c: int) -> Box:
+        """Add the ranges of the parts."""
+        ends = [part.error_range(c) for part in self.parts]
         return sum((e[0] for e in ends), np.zeros(c)), sum((e[1] for e in ends), np.zeros(c))
 
 
@@ -423,13 +504,13 @@ class SumOf(Channel):
         return self.part.additive
 
     @property
-    def hides(self) -> bool:  # type: ignore[override]
-        """Whether the channel of each party hides cells."""
-        return self.part.hides
+    def suppresses(self) -> bool:  # type: ignore[override]
+        """Whether the channel of each party suppresses cells."""
+        return self.part.suppresses
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> SumOf:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> SumOf:
         """Return the same sum for numbers in these units."""
-        return SumOf(self.part.within(units, in_units), self.n)
+        return SumOf(self.part.in_units_of(units, integers), self.n)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Apply the channel to the sum x.
@@ -442,10 +523,10 @@ class SumOf(Channel):
         return self._added("send").send(x, rng)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Add the spreads of the parties to the ends of the box."""
+        """Extend the box by the error range of one party, times the number of parties."""
         if self.n == 1:
             return self.part.preimage(lo, hi)
-        least, greatest = self.part.spread(np.shape(lo)[-1])
+        least, greatest = self.part.error_range(np.shape(lo)[-1])
         return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
@@ -465,21 +546,21 @@ class SumOf(Channel):
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add the variances of the parties.
 
-        They are infinite if a party may have hidden its cell.
+        They are infinite if a party may have suppressed its cell.
         """
         if self.n == 1:
-            return self.part.error(y)
-        mean, variance = self.part.error(y)
-        if self.hides:
+            return self.part.posterior_moments(y)
+        mean, variance = self.part.posterior_moments(y)
+        if self.suppresses:
             return np.asarray(y, dtype=np.float64), np.full(np.shape(y), np.inf)
         return y + self.n * (mean - y), self.n * variance
 
-    def spread(self, c: int) -> Box:
-        """Multiply the spread of one party by the number of parties."""
-        least, greatest = self.part.spread(c)
+    def error_range(self, c: int) -> Box:
+        """Multiply the range of one party by the number of parties."""
+        least, greatest = self.part.error_range(c)
         return self.n * least, self.n * greatest
 
     def _added(self, what: str) -> Channel:
@@ -489,9 +570,10 @@ class SumOf(Channel):
         if not self.additive:
             raise ProtocolError(
                 f"{what}: how a sum of {self.n} parties was split is not known, and "
-                f"{type(self.part).__name__} depends on it; take `bounds` or `error`"
+                f"{type(self.part).__name__} depends on it; take `bounds` or "
+                "`posterior_moments`"
             )
-        return self.part.added(self.n)
+        return self.part.sum_of_draws(self.n)
 
 
 def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:

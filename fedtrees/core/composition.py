@@ -1,4 +1,7 @@
-"""Composition of defenses: every hook is applied part by part, and conflicts are refused."""
+"""Composition of defenses: every hook is applied part by part, and conflicts are refused.
+
+A part is one defense of a composition. For example, ``hist-rounding+secure-sum`` has two parts.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -11,7 +14,6 @@ from numpy.typing import NDArray
 from fedtrees.core import hooks
 from fedtrees.core.channel import Change, Share
 from fedtrees.core.defense import (
-    RENAMED_REQUIREMENTS,
     Context,
     CutPlan,
     Defense,
@@ -27,6 +29,7 @@ from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.transcript import Transcript
+from fedtrees.moved import REQUIREMENT_NAMES
 
 Value = TypeVar("Value")
 
@@ -35,7 +38,10 @@ Value = TypeVar("Value")
 class Composition:
     """Defenses that are applied in the order in which they are written.
 
-    The composition without parts is called ``none``.
+    Each defense of a composition is called a part. The composition without parts is called
+    ``none``. Secure sums are always last, wherever the defense that requires them is written: the
+    host first applies every `transform_message` to a reply, and only then protects its summed
+    fields (`Host.handle_request`).
 
     Raises
     ------
@@ -70,7 +76,7 @@ class Composition:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_attribute(self, name, RENAMED_REQUIREMENTS)
+            raise missing_attribute(self, name, REQUIREMENT_NAMES)
 
     @cached_property
     def requirements(self) -> Requirements:
@@ -107,7 +113,9 @@ class Composition:
         each = (p.channels(schema, parameters).get(place) for p in acting)
         return [change for change in each if change is not None]
 
-    def shared(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[type[Message], int]:
+    def min_noise_shares(
+        self, schema: Schema, parameters: Mapping[str, Any]
+    ) -> Mapping[type[Message], int]:
         """Return the message types in which a part adds a share of noise, with `Share.least`."""
         laws = (law for p in self.parts for law in p.channels(schema, parameters).items())
         return {
@@ -270,8 +278,11 @@ class Composition:
             receivers = chosen
         return receivers
 
-    def seals(self, message: Message, ctx: Context) -> bool:
-        """Return whether a part permits opening such replies only as a sum."""
+    def requires_secure_sum(self, message: Message, ctx: Context) -> bool:
+        """Return whether a part permits opening such replies only as a sum (`summed_types`).
+
+        These parts are recorded as having acted.
+        """
         acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed_types]
         for part in self.parts:
             if not acting and isinstance(message, part.summed_types):
@@ -342,7 +353,7 @@ def _subclass_error(
     base = next(kind for kind in type(message).__mro__ if kind in types)
     return (
         f"{type(message).__name__} is derived from {base.__name__}, which {part.name!r} {does}, "
-        "and may say more; name the type there, or permit it with a reason"
+        "and may reveal more; name the type there, or permit it with a reason"
     )
 
 

@@ -2,7 +2,8 @@
 
 A defense fails closed. If a message reveals a kind of information that the defense claims to
 protect, and the defense neither handles nor exempts the message type, the run stops.
-`fedtrees.core.composition` combines several defenses. A defense publishes the conditional
+`fedtrees.core.composition` combines several defenses. Each of them is then called a *part*. A
+defense publishes the conditional
 distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
 
 The module also defines `Requirements`, the limits that a defense imposes on a protocol, `CutPlan`,
@@ -32,6 +33,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import SecureAggregation
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import BudgetEvent, Transcript
+from fedtrees.moved import CONTEXT_NAMES, DEFENSE_NAMES
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,6 @@ class OpenNodes:
     left: NDArray[np.int64] | None = None
 
 
-#: Former names of the members of `Context`, for one release.
-_RENAMED_CONTEXT = {"held": "local_data", "level": "open_nodes", "spend": "record_release"}
-
-
 @dataclass(frozen=True, eq=False)
 class Context:
     """Information that a hook of a defense may use.
@@ -194,7 +192,7 @@ class Context:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_attribute(self, name, _RENAMED_CONTEXT)
+            raise missing_attribute(self, name, CONTEXT_NAMES)
 
     @property
     def local_data(self) -> LocalData | None:
@@ -208,12 +206,12 @@ class Context:
         party = acting_party()
         if party is None or party.name != self.party:
             raise LocalDataError(
-                f"what {self.party!r} holds may be read only by the hooks of this party"
+                f"the local data of {self.party!r} may be read only by the hooks of this party"
             )
         if self.reader is not None:
             raise LocalDataError(
-                f"{self.reader!r} reads what {self.party!r} holds and does not say so; give it "
-                "requirements = Requirements(reads_local_data=True)"
+                f"{self.reader!r} reads the local data of {self.party!r} without declaring it; "
+                "give it requirements = Requirements(reads_local_data=True)"
             )
         return self._local_data
 
@@ -258,11 +256,22 @@ class Context:
         self.ledger.append(event)
 
 
-#: A site is where a defense changes values: a message type, a kind of `ExampleStage`, or one of the
-#: words ``answers``, ``model`` (at the end of the training), ``candidates``, ``shown`` and
-#: ``leaves``. A `Place` is a site together with the name of the changed field.
-Place = tuple[type[Message] | str, str]
+#: Sites that are no message type, with the names of their fields.
+SITES: Mapping[str, tuple[str, ...]] = {
+    "labels": ("y",),  # kinds of `ExampleStage`
+    "gradients": ("g", "h"),
+    "example-gradients": ("rows",),
+    "allowed_splits": ("splits",),  # masks of the hooks of these names
+    "visible_nodes": ("nodes",),
+    "leaves": ("rows",),  # limit on the number of rows of a leaf, see `Requirements.min_leaf_rows`
+    "model": ("trees",),  # at the end of the training, see `Defense.repair_model`
+    "answers": ("scores",),  # of inference queries, see `Defense.transform_answer`
+}
+#: Where a defense changes values: a message type, or one of the words in `SITES`.
 Site = type[Message] | str
+#: A site together with the name of the changed field. For example, ``(Histogram, "sums")`` or
+#: ``("gradients", "g")``.
+Place = tuple[Site, str]
 
 
 @dataclass(frozen=True)
@@ -403,42 +412,21 @@ HOOKS = (
     "secure_aggregation", "cut_plan", "repair_model", "transform_answer", "limit_endpoint",
 )  # fmt: skip
 
-#: Former names of requirements, as attributes of a defense or a composition, for one release.
-RENAMED_REQUIREMENTS = {
-    old: f"requirements.{new} (a field of Requirements)"
-    for old, new in {
-        **{name: name for name in LIMITS if name != "min_leaf_rows"},
-        "proven": "range_proofs", "least_leaf_rows": "min_leaf_rows",
-        "unit_hessian": "unit_hessian", "bounds_hessian": "bounded_hessian",
-        "counts_classes": "class_counts", "reads_rows": "reads_local_data",
-    }.items()
-}  # fmt: skip
-
-#: Former names of the members of a defense, for one release.
-RENAMED = {
-    "rows": "transform_examples", "outgoing": "transform_message", "candidates": "allowed_splits",
-    "shown": "visible_nodes", "summed": "summed_types", "aggregation": "secure_aggregation",
-    "cuts": "cut_plan", "finish": "repair_model", "answer": "transform_answer",
-    "endpoint": "limit_endpoint", "undone_by": "broken_by", "log_chance": "log_likelihood",
-    "at": "roles", "guards": "handled_types", "exempts": "permitted_types",
-    "requires": "applies_to", "acts_on": "example_stages", "opens_to": "additional_readers",
-    "acts_through": "hooks, which is derived from the methods that the class overrides",
-    "tries": "info.bench_grid (a field of DefenseInfo)",
-    "deployed": "info.deployments (a field of DefenseInfo)",
-    "needs": "extra_packages",
-    **RENAMED_REQUIREMENTS,
-}  # fmt: skip
-
 
 class Defense:
     """Base class of all defenses. Every hook is optional, and its default changes nothing.
 
+    A *hook* is a method by which a defense changes something while the protocol trains or answers
+    queries. The ten hooks are listed in `HOOKS`. The remaining methods change nothing: `claim`,
+    `channels`, `check` and `spent` describe the defense or check a run, `broken_by` and
+    `log_likelihood` serve its evaluation.
+
+    Most defenses declare the attributes `roles`, `protects`, `handled_types`, `permitted_types`,
+    `applies_to` and `guarantee`, and override `channels` and one hook.
+
     A defense fails closed: when a party with a role in `roles` sends a message that reveals
     something in `protects`, the type of the message must be in `handled_types` or
     `permitted_types`. Otherwise the run stops.
-
-    The class has more than 15 public members, because each of the ten `HOOKS` is one. Most
-    defenses declare six attributes, `claim`, `channels` and one hook.
 
     Attributes
     ----------
@@ -459,7 +447,9 @@ class Defense:
     applies_to : tuple of Message types
         The defense only fits protocols that send one of these types. Empty: one of `handled_types`.
     summed_types : tuple of Message types
-        Reply types of which only the sum over parties can be opened.
+        Reply types of which only the sum over parties can be opened. This attribute takes effect
+        without a hook: the host stores such a reply and sends it in protected form
+        (`Composition.requires_secure_sum`).
     additional_readers : frozenset of str
         Roles that read these sums in addition to the party that requested them.
     example_stages : frozenset of str
@@ -494,7 +484,7 @@ class Defense:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        refuse_old_names(cls, "defense", RENAMED)
+        refuse_old_names(cls, "defense", DEFENSE_NAMES)
         cls.hooks = frozenset(h for h in HOOKS if getattr(cls, h) is not getattr(Defense, h))
 
     def __post_init__(self) -> None:
@@ -503,7 +493,7 @@ class Defense:
     if not TYPE_CHECKING:  # a type checker would accept every attribute
 
         def __getattr__(self, name: str) -> Any:
-            raise missing_attribute(self, name, RENAMED)
+            raise missing_attribute(self, name, DEFENSE_NAMES)
 
     @property
     def requirements(self) -> Requirements:
@@ -698,7 +688,7 @@ class ChannelDefense(Defense):
         for name, change in changes.items():
             value = getattr(message, name)
             if isinstance(change, Channel) and np.size(value):
-                values[name] = change.within(*message.unit_of(name)).send(value, rng)
+                values[name] = change.in_units_of(*message.unit_of(name)).send(value, rng)
             elif isinstance(change, Removal):
                 constant = change.constant
                 values[name] = None if constant is None else np.full_like(value, constant)

@@ -17,7 +17,7 @@ from fedtrees.core.errors import UsageError
 _NEAR = 1e-4
 _ULPS = 4.0
 _COARSEST = 2.0**62
-_LARGEST_WHOLE = 2.0**53  # above it, float64 cannot represent every integer
+_LARGEST_INTEGER = 2.0**53  # above it, float64 cannot represent every integer
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Rounding(Channel):
     # True: stochastic rounding to one of the two neighbouring multiples, with probabilities that
     # preserve the mean. False: rounding to the nearest multiple.
     random: bool = False
-    whole: bool = False  # whether numbers are integers
+    integers: bool = False  # whether numbers are integers
 
     def __post_init__(self) -> None:
         steps = np.asarray(self.step, dtype=np.float64)
         if not (np.isfinite(steps).all() and (steps > 0).all()):
             raise UsageError(f"step must be a finite number > 0; got {self.step!r}")
-        if self.whole and steps.max() >= _COARSEST:
+        if self.integers and steps.max() >= _COARSEST:
             raise UsageError(f"a step of {steps.max():g} units is too coarse for any sum")
 
     @property
@@ -51,17 +51,17 @@ class Rounding(Channel):
         """Whether numbers are rounded to the nearest multiple."""
         return not self.random
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Rounding:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Rounding:
         """Return the same rounding in these units. Steps of integers are at least 1."""
         steps = np.asarray(self.step) * np.asarray(units, dtype=np.float64)
-        if in_units:
+        if integers:
             # A step below one unit would not change an integer.
             steps = np.maximum(np.rint(steps), 1)
-        return replace(self, step=plain(steps), whole=in_units)
+        return replace(self, step=plain(steps), integers=integers)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Round every number."""
-        if not self.whole:
+        if not self.integers:
             if self.random:
                 assert rng is not None
                 return np.asarray(np.floor(x / self.step + rng.random(np.shape(x))) * self.step)
@@ -78,11 +78,11 @@ class Rounding(Channel):
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Extend the box by all numbers that round to a multiple in it."""
         step = np.asarray(self.step)
-        first, last = _multiples(lo, hi, step, self.whole, single=True)
+        first, last = _multiples(lo, hi, step, self.integers, float32=True)
         least, greatest = self._ends()
-        return outward(first * step + least, last * step + greatest, self.whole, single=True)
+        return outward(first * step + least, last * step + greatest, self.integers, float32=True)
 
-    def spread(self, c: int) -> Box:
+    def error_range(self, c: int) -> Box:
         """Return half a step in both directions, or a full step if rounding is random."""
         least, greatest = self._ends()
         return np.broadcast_to(least, c), np.broadcast_to(greatest, c)
@@ -90,7 +90,7 @@ class Rounding(Channel):
     def _ends(self) -> Box:
         """Return the smallest and largest value of x - y, in the shape of the step."""
         step = np.asarray(self.step, dtype=np.float64)
-        if self.whole:
+        if self.integers:
             down = step - 1 if self.random else step // 2
             return -down, step - 1 if self.random else step - 1 - down
         return -step if self.random else -step / 2, step if self.random else step / 2
@@ -110,7 +110,7 @@ class Rounding(Channel):
         step = np.asarray(self.step)
         below = np.floor(np.asarray(x) / step)
         share = np.asarray(x) / step - below  # probability of rounding up
-        first, last = _multiples(lo, hi, step, self.whole, single=True)
+        first, last = _multiples(lo, hi, step, self.integers, float32=True)
         mass = np.zeros(np.broadcast_shapes(first.shape, np.shape(x)))
         # Only the two neighbouring multiples have a positive probability.
         for multiple, weight in ((below, 1 - share), (below + 1, share)):
@@ -119,7 +119,7 @@ class Rounding(Channel):
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(mass).sum(axis=-1))
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return the middle of the preimage, and the variance of its distribution.
 
         With a uniform prior, x - y has a uniform distribution for nearest rounding. For random
@@ -138,12 +138,12 @@ class Decimals(Channel):
     ----------
     decimals : int
         Number of decimal places.
-    single : bool
+    float32 : bool
         Whether numbers are float32, which have larger rounding errors.
     """
 
     decimals: int
-    single: bool = False
+    float32: bool = False
 
     deterministic = True
 
@@ -152,7 +152,7 @@ class Decimals(Channel):
         """Sent numbers are multiples of this step."""
         return float(10.0**-self.decimals)
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the channel itself, because decimals do not depend on the unit of a message."""
         return self
 
@@ -162,16 +162,16 @@ class Decimals(Channel):
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Extend the box by half a step and some units in the last place."""
-        first, last = _multiples(lo, hi, self.step, False, self.single)
+        first, last = _multiples(lo, hi, self.step, False, self.float32)
         ends = (first - 0.5) * self.step, (last + 0.5) * self.step
-        return outward(*ends, False, self.single)
+        return outward(*ends, False, self.float32)
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y, and the variance of a uniform distribution over one step."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, self.step**2 / 12)
 
-    def spread(self, c: int) -> Box:
+    def error_range(self, c: int) -> Box:
         """Return half a step in both directions, without errors in the last place."""
         return np.full(c, -self.step / 2), np.full(c, self.step / 2)
 
@@ -184,19 +184,19 @@ class Suppression(Channel):
     ----------
     least : float
         The limit.
-    whole : bool
+    integers : bool
         Whether numbers are integers.
     """
 
     least: float
-    whole: bool = False
+    integers: bool = False
 
     deterministic = True
-    hides = True
+    suppresses = True
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Suppression:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Suppression:
         """Return the same suppression, with the limit in units of the last number."""
-        return Suppression(float(self.least * np.ravel(units)[-1]), in_units)
+        return Suppression(float(self.least * np.ravel(units)[-1]), integers)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Replace the cells below the limit by zeros."""
@@ -214,27 +214,27 @@ class Suppression(Channel):
         # A cell of zeros may be a suppressed cell.
         hidden = np.asarray(((lo <= 0) & (hi >= 0)).all(axis=-1))
         shown = hi[..., -1] >= self.least
-        below = np.ceil(self.least) - 1 if self.whole else self.least
+        below = np.ceil(self.least) - 1 if self.integers else self.least
         lo[..., -1] = np.where(hidden, -np.inf, np.maximum(lo[..., -1], self.least))
         hi[..., -1] = np.where(hidden & ~shown, below, hi[..., -1])
         lo[..., :-1] = np.where(hidden[..., None], -np.inf, lo[..., :-1])
         hi[..., :-1] = np.where(hidden[..., None], np.inf, hi[..., :-1])
         return lo, hi
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y with variance 0, or infinite variance for a cell of zeros."""
         y = np.asarray(y, dtype=np.float64)
         hidden = (y == 0).all(axis=-1, keepdims=True)
         return y, np.broadcast_to(np.where(hidden, np.inf, 0.0), y.shape)
 
-    def spread(self, c: int) -> Box:
-        """Return the spread of the last number, which is never negative.
+    def error_range(self, c: int) -> Box:
+        """Return the range of the last number, whose error is never negative.
 
-        The remaining numbers are unbounded.
+        The errors of the remaining numbers are unbounded.
         """
         least, greatest = np.full(c, -np.inf), np.full(c, np.inf)
         least[-1] = 0.0
-        greatest[-1] = np.ceil(self.least) - 1 if self.whole else self.least
+        greatest[-1] = np.ceil(self.least) - 1 if self.integers else self.least
         return least, greatest
 
 
@@ -269,7 +269,7 @@ class Ends(Channel):
 
     deterministic = True
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Ends:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Ends:
         """Return the same interval in these units.
 
         The unit must be the same for all numbers of a cell.
@@ -304,7 +304,7 @@ class LargestRemainders(Channel):
 
     deterministic = True
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the channel itself, because shares have no unit."""
         return self
 
@@ -338,7 +338,7 @@ class LargestRemainders(Channel):
         inside = (np.asarray(lo) - near <= y) & (y <= np.asarray(hi) + near)
         return np.where(inside.all(axis=-1), 0.0, -np.inf)
 
-    def spread(self, c: int) -> Box:
+    def error_range(self, c: int) -> Box:
         """Return a full step in both directions."""
         return np.full(c, -(10.0**-self.decimals)), np.full(c, 10.0**-self.decimals)
 
@@ -348,24 +348,24 @@ def plain(values: NDArray[np.float64]) -> float | tuple[float, ...]:
     return float(values) if values.ndim == 0 else tuple(values.tolist())
 
 
-def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, integers: bool, single: bool) -> Box:
+def _multiples(lo: NDArray[Any], hi: NDArray[Any], step: Any, integers: bool, float32: bool) -> Box:
     """Return the first and last multiple in a box, with a tolerance if numbers are floats."""
     first, last = np.asarray(lo, np.float64) / step, np.asarray(hi, np.float64) / step
     if integers:
         return np.ceil(first), np.floor(last)
-    near = _ulps(single)
+    near = _ulps(float32)
     with np.errstate(invalid="ignore"):  # infinity minus infinity
         first = np.where(np.isinf(first), first, np.ceil(first - _NEAR - near * np.abs(first)))
         last = np.where(np.isinf(last), last, np.floor(last + _NEAR + near * np.abs(last)))
     return first, last
 
 
-def _ulps(single: bool) -> float:
+def _ulps(float32: bool) -> float:
     """Return the relative error of some units in the last place of a float32 or float64."""
-    return _ULPS * 2.0 ** (-24 if single else -53)
+    return _ULPS * 2.0 ** (-24 if float32 else -53)
 
 
-def outward(lo: NDArray[Any], hi: NDArray[Any], integers: bool, single: bool = False) -> Box:
+def outward(lo: NDArray[Any], hi: NDArray[Any], integers: bool, float32: bool = False) -> Box:
     """Extend a box by the rounding errors of floats, so that no true value is outside.
 
     Parameters
@@ -374,16 +374,16 @@ def outward(lo: NDArray[Any], hi: NDArray[Any], integers: bool, single: bool = F
         Ends of the box.
     integers : bool
         Whether numbers are integers, which float64 represents exactly up to 2^53.
-    single : bool
+    float32 : bool
         Whether numbers are float32.
     """
-    return lo - _reach(lo, integers, single), hi + _reach(hi, integers, single)
+    return lo - _reach(lo, integers, float32), hi + _reach(hi, integers, float32)
 
 
-def _reach(end: NDArray[Any], integers: bool, single: bool) -> Floats:
+def _reach(end: NDArray[Any], integers: bool, float32: bool) -> Floats:
     """Return the largest rounding error of an end of a box, in absolute terms."""
     size = np.where(np.isinf(end), 0.0, np.abs(end))
     if integers:
         # Below 2^53, sums of integers are exact in float64.
-        return np.where(size > _LARGEST_WHOLE, size * 2.0**-51, 0.0)
-    return np.asarray(size * _ulps(single))
+        return np.where(size > _LARGEST_INTEGER, size * 2.0**-51, 0.0)
+    return np.asarray(size * _ulps(float32))

@@ -271,7 +271,7 @@ def read_listed(folder: Path, name: str) -> bytes:
             return content
         before = after  # a writer may have replaced the file between the two reads
     raise StoreError(
-        f"{(folder / name).as_posix()!r} is not what was written: its sha256 is not in "
+        f"{(folder / name).as_posix()!r} was changed after it was written: its sha256 is not in "
         f"{CHECKSUMS}. `fedtrees bench --resume --output {folder}` makes rows.csv, "
         "disclosure.json and suite.toml again; put any other file back, or delete "
         f"{CHECKSUMS} to take all files as they are"

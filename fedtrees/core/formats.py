@@ -1,8 +1,7 @@
-"""Detect the format of a file from its first bytes, and suggest a remedy for unreadable formats."""
+"""Recognise formats that cannot be read by the first bytes of a file, and suggest a remedy."""
 
 import zipfile
 from os import PathLike
-from pathlib import Path
 
 _PICKLE = "is a Python pickle, which can run code when it is opened"
 # First bytes, then the format and a way to obtain a readable file.
@@ -27,19 +26,6 @@ _SIGNATURES = (
     (b"RDX", "is an R data file: write the table with write.csv"),
     (b"$FL2", "is an SPSS file: save the table as CSV"),
 )
-
-
-def table_format(path: Path) -> str:
-    """Return the format of a table file: ``xlsx``, ``parquet``, ``feather``, else ``text``."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(8)
-        if head.startswith(b"PK") and zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                return "xlsx" if "xl/workbook.xml" in archive.namelist() else "text"
-    except (OSError, zipfile.BadZipFile):
-        return "text"
-    return {b"PAR1": "parquet", b"ARRO": "feather"}.get(head[:4], "text")
 
 
 def is_numpy_archive(path: str | PathLike[str]) -> bool:

@@ -58,7 +58,10 @@ class ActedOnNothing(Guarantee):
 
 @dataclass(frozen=True)
 class Structural(Guarantee):
-    """Some values are never sent. The information in the remaining values is not bounded."""
+    """Values are removed or coarsened. The information in the remaining ones is not bounded.
+
+    For example, suppression removes values and rounding coarsens them.
+    """
 
     kind: ClassVar[str] = "structural"
 
@@ -97,7 +100,8 @@ class PureDP(Guarantee):
         clients. Infinite if private values were sent without protection.
     unit : str
         Part of the run that epsilon covers: ``record`` (the complete run), ``histogram`` (one
-        release) or ``cuts`` (the choice of cut points, without the training on them).
+        element of one histogram, which is one release) or ``cuts`` (the choice of cut points,
+        without the training on them).
     histograms : float
         If `epsilon` is infinite: the epsilon of the protected part.
     unprotected : tuple of str
@@ -299,7 +303,9 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     """
     delta = f" at delta {g.delta:g}" if isinstance(g, ApproximateDP) else ""
     # The cut points are one part of a run, whose epsilon can be larger.
-    part = {"cuts": " of the cut points only:", "histogram": " of each histogram:"}.get(g.unit, "")
+    part = {"cuts": " of the cut points only:", "histogram": " of each histogram element:"}.get(
+        g.unit, ""
+    )
     text = (
         f"epsilon{part} {g.epsilon:g}{delta} for one row added or removed, "
         f"against {_adversaries(g)}"

@@ -77,7 +77,7 @@ def _unit(message: Message, field: str) -> str:
         f"{name}.{field} contains whole numbers ({getattr(message, field).dtype}), of which {many} "
         f"make 1.0 (message.unit_of({field!r})). To add noise of standard deviation sigma, write: "
         "from fedtrees.privacy.noise import Gaussian; law = "
-        f"Gaussian(sigma).within(*message.unit_of({field!r})); return replace(message, "
+        f"Gaussian(sigma).in_units_of(*message.unit_of({field!r})); return replace(message, "
         f"{field}=law.send(message.{field}, ctx.rng('noise'))); and let `channels` return "
         f"{{({name}, {field!r}): Gaussian(sigma)}}"
     )

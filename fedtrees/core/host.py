@@ -13,7 +13,13 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Context
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import AnyMessage, Message, Sealing, check_fields, seal_sums
+from fedtrees.core.messages import (
+    AnyMessage,
+    EncryptedComputation,
+    Message,
+    check_fields,
+    seal_sums,
+)
 from fedtrees.core.party import Party, acting
 from fedtrees.core.schema import Schema
 from fedtrees.core.secure_sum import ClientAggregator, SecureAggregation, SumContext
@@ -38,9 +44,9 @@ class Agreement:
     summed : tuple of Message types
         Reply types that are summed by the protocol's own secure sum. It is the ideal functionality
         unless a defense supplies cryptography.
-    shared : tuple of Message types
-        The types in `summed` whose messages also contain the sender's share of noise. This share
-        does not follow from the sender's rows.
+    noise_share_types : tuple of Message types
+        The types in `summed` whose messages also contain the sender's share of the protocol's
+        noise. This share is drawn at random, so that it does not follow from the sender's rows.
     """
 
     schema: Schema
@@ -48,7 +54,7 @@ class Agreement:
     defense: Composition
     roles: Mapping[str, str]
     summed: tuple[type[Message], ...] = ()
-    shared: tuple[type[Message], ...] = ()
+    noise_share_types: tuple[type[Message], ...] = ()
 
     def members(self, role: str) -> tuple[str, ...]:
         """Return the names of the parties of a role, in order."""
@@ -58,17 +64,20 @@ class Agreement:
         """Return the public facts about secure sums of the replies of a role."""
         parties, classes = self.members(role), len(self.schema.classes)
         exact = self.defense.sums_exactly
-        return SumContext(parties, exact, classes, self.parameters, self.noise_shares(role))
+        return SumContext(parties, exact, classes, self.parameters, self.min_noise_shares(role))
 
-    def noise_shares(self, role: str) -> dict[type[Message], int]:
+    def min_noise_shares(self, role: str) -> dict[type[Message], int]:
         """Return the reply types that contain a share of noise, with the required number of shares.
 
         A sum over fewer replies of such a type would contain less noise than claimed.
         """
-        least_shares = {**dict.fromkeys(self.shared, 0)}
-        least_shares |= self.defense.shared(self.schema, self.parameters)
+        declared = {
+            **dict.fromkeys(self.noise_share_types, 0),
+            **self.defense.min_noise_shares(self.schema, self.parameters),
+        }
         n_members = len(self.members(role))
-        return {kind: least or n_members for kind, least in least_shares.items()}
+        # 0 means that the shares of all parties are required.
+        return {kind: least or n_members for kind, least in declared.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,12 +120,12 @@ class Host:
         machines, each host has a separate one.
     local_data : LocalData, optional
         Local data of the party. None for a party without rows, for example the server.
-    sealing : Sealing, optional
+    encryption : EncryptedComputation, optional
         Implementation of the computation on encrypted values.
 
     Attributes
     ----------
-    inside : Message or None
+    plain_reply : Message or None
         Plain content of the reply that the party last sent in protected form. It is stored only if
         it contains randomness, so that it does not follow from the party's rows. It enters the view
         of this party only.
@@ -132,14 +141,14 @@ class Host:
         *,
         aggregation: SecureAggregation,
         local_data: LocalData | None = None,
-        sealing: Sealing | None = None,
+        encryption: EncryptedComputation | None = None,
     ) -> None:
         self.name, self.role, self.agreement = name, agreement.roles[name], agreement
-        self.inside: Message | None = None
-        self._waiting: Message | None = None
-        self._is_random = False  # whether the stored reply contains randomness, see `inside`
+        self.plain_reply: Message | None = None
+        self._stored_reply: Message | None = None  # reply that `protect` will send
+        self._is_random = False  # whether the stored reply contains randomness, see `plain_reply`
         self._streams = streams.child(name)
-        self._sealing, self._aggregation = sealing, aggregation
+        self._encryption, self._aggregation = encryption, aggregation
         self._aggregator: ClientAggregator | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed_types)
         # With sample weights, the number of rows does not bound the sums of the party.
@@ -167,16 +176,18 @@ class Host:
             party.streams, party.agreement = self._streams, self.agreement
             # The context is bound here, so that the party passes only its rows and messages.
             party.row_hook = partial(self.agreement.defense.transform_examples, ctx=self.context)
-            party.before_sealing = partial(
+            party.before_encryption = partial(
                 self.agreement.defense.transform_message, ctx=self.context
             )
-            party.sealing = None if self._sealing is None else self._sealing.part(self.role)
+            party.encryption = (
+                None if self._encryption is None else self._encryption.part(self.role)
+            )
 
     @property
-    def sealing(self) -> Any:
+    def encryption(self) -> Any:
         """The party's part of the computation on encrypted values."""
         with acting(self.party):
-            return self.party.sealing
+            return self.party.encryption
 
     def expect(self, queries: LocalData) -> None:
         """Give the party its columns of the rows to predict."""
@@ -193,7 +204,7 @@ class Host:
 
     def ledgers(self) -> tuple[Any, Any]:
         """Return the operation counts of the secure sums and of the encrypted computation."""
-        return _operation_counts(self.aggregator), _operation_counts(self.sealing)
+        return _operation_counts(self.aggregator), _operation_counts(self.encryption)
 
     @property
     def aggregator(self) -> ClientAggregator:
@@ -239,11 +250,12 @@ class Host:
             raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
         reply, agreed = self.apply_defenses(reply), self.agreement
         # A reply is summed securely if a defense or the protocol demands it.
-        by_defense = agreed.defense.seals(reply, self.context)
+        by_defense = agreed.defense.requires_secure_sum(reply, self.context)
         if not by_defense and type(reply) not in agreed.summed:
             return self._reply(reply)
         check_fields(reply)
-        self._waiting, self._is_random = reply, by_defense or type(reply) in agreed.shared
+        self._stored_reply = reply
+        self._is_random = by_defense or type(reply) in agreed.noise_share_types
         return self._reply(seal_sums(reply), awaits_sum=True)
 
     def _record_received(self, message: Message) -> None:
@@ -254,20 +266,28 @@ class Host:
         if self._sums:
             self.aggregator.record_received(message)
 
-    def protect(self, how: Mapping[str, Any], why: str = "") -> Reply:
-        """Send the stored reply in protected form, with the arguments of the server side."""
-        message = self.aggregator.protect(self._waiting, how)
+    def protect(self, arguments: Mapping[str, Any], why: str = "") -> Reply:
+        """Send the stored reply in protected form.
+
+        Parameters
+        ----------
+        arguments : mapping of str to object
+            Arguments of the server side, see `ClientAggregator.protect`.
+        why : str
+            Recorded reason of the protected reply.
+        """
+        message = self.aggregator.protect(self._stored_reply, arguments)
         # The server side may also request other messages, for example keys. Only a protected reply
         # has plain content.
-        crosses = message is not None and type(message) is type(self._waiting)
-        self.inside = self._waiting if crosses and self._is_random else None
+        is_protected_reply = message is not None and type(message) is type(self._stored_reply)
+        self.plain_reply = self._stored_reply if is_protected_reply and self._is_random else None
         return self._reply(message)
 
     def _reply(self, message: Message | None = None, *, awaits_sum: bool = False) -> Reply:
         """Return a reply with the budget events since the previous reply."""
-        return replace(self.spent(), message=message, awaits_sum=awaits_sum)
+        return replace(self.take_events(), message=message, awaits_sum=awaits_sum)
 
-    def spent(self) -> Reply:
+    def take_events(self) -> Reply:
         """Return a reply without a message: only budget events, and the defenses that acted."""
         # Each budget event is reported once.
         events, self.context.ledger[:] = tuple(self.context.ledger), []

@@ -1,7 +1,7 @@
 """Messages: the only data that one party sends to another.
 
 A message is a frozen dataclass. Its type is registered by name, and each type declares the kinds of
-information that it can reveal (`Reveal`) and the roles that it has for defenses (`Trait`). Every
+information that it can reveal (`Reveal`) and its roles in the protocol (`Trait`). Every
 family of protocols defines its own message types in `fedtrees.messages`. The network
 (`fedtrees.core.network`) sends them, and the transcript (`fedtrees.core.transcript`) records them.
 
@@ -60,8 +60,12 @@ class Sealed:
 
 
 @dataclass(frozen=True)
-class Sealing:
-    """Implementation of the computation on encrypted values in one run.
+class EncryptedComputation:
+    """Computation on encrypted values in one run, for example of sums over encrypted gradients.
+
+    In vertical training, one party encrypts values of its rows, and further parties compute with
+    the ciphertexts. Secure sums over clients are a separate mechanism
+    (`fedtrees.core.secure_sum`).
 
     Attributes
     ----------
@@ -97,21 +101,40 @@ class Reveal(StrEnum):
 
 
 class Trait(StrEnum):
-    """Role of a message type, for defenses that act on the messages of every protocol family."""
+    """Role of a message type in its protocol.
 
-    SUMMED = "a client's part of sums that a model is made of"
-    SUMMED_SECURELY = "a client's part of what the protocol itself sums securely"
-    COUNTED = "numbers of rows, each row in one place of a field or in none"
-    LABELS_COUNTED = "the number of rows, then of each class"
-    GRADIENTS = "sums of gradients and hessians, in units of `g_bits` and `h_bits`"
-    SUMMARY = "made of a client's columns, for cut points"
-    SETTLED = "told to everybody before or after the trees: cut points, grids, where to stop"
-    START = "where every prediction starts"
-    STATISTICS = "sums of rows beside a model, in `row_statistics`"
-    LEAVES = "what leaves predict, in `leaf_value`"
-    GROWN_ALONE = "trees that a client grew on its own rows"
-    POOLED = "a client's own forest, pooled in the order of arrival"
-    NETWORK = "weights of a network, or a client's update of them"
+    Defenses that act on the messages of every family select types by their traits (`types_with`),
+    so that they need not name each type.
+    """
+
+    #: A client's contribution to a sum from which the model is computed, for example a histogram.
+    SUMMED = "summed"
+    #: A client's contribution to a sum that the protocol itself computes by secure aggregation.
+    SUMMED_SECURELY = "summed securely"
+    #: The summed field contains numbers of rows. Each row is counted at most once per feature.
+    COUNTED = "counts of rows"
+    #: The summed field contains the number of rows, followed by the number of rows of each class.
+    LABELS_COUNTED = "counts of labels"
+    #: The summed field contains sums of gradients and hessians in units of 2^-g_bits and 2^-h_bits.
+    GRADIENTS = "sums of gradients"
+    #: Values of a client's columns from which cut points are chosen, for example a sketch.
+    SUMMARY = "summary of columns"
+    #: Values that the server sends to all clients before or after the trees are grown: cut points,
+    #: grids, and the number of rounds after which the model ends.
+    ANNOUNCED = "announced"
+    SETTLED = "announced"  # former name, for one release
+    #: The base score, from which every prediction starts.
+    START = "base score"
+    #: A model with sums over rows in the fields that `Message.row_statistics` names.
+    STATISTICS = "row statistics"
+    #: A model with predictions of leaves in the field that `Message.leaf_value` names.
+    LEAVES = "leaf values"
+    #: Trees that one client grew on its local data.
+    GROWN_ALONE = "locally grown trees"
+    #: A client's forest. The model consists of these forests in the order in which they were sent.
+    POOLED = "pooled forest"
+    #: Weights of a neural network, or a client's update of them.
+    NETWORK = "network"
 
 
 AnyMessage = TypeVar("AnyMessage", bound="Message")

@@ -16,6 +16,8 @@ A request for histograms, for example, takes these steps:
    sealed fields, and the sum.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -30,13 +32,21 @@ from fedtrees.core.defense import Context, CutPlan, OpenNodes
 from fedtrees.core.errors import ProtocolError, did_you_mean
 from fedtrees.core.host import Agreement, Host, Reply
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import AnyMessage, AnyReply, Message, Request, Sealing, reply_type
+from fedtrees.core.messages import (
+    AnyMessage,
+    AnyReply,
+    EncryptedComputation,
+    Message,
+    Request,
+    reply_type,
+)
 from fedtrees.core.party import Party, acting, acting_party
 from fedtrees.core.remote import RemoteHost
 from fedtrees.core.secure_sum import (
     AggregationExchange,
     IdealAggregation,
     SecureAggregation,
+    SumContext,
     add_messages,
 )
 from fedtrees.core.streams import Streams
@@ -146,7 +156,9 @@ class Network:
     def request(self, to: str, message: Message, *, why: str) -> list[Message]: ...
 
     def request(self, to: str, message: Any, *, why: str) -> list[Any]:
-        """Send a request and return the replies in party order, or one message with their sum.
+        """Send a request and return the replies in party order.
+
+        If the replies are summed securely, the list contains one message, which is their sum.
 
         Parameters
         ----------
@@ -160,7 +172,8 @@ class Network:
         Returns
         -------
         replies : list of Message
-            If the replies are summed securely, the list contains only the sum.
+            One reply per party, in the order of joining, or one message with the sum of all
+            replies.
 
         Raises
         ------
@@ -170,7 +183,9 @@ class Network:
         """
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, why)
-        host_replies = self._each(receivers, lambda host: host.handle_request(message, why))
+        host_replies = self.call_and_record(
+            receivers, lambda host: host.handle_request(message, why)
+        )
         replies = {
             name: _check_reply(name, reply.message, message) for name, reply in host_replies.items()
         }
@@ -206,7 +221,7 @@ class Network:
             Reason for this disclosure, recorded in the transcript.
         """
         _, sent, receivers = self._send(to, message, why)
-        self._each(receivers, lambda host: host.handle_message(sent, why))
+        self.call_and_record(receivers, lambda host: host.handle_message(sent, why))
         return sent
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
@@ -219,16 +234,16 @@ class Network:
         warn("Network.tell is now Network.send", DeprecationWarning, stacklevel=2)
         return self.send(to, message, why=why)
 
-    def costs(self, sealing: Sealing | None) -> dict[str, float]:
+    def costs(self, encryption: EncryptedComputation | None) -> dict[str, float]:
         """Return the costs of all parties' cryptography: operation counts and CPU seconds."""
         ledgers = self.call_hosts(self.names, lambda host: host.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._aggregator.ledger is not None:
             sums[self.transcript.coordinator] = self._aggregator.ledger.counts()
-        sealing_ledgers = [ledger for _, ledger in ledgers.values() if ledger]
+        encryption_ledgers = [ledger for _, ledger in ledgers.values() if ledger]
         return {
             **self.aggregation.costs(sums),
-            **(sealing.costs(sealing_ledgers) if sealing else {}),
+            **(encryption.costs(encryption_ledgers) if encryption else {}),
         }
 
     def record_opened(self, message: Message, *, why: str) -> None:
@@ -281,10 +296,10 @@ class Network:
         """Return the splits that only their party knows, by party, as ground truth of metrics."""
         return {name: host.read_truth(Party.own_thresholds) for name, host in self._hosts.items()}
 
-    def sealing_of(self, names: Sequence[str]) -> dict[str, Any]:
+    def encryption_states(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the parties' parts of the computation on encrypted values, by party."""
         computing = [name for name in names if name in self._hosts]  # the role public has no host
-        return {name: self._hosts[name].sealing for name in computing}
+        return {name: self._hosts[name].encryption for name in computing}
 
     def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
         """Return the bins of each party's rows, by party, as ground truth of metrics."""
@@ -349,7 +364,7 @@ class Network:
         """Call a function with the host of each party and return the results by party, in order."""
         return {name: call(self._all_hosts[name]) for name in names}
 
-    def _each(
+    def call_and_record(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], Reply]
     ) -> dict[str, Reply]:
         """Call a function with the host of each party, and record the parties' budget events."""
@@ -361,7 +376,7 @@ class Network:
 
     def collect_spending(self, names: Iterable[str]) -> None:
         """Record the budget events of parties since their last reply."""
-        self._each(names, lambda host: host.spent())
+        self.call_and_record(names, lambda host: host.take_events())
 
     def _apply_defenses(self, name: str, message: AnyMessage) -> AnyMessage:
         """Return a message of the acting party after its defenses."""
@@ -389,48 +404,49 @@ class Network:
         self._aggregator.record_sent(receivers, message)
         return name, message, receivers
 
-    def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> AggregationExchange:
-        """Return the access to the network that the server side of one secure sum needs."""
-        agreed = self.agreement
-        shares = agreed.noise_shares(agreed.roles[next(iter(pending_replies))])
-        kinds = {type(reply) for reply in pending_replies.values()}
-        # A sum over fewer replies would contain less noise than the privacy claim assumes.
-        least = max((shares[kind] for kind in kinds & {*shares}), default=0)
-
-        def request(
-            to: Sequence[str], message: Message, why: str, back: str = "", gone: Sequence[str] = ()
-        ) -> dict[str, Message]:
-            self.transcript.rounds += 1
-            self.transcript.record(server, tuple(to), message, why)
-            reachable = [n for n in to if n not in gone]
-            return record_replies(
-                self._each(reachable, lambda host: host.handle_request(message, why)), back or why
-            )
-
-        def protect(names: Iterable[str], how: Mapping[str, Any], why: str) -> dict[str, Message]:
-            return record_replies(self._each(names, lambda host: host.protect(how, why)), why)
-
-        def record_replies(replies: Mapping[str, Reply], why: str) -> dict[str, Message]:
-            for name, reply in replies.items():
-                # A key holder may have decrypted a sum for itself. Its messages enter the
-                # transcript here.
-                host = self._hosts.get(name)
-                for opened_message, reason in host.take_opened_messages() if host else ():
-                    self.transcript.record(name, (name,), opened_message, reason)
-                if reply.message is None:
-                    continue
-                if host is not None and host.inside is not None:
-                    self.transcript.inside[len(self.transcript.deliveries)] = host.inside
-                    host.inside = None
-                self.transcript.record(name, (server,), reply.message, why)
-            return {n: reply.message for n, reply in replies.items() if reply.message is not None}
-
-        agreed_sums = agreed.sums(agreed.roles[next(iter(pending_replies))])
-        # Losses of messages are simulated with separate randomness.
-        on_the_way = self._streams.child("network")
-        return AggregationExchange(
-            server, self._rows, agreed_sums, request, protect, on_the_way, least
+    def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> _NetworkExchange:
+        """Return the access to this network that the server side of one secure sum needs."""
+        context = self.agreement.sums(self.agreement.roles[next(iter(pending_replies))])
+        shares, kinds = context.min_noise_shares, {type(r) for r in pending_replies.values()}
+        return _NetworkExchange(
+            self,
+            server,
+            rows=self._rows,
+            context=context,
+            # Losses of messages are simulated with separate randomness.
+            streams=self._streams.child("network"),
+            # A sum over fewer replies would contain less noise than the privacy claim assumes.
+            min_replies=max((shares[kind] for kind in kinds & {*shares}), default=0),
         )
+
+    def record_sealed_replies(
+        self, server: str, replies: Mapping[str, Reply], why: str
+    ) -> dict[str, Message]:
+        """Record replies that parties protected themselves, and return their messages by party.
+
+        Parameters
+        ----------
+        server : str
+            Name of the receiver.
+        replies : mapping of str to Reply
+            Replies by party. A reply without a message is left out.
+        why : str
+            Recorded reason of the replies.
+        """
+        for name, reply in replies.items():
+            host = self._hosts.get(name)
+            if host is not None:
+                # A key holder may have decrypted a sum for itself.
+                for opened_message, reason in host.take_opened_messages():
+                    self.transcript.record(name, (name,), opened_message, reason)
+            if reply.message is None:
+                continue
+            if host is not None and host.plain_reply is not None:
+                index = len(self.transcript.deliveries)
+                self.transcript.plain_replies[index] = host.plain_reply
+                host.plain_reply = None
+            self.transcript.record(name, (server,), reply.message, why)
+        return {n: reply.message for n, reply in replies.items() if reply.message is not None}
 
     def _sender(self) -> Party:
         """Return the acting party, or raise `ProtocolError` if it is not in this network."""
@@ -448,6 +464,50 @@ class Network:
             names = {*self._all_hosts, *(self.agreement.roles[name] for name in self._all_hosts)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return members
+
+
+class _NetworkExchange(AggregationExchange):
+    """Exchange of one secure sum over a `Network`, whose messages enter its transcript."""
+
+    def __init__(
+        self,
+        net: Network,
+        server: str,
+        *,
+        rows: int | None,
+        context: SumContext,
+        streams: Streams,
+        min_replies: int,
+    ) -> None:
+        self._net, self.server, self.rows = net, server, rows
+        self.context, self.streams, self.min_replies = context, streams, min_replies
+
+    def request(
+        self,
+        to: Sequence[str],
+        message: Message,
+        why: str,
+        reply_why: str = "",
+        disconnected: Sequence[str] = (),
+    ) -> dict[str, Message]:
+        """Send a message and return the replies of the connected parties.
+
+        The parameters are those of `AggregationExchange.request`.
+        """
+        self._net.transcript.rounds += 1
+        self._net.transcript.record(self.server, tuple(to), message, why)
+        reachable = [name for name in to if name not in disconnected]
+        replies = self._net.call_and_record(
+            reachable, lambda host: host.handle_request(message, why)
+        )
+        return self._net.record_sealed_replies(self.server, replies, reply_why or why)
+
+    def protect(
+        self, names: Iterable[str], arguments: Mapping[str, Any], why: str
+    ) -> dict[str, Message]:
+        """Request the protected replies of parties, see `AggregationExchange.protect`."""
+        replies = self._net.call_and_record(names, lambda host: host.protect(arguments, why))
+        return self._net.record_sealed_replies(self.server, replies, why)
 
 
 def _check_reply(name: str, reply: Message | None, request: Message) -> Message:

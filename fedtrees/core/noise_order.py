@@ -5,6 +5,9 @@ removed (Dwork et al. 2006). Processing after the noise does not change the priv
 before the noise can change the sensitivity. Therefore, a part that acts before must declare that it
 does not increase the distance of two tables (`Defense.nonexpansive`). Otherwise it is refused, and
 the error suggests a correct order if there is one.
+
+A part is one defense of a composition. It acts at *sites*: message types, and the words in
+`fedtrees.core.defense.SITES`.
 """
 
 from __future__ import annotations

@@ -120,16 +120,16 @@ class Party(metaclass=_Walled):
     row_hook : callable
         Applies the defenses to the labels and gradients of the party's rows
         (`Defense.transform_examples` without its context), set by its host.
-    before_sealing : callable
+    before_encryption : callable
         Applies the defenses to a message, for a party that encrypts its messages itself.
     queries : LocalData
         The party's columns of the rows to predict, for a model that is distributed over parties.
     agreement : Agreement
         The party's copy of the public facts that all parties agreed on before the run: parameters,
         roles and defenses. A party takes public values from here, and never from a message.
-    sealing : object
-        The party's part of the computation on encrypted values (`Protocol.sealing`), set by its
-        host.
+    encryption : object
+        The party's part of the computation on encrypted values (`Protocol.encrypted_computation`),
+        set by its host.
     net : Network
         The network of the party. A party uses it to send a request before it replies, for example
         to the arbiter, which has the decryption key. It is a weak reference and gives no access to
@@ -140,10 +140,10 @@ class Party(metaclass=_Walled):
     name: str
     streams: Streams
     row_hook: Callable[..., NDArray[Any]]
-    before_sealing: Callable[[Any], Any]
+    before_encryption: Callable[[Any], Any]
     queries: Any
     agreement: Agreement
-    sealing: Any
+    encryption: Any
     net: Any
     _handlers: ClassVar[dict[type[Message], str]] = {}
 
@@ -169,14 +169,14 @@ class Party(metaclass=_Walled):
             key not in _PUBLIC and key in object.__getattribute__(self, "__dict__")
         ):
             raise LocalDataError(
-                f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only its own "
-                "methods may read it; send a message and handle it there"
+                f"{key!r} of {object.__getattribute__(self, 'name')!r} is private: only methods of "
+                "this party may read it; send a message and handle it there"
             )
         return value
 
     def __setattr__(self, key: str, value: Any) -> None:
         if _acting.get() is not self:
-            raise LocalDataError(f"{key!r} of a party can be set only by its own methods")
+            raise LocalDataError(f"{key!r} of a party can be set only by methods of this party")
         object.__setattr__(self, key, value)
 
     def own_thresholds(self) -> Mapping[tuple[int, int], tuple[int, float]]:

@@ -4,11 +4,14 @@ Programs compare codes. A code is converted to a sentence only where the sentenc
 ``reasons.csv`` in this folder has a state and a template for each code. The fields of a template
 are the arguments of its code.
 
-To find out why an attack did not run in a cell of a bench, look up its row with the stage
-``attack`` in ``rows.csv``: the columns ``status``, ``reason_code`` and ``reason`` contain the
-answer. A row with the stage ``adversary`` lists for each attack whether it applies. After an error,
-the file of the cell in the folder ``cells`` of the run also contains the traceback. ``fedtrees
-explain`` answers the same question before a bench.
+To find out why an attack did not run in a bench, use ``fedtrees show FOLDER --skipped``. The
+underlying columns ``stage``, ``status``, ``reason_code`` and ``reason`` are in ``contexts.csv`` of
+the run folder. Join this file with ``rows.csv`` by the column ``context``, or read both with
+`fedtrees.report.load_rows`. A row with the stage ``attack`` states why the attack did not run, and
+a row with the stage ``adversary`` states for one attack whether it applies. After an error, the
+file of the task in the folder ``cells`` also contains the traceback. A skipped attack has no file
+there, because its reason follows from the results of other tasks. ``fedtrees explain`` answers the
+same question before a bench.
 """
 
 from __future__ import annotations
@@ -35,6 +38,9 @@ class Template(NamedTuple):
     Attributes
     ----------
     state : str
+        The states ``ok``, ``failed``, ``timeout`` and ``no-claim`` are also values of the column
+        ``status``. All remaining states have the status ``skipped``.
+
         - ``ok``: there is no obstacle.
         - ``skip``: an attack does not apply to a view or to a table.
         - ``unfit``: two parts of a setting do not fit together, for example a defense and a

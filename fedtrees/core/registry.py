@@ -30,7 +30,7 @@ IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."
 #: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
-KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset", "sealing")
+KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset")
 
 
 class Registry:
@@ -197,8 +197,8 @@ def _check_loaded_as_attack(name: str, plugin: Any) -> None:
     """Refuse an attack of a plug-in file that was not recognised as a file of attacks."""
     if plugin.__module__ in sys.modules and plugin.__module__.startswith(PLUGIN):
         raise UsageError(
-            f"attack {name!r} is registered by a file that does not say so; write @register.attack "
-            "there, so that it is imported where no truth is"
+            f"attack {name!r} is registered by a file without the decorator @register.attack; "
+            "write it there, so that only processes without the truth import the file"
         )
 
 

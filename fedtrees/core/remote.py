@@ -3,6 +3,17 @@
 `RemoteHost` has the methods of a `Host`, and sends each call to a `HostServer` on the other
 machine, which executes it. Calls and results are written by `fedtrees.core.wire`. Their messages
 have the bytes that the transcript counts.
+
+The header of a call names the operation (key ``does``) by a word of the first release, so that
+sites of different versions understand each other:
+
+- ``ask``: `Host.handle_request`
+- ``tell``: `Host.handle_message`
+- ``seal``: `Host.protect`, with its arguments as ``how``
+- ``spent``: `Host.take_events`
+- ``ledgers``: `Host.ledgers`
+
+In the header of a reply, ``waits`` is `Reply.awaits_sum`.
 """
 
 from __future__ import annotations
@@ -63,7 +74,7 @@ class HostServer:
         if operation == "ledgers":
             return write_call({"ledgers": self._host.ledgers()})
         if operation == "spent":
-            reply = self._host.spent()
+            reply = self._host.take_events()
         elif operation == "seal":
             reply = self._host.protect(header["how"])
         elif operation in ("ask", "tell"):
@@ -109,12 +120,12 @@ class RemoteHost:
         """Call `Host.handle_message`."""
         return self._reply({"does": "tell", "why": why}, message)
 
-    def protect(self, how: Mapping[str, Any], why: str = "") -> Reply:
+    def protect(self, arguments: Mapping[str, Any], why: str = "") -> Reply:
         """Call `Host.protect`."""
-        return self._reply({"does": "seal", "how": how, "why": why})
+        return self._reply({"does": "seal", "how": arguments, "why": why})
 
-    def spent(self) -> Reply:
-        """Call `Host.spent`."""
+    def take_events(self) -> Reply:
+        """Call `Host.take_events`."""
         return self._reply({"does": "spent"})
 
     def ledgers(self) -> tuple[Any, Any]:

@@ -71,14 +71,14 @@ class Column:
     kind : {"text", "whole", "number", "guarantee"}
         ``whole`` is an integer that every row has. A missing ``number`` is NaN. ``guarantee`` is a
         sequence of `Guarantee`, None if nothing is claimed.
-    later : bool
+    added_after_first_release : bool
         Whether runs of earlier releases lack the column.
     """
 
     name: str
     meaning: str
     kind: Kind = "text"
-    later: bool = False
+    added_after_first_release: bool = False
 
     @property
     def place(self) -> Place:
@@ -161,13 +161,23 @@ COLUMNS = (
     ),
     Column("status", "ok, failed, timeout, skipped, or no-claim (the attack submitted no guess)"),
     Column(
-        "state_code", "ok, skip, unfit, limit, failed, timeout, undefined, no-claim", later=True
+        "state_code",
+        "ok, skip, unfit, limit, failed, timeout, undefined, void, gap, no-claim",
+        added_after_first_release=True,
     ),
-    Column("reason_code", "why there is no value: a code of reasons.csv", later=True),
-    Column("reason_args", "arguments of the code, as JSON", later=True),
+    Column(
+        "reason_code",
+        "why there is no value: a code of reasons.csv",
+        added_after_first_release=True,
+    ),
+    Column("reason_args", "arguments of the code, as JSON", added_after_first_release=True),
     Column("reason", "the same reason as a sentence"),
-    Column("blind_guess", "of a blind row, the name of the guess with the best value", later=True),
-    Column("metric", "what was measured: a key below"),
+    Column(
+        "blind_guess",
+        "of a blind row, the name of the guess with the best value",
+        added_after_first_release=True,
+    ),
+    Column("metric", "key of the measured quantity, see below"),
     Column("part", "column, type of message, operation, ... that the value is about"),
     Column("value", "the measurement", "number"),
     Column("unit", "unit of the value"),
@@ -361,7 +371,7 @@ class Measure:
     def __post_init__(self) -> None:
         if ":" in self.key or not self.key:
             raise UsageError(
-                f"measure {self.key!r}: a key is one word; what it refers to is a part"
+                f"measure {self.key!r}: a key is one word; name the column or type in `part`"
             )
         for name in ("short", "head"):
             object.__setattr__(self, name, getattr(self, name) or self.name)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -58,31 +58,75 @@ class SumContext:
     classes: int  # number of classes of the target, 0 if it is numeric
     parameters: Mapping[str, Any]  # public parameters of the protocol
     # By reply type, the number of parties whose noise shares a sum must contain to be opened.
-    shares: Mapping[type[Message], int]
+    min_noise_shares: Mapping[type[Message], int]
 
 
-@dataclass(frozen=True)
-class AggregationExchange:
-    """Access of the server side to the network during one secure sum."""
+class AggregationExchange(ABC):
+    """Access of the server side to the network during one secure sum.
 
-    server: str  # name of the party that sent the request and opens the sum
-    # Declared number of training rows of all parties. None if the rows have sample weights, because
-    # their number then does not bound a sum.
+    Attributes
+    ----------
+    server : str
+        Name of the party that sent the request and opens the sum.
+    rows : int or None
+        Declared number of training rows of all parties. None if the rows have sample weights,
+        because their number then does not bound a sum.
+    context : SumContext
+        Public facts about the sums of the run.
+    streams : Streams
+        Randomness of the simulated network, for example of lost messages, independent of all
+        parties.
+    min_replies : int
+        Smallest number of replies whose sum may be opened: the number of noise shares that add up
+        to the claimed noise. 0 if the replies contain no noise shares.
+    """
+
+    server: str
     rows: int | None
     context: SumContext
-    # ``request(to, message, why, back="", gone=())`` sends a message of the aggregation protocol,
-    # for example a public key, to all parties in ``to`` and returns the replies by party. ``back``
-    # is the recorded reason of the replies if it differs from ``why``. Parties in ``gone`` are
-    # simulated as disconnected and do not reply.
-    request: Callable[..., dict[str, Any]]
-    # ``protect(names, how, why)`` requests the protected replies of the parties. ``how`` contains
-    # the arguments of their `ClientAggregator.protect`.
-    protect: Callable[[Iterable[str], Mapping[str, Any], str], dict[str, Any]]
-    # Randomness of the simulated network, for example of lost messages, independent of all parties.
     streams: Streams
-    # Smallest number of replies whose sum may be opened: the number of noise shares that add up to
-    # the claimed noise. 0 if the replies contain no noise shares.
-    least: int = 0
+    min_replies: int
+
+    @abstractmethod
+    def request(
+        self,
+        to: Sequence[str],
+        message: Message,
+        why: str,
+        reply_why: str = "",
+        disconnected: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Send a message of the aggregation protocol and return the replies by party.
+
+        Parameters
+        ----------
+        to : sequence of str
+            Names of the receivers.
+        message : Message
+            The message, for example a public key.
+        why : str
+            Recorded reason of the message.
+        reply_why : str
+            Recorded reason of the replies if it differs from `why`.
+        disconnected : sequence of str
+            Receivers that are simulated as disconnected and do not reply.
+        """
+
+    @abstractmethod
+    def protect(
+        self, names: Iterable[str], arguments: Mapping[str, Any], why: str
+    ) -> dict[str, Any]:
+        """Request the protected replies of parties, and return them by party.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the parties.
+        arguments : mapping of str to object
+            Arguments of `ClientAggregator.protect`, the same for all parties.
+        why : str
+            Recorded reason of the replies.
+        """
 
 
 class ClientAggregator(ABC):
@@ -116,14 +160,14 @@ class ClientAggregator(ABC):
         self._history.update(digest_of(message))
 
     @abstractmethod
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:
         """Return the message that this client sends in place of its reply.
 
         Parameters
         ----------
         reply : Message or None
             The stored reply. None if there is none yet.
-        how : mapping of str to object
+        arguments : mapping of str to object
             Arguments of the server side (`AggregationExchange.protect`).
 
         Returns
@@ -162,7 +206,7 @@ class ServerAggregator(ABC):
     ) -> Message:
         """Collect the protected replies and return their sum.
 
-        Implementations must not open a sum of fewer than ``exchange.least`` replies.
+        Implementations must not open a sum of fewer than ``exchange.min_replies`` replies.
 
         Parameters
         ----------
@@ -271,7 +315,7 @@ class _IdealClient(ClientAggregator):
     def record_received(self, message: Message) -> None:
         self._history.update(self._third_party.digest(message))
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:
         """Pass the reply to the third party, and return it with empty summed fields."""
         assert reply is not None
         self._third_party.replies[self._name] = self._history.digest(), reply

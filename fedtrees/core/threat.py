@@ -82,7 +82,7 @@ class Threat:
                     check_known(key, value, _WORDS[key])
                     if "queries" not in spec.params:
                         raise UsageError(
-                            f"threat {piece!r}: {key}= is about what may be asked; give queries="
+                            f"threat {piece!r}: {key}= restricts queries; also give queries="
                         )
                     continue
                 if key not in _LEAST:

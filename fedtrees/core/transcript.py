@@ -47,12 +47,20 @@ class Delivery:
 
 @dataclass(frozen=True)
 class BudgetEvent:
-    """Noisy release of one party, which an accountant composes with all further releases."""
+    """Noisy releases of one party, which an accountant composes with all further releases.
+
+    A release is one noisy value that depends on a row, for example one noisy sum that contains the
+    row. A message can contain several releases: a histogram has one per feature, because a row is
+    in one bin of every feature.
+    """
 
     party: str  # party whose rows the release is computed from
-    # ``laplace``, ``exponential`` or ``gaussian``. For integers, ``geometric``,
-    # ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0. A mechanism that
-    # the accountant does not know has an infinite cost.
+    # ``laplace``, ``exponential``, ``randomised-response`` or ``gaussian``. For integers,
+    # ``geometric``, ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0.
+    # ``laplace`` also covers discrete Laplace noise on fixed-point numbers, because its privacy
+    # loss has the same bound l1 / scale. ``geometric`` is discrete Laplace noise on counts. If
+    # clients share it, the accountant computes the loss of the sum of the unknown shares. A
+    # mechanism that the accountant does not know has an infinite cost.
     mechanism: str
     l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
     scale: float  # scale of the noise, for Gaussian noise its standard deviation
@@ -88,7 +96,7 @@ class Transcript:
     costs: dict[str, float] = field(default_factory=dict)
     # Plain content of sealed replies that does not follow from the rows of the sender, by index of
     # the delivery. It is part of the sender's view only, and it is not saved.
-    inside: dict[int, Message] = field(default_factory=dict)
+    plain_replies: dict[int, Message] = field(default_factory=dict)
 
     def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
         """Append one message.
@@ -110,8 +118,8 @@ class Transcript:
             If the message has undeclared attributes (`check_fields`).
         """
         check_fields(message)
-        crossing = (len(self.deliveries), self.rounds, sender, receivers, message, why)
-        self.deliveries.append(Delivery(*crossing))
+        index = len(self.deliveries)
+        self.deliveries.append(Delivery(index, self.rounds, sender, receivers, message, why))
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries)

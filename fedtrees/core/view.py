@@ -188,12 +188,12 @@ def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]
 
     For messages that a principal sealed itself, the plain content is returned.
     """
-    names, inside = set(principals), transcript.inside
+    names, plain_replies = set(principals), transcript.plain_replies
     return tuple(
         Seen(d.round, d.sender, d.receivers, d.message, d.why)
-        # `inside` has the plain content of sealed replies. Only their sender may see it.
+        # Only the sender of a sealed reply may see its plain content.
         if d.sender not in names
-        else Seen(d.round, d.sender, d.receivers, inside.get(d.index, d.message), d.why)
+        else Seen(d.round, d.sender, d.receivers, plain_replies.get(d.index, d.message), d.why)
         for d in transcript
         if d.sender in names or names & set(d.receivers)
     )

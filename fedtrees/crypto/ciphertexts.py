@@ -97,9 +97,10 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     inside = payload[MARK_BYTES:]
     if payload[:MARK_BYTES] != compute_mark(inside, public, read_as):
         raise WrongKeyError(
-            f"ciphertexts do not bear out their mark: they are under another key than {public!r}, "
-            "of another shape, of other slots, of another sum or party, or were changed on the "
-            "way. Send everybody the same key, read what was sent as what it was sent as, and "
+            f"ciphertexts do not match their tag: they were encrypted with another key than "
+            f"{public!r}, have another shape or other slots, belong to another sum or party, or "
+            "were changed on the way. Send the same key to all parties, decode every message as "
+            "its type, and "
             "start anew"
         )
     return inside

@@ -97,7 +97,7 @@ class PublicKey:
         # Without a base the second part is empty and gives 0.
         n, djn = (int.from_bytes(part, "big") for part in (payload[:middle], payload[middle:]))
         if n.bit_length() != bits or n % 2 == 0 or not (0 < djn < n * n or djn == 0):
-            raise MalformedError(f"what came is no public key of {bits} bits")
+            raise MalformedError(f"the received value is no public key of {bits} bits")
         return cls(n, djn or None)
 
     def encrypt(self, values: Sequence[int], obfuscators: Sequence[mpz]) -> list[mpz]:

@@ -62,8 +62,8 @@ from fedtrees.messages.aggregation import (
 # a run are discarded.
 SUMS_AT_ONCE = 32
 
-_KEYS = "keys and shares for masks: none of them opens a single client's values"
-_OPEN = "shares that open the sum of those whose values came, and no other"
+_KEYS = "keys and shares for masks, which do not reveal the values of a single client"
+_OPEN = "shares that open the sum over the clients whose values arrived, and no other sum"
 
 
 class MaskedAggregation(SecureAggregation):
@@ -142,7 +142,7 @@ class MaskingClient(ClientAggregator):
         },
         MaskRoster: {
             "parties": "different clients of the agreement, at least the threshold",
-            "keys": "one for each, the client's own among them; taken once in a batch",
+            "keys": "one for each client, including the receiver; accepted once in a batch",
         },
         MaskBoxes: {
             "parties": "different clients of the roster, at least the threshold",
@@ -226,26 +226,26 @@ class MaskingClient(ClientAggregator):
             )
         return names
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:
         """Mask all summed fields of the reply as one array. The tag follows the last field.
 
-        `how` contains ``sum``, the number of the sum in its batch. It raises `RepeatedError` if the
-        client has masked another array for the same sum.
+        `arguments` contains ``sum``, the number of the sum in its batch. It raises `RepeatedError`
+        if the client has masked another array for the same sum.
         """
         assert reply is not None
-        if how["sum"] in self._shares:
+        if arguments["sum"] in self._shares:
             # The difference of two arrays under the same mask is the difference of the plain
             # arrays.
             raise RepeatedError(
-                f"{self._name!r} has already masked an array for sum {how['sum']}; two "
+                f"{self._name!r} has already masked an array for sum {arguments['sum']}; two "
                 "arrays under one mask would reveal their difference. Plan another sum"
             )
-        self._shares[how["sum"]] = self._context.shares.get(type(reply), 0)
+        self._shares[arguments["sum"]] = self._context.min_noise_shares.get(type(reply), 0)
         arrays = summed_fields(reply)
         parts = {field: to_integers(array) for field, array in arrays.items()}
         # A single array per reply needs one mask and one tag, whatever the number of fields.
         array = np.concatenate(list(parts.values()))
-        text = self._masker.mask(how["sum"], array, self._history.digest())
+        text = self._masker.mask(arguments["sum"], array, self._history.digest())
         fields: dict[str, Sealed] = {}
         begin = 0
         for field, array in arrays.items():
@@ -310,7 +310,7 @@ class MaskingServer(ServerAggregator):
         }
         plan = self._aggregation.plan(exchange.context.parties, self._batches)
         plan.need(arrived, f"sent {type(next(iter(incomplete_replies.values()))).__name__}")
-        _check_noise(names, tuple(arrived), exchange.least)
+        _check_noise(names, tuple(arrived), exchange.min_replies)
         first = check_same_fields(arrived.values())
         self._check_series(first.series, tuple(arrived))
         masks = self._masks
@@ -338,8 +338,8 @@ class MaskingServer(ServerAggregator):
             differ = [name for name in {**dict.fromkeys(earlier), **dict.fromkeys(arrived)}
                       if (name in earlier) != (name in arrived)]  # fmt: skip
             raise MissingPartyError(
-                f"{', '.join(differ)}: in some sums of {series}, missing from others; what is "
-                f"worked out from both would be wrong. Those before are over {', '.join(earlier)}. "
+                f"{', '.join(differ)}: in some sums of {series} and missing in other sums, so that "
+                f"results from both would be wrong. Earlier sums are over {', '.join(earlier)}. "
                 "Wait for the missing parties"
             )
 
@@ -353,7 +353,9 @@ class MaskingServer(ServerAggregator):
         )
         masks = aggregation.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
-        for name, reply in exchange.request(plan.parties, request, _KEYS, gone=missing).items():
+        for name, reply in exchange.request(
+            plan.parties, request, _KEYS, disconnected=missing
+        ).items():
             masks.take_keys(name, reply.keys.payload)
         self._used, self._batches, self._dealt = 0, self._batches + 1, {*names}
         keys = aggregation.opaque(masks.roster(), KEY_BYTES * len(names))

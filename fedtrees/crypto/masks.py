@@ -147,7 +147,7 @@ class MaskingParty(SecretHolder):
             raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
         advertised = check_roster(self.plan, keys, names)
         if self.name not in advertised:
-            raise LateError(f"the keys of {self.name!r} are not among those that were advertised")
+            raise LateError(f"the keys of {self.name!r} are not among the advertised keys")
         if advertised[self.name] != self._public_key:
             raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
         self._agreed = {
@@ -331,20 +331,21 @@ class MaskingParty(SecretHolder):
         names = set(survivors)
         if len(names) != len(survivors) or not names <= {*self._shares}:
             raise MalformedError(
-                f"survivors {list(survivors)} of sum {index}; those who dealt shares are "
-                f"{list(self._shares)}"
+                f"survivors {list(survivors)} of sum {index}; the parties that dealt shares "
+                f"are {list(self._shares)}"
             )
         self.plan.need(names, f"sent their array for sum {index}")
         if index in self._unmasked:
             if self._unmasked[index][0] != names:
                 raise ExposureError(
                     f"{self.name!r} has helped to open sum {index} for other survivors; shares "
-                    "for these as well could open what a single party sent. Plan another sum"
+                    "for these survivors, too, could reveal the array of a single party. Plan "
+                    "another sum"
                 )
             return self._unmasked[index][1]
         if self.name not in names or index not in self._masked:
             raise LateError(
-                f"the array of {self.name!r} is not in sum {index}; only those in it open it"
+                f"the array of {self.name!r} is not in sum {index}; only parties in a sum open it"
             )
         # Refuse before any share leaves the party.
         self._opened.admit(names)
@@ -517,9 +518,10 @@ class MaskedSum(SecretHolder):
         expected = tag(seed, self._agreed, among, index, values, history)
         if not hmac.compare_digest(expected, array_tag):
             raise WrongKeyError(
-                f"the array of {name!r} in sum {index} does not bear out its tag: it was changed "
+                f"the array of {name!r} in sum {index} does not match its tag: it was changed "
                 "on the way, belongs to another sum, was masked for other keys or parties, or its "
-                "owner was told something else than the others; the sum stays closed. Start anew"
+                "owner received other values than the remaining parties. The sum is not opened. "
+                "Start a new run"
             )
         return expand_mask(self_seed(seed), size)
 
@@ -565,7 +567,9 @@ class MaskedSum(SecretHolder):
 
     def _need(self, stage: str) -> None:
         if stage not in self._closed:
-            raise LateError(f"{stage} is not over yet; what belongs after it came too early")
+            raise LateError(
+                f"{stage} is not finished; a message of a later stage arrived too early"
+            )
 
     def _place(
         self, messages: dict[str, T], name: str, message: T, stage: str, allowed: Collection[str]

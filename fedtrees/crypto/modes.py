@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import check_known
-from fedtrees.core.messages import Sealed, Sealing
+from fedtrees.core.messages import EncryptedComputation, Sealed
 from fedtrees.crypto.costs import OperationCounter, sum_costs
 from fedtrees.crypto.primitives import SecretHolder
 
@@ -72,14 +72,14 @@ def load_backend(name: str = BACKENDS[0]) -> Backend:
     return Backend()
 
 
-def make_sealing(
+def create_encrypted_computation(
     mode: str,
     ideal: type[IdealFunctionality],
     key_owner: Callable[..., Any],
     evaluator: Callable[..., Any],
     bits: int,
     keyholder: str,
-) -> Sealing:
+) -> EncryptedComputation:
     """Create the encryption of one run.
 
     Parameters
@@ -102,9 +102,9 @@ def make_sealing(
         def make_party() -> IdealFunctionality:
             return ideal(bits, OperationCounter(), inside)
 
-        return Sealing(keyholder, make_party, make_party, sum_costs)
+        return EncryptedComputation(keyholder, make_party, make_party, sum_costs)
     library = load_backend("phe" if mode == "phe" else BACKENDS[0])
-    return Sealing(
+    return EncryptedComputation(
         keyholder,
         lambda: key_owner(bits, OperationCounter(), library=library),
         lambda: evaluator(OperationCounter(), library=library),

@@ -119,7 +119,7 @@ class Slots:
                 bounds = f"+-{high}" if low == -high else f"{low} and {high}"
                 raise PlaintextOverflowError(
                     f"a number beyond {bounds} is to be encrypted; state a larger limit, or "
-                    "clip what is encrypted"
+                    "clip the numbers"
                 )
 
     def _places(self, slots: int) -> list[tuple[int, int]]:

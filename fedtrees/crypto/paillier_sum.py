@@ -74,10 +74,10 @@ if TYPE_CHECKING:
     from fedtrees.crypto.obfuscators import Backend
 
 _INT64_BITS = 64
-_ADDER = "whoever adds"
-_KEY = "the public key that everybody encrypts under; its holder opens sums"
-_SEEDS = "seeds of masks that bind a sum to what all were told, for the holder of the key"
-_ADDED = "the encrypted sum, for the holder of the key to open"
+_ADDER = "the party that adds"
+_KEY = "the public key with which all parties encrypt; the owner of the key opens the sums"
+_SEEDS = "seeds of masks that bind a sum to the values that all parties received"
+_ADDED = "the encrypted sum, which the owner of the key opens"
 _OPENED = "the sum, opened by the holder of the key"
 
 
@@ -95,8 +95,8 @@ def check_complete(parties: Sequence[str], sent: Collection[str]) -> None:
     if missing:
         raise MissingPartyError(
             f"arrays of {', '.join(missing)} are missing; Paillier sums are over all of "
-            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of those "
-            "who stay"
+            f"{', '.join(parties)}. Wait for them, or use 'masking', which opens the sum of the "
+            "remaining parties"
         )
     strangers = sorted({*sent} - {*parties})
     if strangers:
@@ -163,9 +163,9 @@ class KeyHolder(SecretHolder):
             totals = sealed.opened(self._keys, self._ledger)
         except PlaintextOverflowError:
             raise ExposureError(
-                f"what came as sum {number} is not the sum of what all others were to "
-                "send, or not all parties received the same values, and the party with "
-                "the key opens nothing else. Start a new run"
+                f"the array that arrived as sum {number} is not the sum of the arrays of all other "
+                "parties, or not all parties received the same values. The owner of the key "
+                "opens no other array. Start a new run"
             ) from None
         self._opened = number
         return totals
@@ -506,13 +506,15 @@ class _PaillierClient(ClientAggregator):
         self.ledger = OperationCounter()
         self._own = DeclaredCounts(rows)
 
-    def _numbers(self, reply: Message, how: Mapping[str, Any]) -> tuple[Any, dict[str, Slots]]:
+    def _numbers(
+        self, reply: Message, arguments: Mapping[str, Any]
+    ) -> tuple[Any, dict[str, Slots]]:
         """Return the summed fields as integers, and their layout in plaintexts.
 
         Each client checks that its numbers are in the range of its number of rows. A party cannot
         check the numbers of another client, because they are encrypted.
         """
-        declared = DeclaredCounts(how["rows"], tuple(how["classes"]))
+        declared = DeclaredCounts(arguments["rows"], tuple(arguments["classes"]))
         arrays = summed_fields(reply)
         slots = {
             f: self._aggregation.slots(reply, a, self._context, declared) for f, a in arrays.items()
@@ -561,16 +563,16 @@ class KeyHolderClient(_PaillierClient):
         """Return whether a message is a sum to open, or the seeds of the other clients."""
         return isinstance(message, PaillierSeeds) or type(message) is type(self._reply)
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message | None:
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:
         """Return the public key if it is requested, else store the local reply and return None."""
-        if how.get("key"):
+        if arguments.get("key"):
             aggregation, bits = self._aggregation, self._aggregation.bits
             self._holder = aggregation.holder(len(self._context.parties) - 1, self.ledger)
             size = public_key_bytes(bits, aggregation.short_powers)
             key = seal_opaque(self._holder.public_key(), size, real=not aggregation.ideal)
             return PaillierKey(self._name, bits, key)
         assert reply is not None
-        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, how)
+        self._reply, (self._parts, self._slots) = reply, self._numbers(reply, arguments)
         return None
 
     def handle(self, message: Message) -> Message | None:
@@ -630,10 +632,10 @@ class EncryptingClient(_PaillierClient):
         self._holder = message.holder
         return self._aggregation.seeds([self._name], [self._encrypter.encrypt_seed()])
 
-    def protect(self, reply: Message | None, how: Mapping[str, Any]) -> Message:
-        """Encrypt the reply. `how` contains the declared ``rows`` and ``classes``."""
+    def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message:
+        """Encrypt the reply. `arguments` contains the declared ``rows`` and ``classes``."""
         assert reply is not None
-        numbers, slots = self._numbers(reply, how)
+        numbers, slots = self._numbers(reply, arguments)
         # The mask depends on everything that the client received, see `KeyHolderClient`.
         digest = self._history.digest()
         texts = {f: self._encrypter.encrypt(n, slots[f], digest) for f, n in numbers.items()}
@@ -673,7 +675,8 @@ class PaillierServer(ServerAggregator):
         holder, *other_clients = agreed_sums.parties
         if not other_clients:
             raise UsageError(
-                "'paillier' needs two clients or more: the sum of one is its own; leave it out"
+                "'paillier' needs two clients or more, because a sum over one client is the array "
+                "of this client; leave it out"
             )
         adder = self._adder = self._adder or self._agree(holder, other_clients, exchange)
         check_complete(agreed_sums.parties, pending)

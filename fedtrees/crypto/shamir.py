@@ -69,7 +69,8 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> Secret[bytes]:
     """
     if len(shares) < threshold:
         raise TooFewPartiesError(
-            f"{len(shares)} shares of a secret; it takes {threshold}: ask more parties for theirs"
+            f"{len(shares)} shares of a secret; {threshold} are needed: ask more parties for their "
+            "shares"
         )
     # Shares beyond the threshold are not used, so that errors in them are not detected.
     used = {x: int.from_bytes(shares[x], "big") for x in sorted(shares)[:threshold]}

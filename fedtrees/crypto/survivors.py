@@ -55,8 +55,8 @@ class SurvivorSets:
                 )
                 raise ExposureError(
                     f"the sum over {', '.join(sorted(names))}, with those opened before over "
-                    f"{earlier}, would tell what {', '.join(exposed)} sent alone. Wait "
-                    "for the missing parties, or allow it: exposing=true. To start anew "
+                    f"{earlier}, would reveal the array of {', '.join(exposed)}. Wait "
+                    "for the missing parties, or allow it: exposing=true. To start again "
                     "with fewer on the same "
                     "rows tells as much"
                 )

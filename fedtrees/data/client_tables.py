@@ -23,7 +23,7 @@ from fedtrees.data.cells import number
 from fedtrees.data.cleaning import with_empty_cells
 from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset
-from fedtrees.data.spreadsheets import read_table, read_uncleaned
+from fedtrees.data.table_files import read_table, read_uncleaned
 from fedtrees.data.user_tables import TableSpec, dataset_of
 
 MOST_NAMED = 8  # number of clients in the note on their sizes
@@ -289,7 +289,7 @@ def load_joined(
     for table, columns in zip(tables[1:], files[1:], strict=True):
         if not columns:
             raise DataError(
-                f"{table.path}: no columns besides the id {id!r}; leave this party out, "
+                f"{table.path}: no columns except the id {id!r}; leave this party out, "
                 "or keep one of its columns"
             )
     note = (

@@ -177,7 +177,7 @@ def _strip(cells: Sequence[str]) -> str:
 
 
 def read_csv(
-    path: str | Path, reading: Reading = UNDECLARED, named: Sequence[str] = ()
+    path: str | Path, reading: Reading = UNDECLARED, required: Sequence[str] = ()
 ) -> TextTable:
     """Read a text table, with numbers in plain form and missing cells as empty cells.
 
@@ -189,17 +189,18 @@ def read_csv(
         The file.
     reading : Reading
         Declared separator, decimal mark and marks of missing cells.
-    named : sequence of str
-        Columns that exist. A first line that contains one of them is a header.
+    required : sequence of str
+        Columns that the table must contain, for example the target. A first line that contains one
+        of them is a header.
 
     Returns
     -------
     table : TextTable
     """
-    return with_empty_cells(with_plain_numbers(read_text(path, reading, named)))
+    return with_empty_cells(with_plain_numbers(read_text(path, reading, required)))
 
 
-def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
+def read_text(path: str | Path, reading: Reading, required: Sequence[str] = ()) -> TextTable:
     """Read the cells of a text file: UTF-8, UTF-16 with a byte order mark, or Windows-1252.
 
     Columns without a name are called ``column3``, for example. If the first line contains data, all
@@ -213,8 +214,9 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
         The file.
     reading : Reading
         Declared format. Only the separator is used here.
-    named : sequence of str
-        Columns that exist. A first line that contains one of them is a header.
+    required : sequence of str
+        Columns that the table must contain, for example the target. A first line that contains one
+        of them is a header.
 
     Returns
     -------
@@ -249,7 +251,7 @@ def read_text(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> 
     if not head:
         raise DataError(f"{path}: the file is empty; it needs a header line and rows")
     width = max(records.values(), key=lambda r: len(r.lines)).width if records else len(head[0][1])
-    names, first = header([row for _, row in head], width, named, notes)
+    names, first = header([row for _, row in head], width, required, notes)
     twice = twice_named(head[0][1]) if first else frozenset()
     try:
         table = _in_step(path, separator, names, head[:1] if not first else [], records, notes)
@@ -345,7 +347,7 @@ def _guess_separator(text: str) -> str:
 
 
 def header(
-    records: Sequence[list[str]], width: int, named: Sequence[str], notes: list[str]
+    records: Sequence[list[str]], width: int, required: Sequence[str], notes: list[str]
 ) -> tuple[list[str], int]:
     """Return the names of the columns, and the index of the first record that contains data.
 
@@ -355,8 +357,9 @@ def header(
         The first records.
     width : int
         Number of columns.
-    named : sequence of str
-        Columns that exist.
+    required : sequence of str
+        Columns that the table must contain, for example the target. A first line that contains one
+        of them is a header.
     notes : list of str
         The function appends unusual properties of the header.
 
@@ -367,7 +370,7 @@ def header(
         0 if the file has no header, else 1.
     """
     first = records[0]
-    if not set(named) & set(map(plain_name, first)) and _is_data(records[:200]):
+    if not set(required) & set(map(plain_name, first)) and _is_data(records[:200]):
         notes.append("no header line: columns are called column1, column2, ...")
         return [f"column{k + 1}" for k in range(width)], 0
     rest = records[1:201]

@@ -32,7 +32,7 @@ def label_skew(
     """Distribute the rows of each class over the clients in Dirichlet(alpha) proportions.
 
     With a small `alpha` (> 0), each client has rows of nearly one class. The method is that of Hsu,
-    Qi and Brown 2019 in the per-class form of Li et al. 2022 (NIID-Bench).
+    Qi and Brown 2019 in the per-class form of Li et al. 2022 (NIID-BenchSession).
 
     Raises `UsageError` if the target is a number.
     """

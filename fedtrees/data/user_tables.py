@@ -8,7 +8,7 @@ at once, each with the option that solves it.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from fedtrees.data.column_types import (
 from fedtrees.data.csv_file import Reading, TextTable, plain_name
 from fedtrees.data.csv_table import TASKS, read_target
 from fedtrees.data.dataset import Dataset, prepare
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 
 # Number of names in one note. `fedtrees data inspect` lists all names.
 _LISTED = 8
@@ -230,7 +230,7 @@ def _no_features(target: str, out: Mapping[str, Column], declared: TableSpec) ->
     """Return the problem that no column becomes a feature, with the columns that could be kept."""
     usable = [n for n, c in out.items() if n not in declared.drop and c.kind != "empty"]
     reasons = ": " + "; ".join(_reasons(out, declared)) if out else ""
-    text = f"no feature columns besides the target {target!r}{reasons}"
+    text = f"no feature columns except the target {target!r}{reasons}"
     return Problem(text, "keep" if usable else "", joined_names(usable) if usable else "")
 
 
@@ -450,16 +450,34 @@ def _notes(
 ) -> list[str]:
     """Return the notes on everything that was inferred, one line for each topic."""
     n, d = dataset.table.X.shape
-    lines = ["; ".join([f"table: {n:,} rows, {d} columns used", *table.notes])]
-    classes = dataset.schema.classes
+    return [
+        "; ".join([f"table: {n:,} rows, {d} columns used", *table.notes]),
+        _target_note(target.name, dataset.schema.classes, without),
+        *_kind_notes(table, used, dataset, declared),
+        *_column_notes(table, (target, *used)),
+        *_personal_note(table, used),
+        *_missing_note(table, used),
+        *_left_out_note(out, declared),
+        "declared knowledge: these kinds and the names of all categories and classes, read from "
+        "the whole table; attackers are taken to know them",
+    ]
+
+
+def _target_note(target: str, classes: Sequence[str], without: int) -> str:
+    """Return the note on the target. `without` is the number of rows without it."""
     what = (
         "a number to predict" if not classes else f"{len(classes)} classes, {_list_names(classes)}"
     )
     if len(classes) == 2:
         what = f"{classes[1]} against {classes[0]}"
     left_out = many(without, "row without it is", "rows without it are")
-    less = f"; {left_out} left out" if without else ""
-    lines.append(f"target: {target.name}, {what}{less}")
+    return f"target: {target}, {what}{f'; {left_out} left out' if without else ''}"
+
+
+def _kind_notes(
+    table: TextTable, used: Sequence[Column], dataset: Dataset, declared: TableSpec
+) -> Iterator[str]:
+    """Yield the notes on numbers, categories, groups of columns and decimal commas."""
     numbers = [c.name for c in used if not c.categorical]
     coded = [
         c.name
@@ -469,44 +487,50 @@ def _notes(
         if c.categorical
     ]
     if numbers:
-        lines.append(f"numbers: {_list_names(numbers)}")
+        yield f"numbers: {_list_names(numbers)}"
     if coded:
-        lines.append(f"categories: {_list_names(coded)}")
+        yield f"categories: {_list_names(coded)}"
     for group in dataset.schema.groups:
-        lines.append(f"one category in several columns: {_list_names(group.columns)}")
+        yield f"one category in several columns: {_list_names(group.columns)}"
     commas = [c.name for c in used if c.name in table.commas]
     if commas:
-        lines.append(f"decimal comma: {_list_names(commas)}")
-    lines += _column_notes(table, (target, *used))
+        yield f"decimal comma: {_list_names(commas)}"
+
+
+def _personal_note(table: TextTable, used: Sequence[Column]) -> Iterator[str]:
+    """Yield the note on columns that look personal, if there are any."""
     personal = [(c.name, kind_of(c.name, table.column(c.name)[:LOOKED_AT])) for c in used]
     looks = [f"{name} ({kind})" for name, kind in personal if kind]
     if looks:
-        lines.append(
+        yield (
             f"looks personal: {_list_names(looks)}; they are used as features and attackers are "
             f"after them: --drop {_option_value(n for n, kind in personal if kind)} to "
             "leave them out"
         )
+
+
+def _missing_note(table: TextTable, used: Sequence[Column]) -> Iterator[str]:
+    """Yield the note on columns with missing cells, if there are any."""
     holes = [
         f"{c.name} ({', '.join([f'{1 - c.present / c.rows:.0%}', *_marks(table, c.name)])})"
         for c in used
         if c.present < c.rows
     ]
     if holes:
-        lines.append(
+        yield (
             f"missing: {_list_names(holes)}; empty cells and the marks shown; "
             "--missing for other marks"
         )
+
+
+def _left_out_note(out: Mapping[str, Column], declared: TableSpec) -> Iterator[str]:
+    """Yield the note on columns that are left out, if there are any."""
     if out:
         usable = [
             name for name, c in out.items() if c.kind != "empty" and name not in declared.drop
         ]
         remedy = f"; to use these columns: --keep {_option_value(usable)}" if usable else ""
-        lines.append(f"left out: {'; '.join(_reasons(out, declared))}{remedy}")
-    lines.append(
-        "declared knowledge: these kinds and the names of all categories and classes, read from "
-        "the whole table; attackers are taken to know them"
-    )
-    return lines
+        yield f"left out: {'; '.join(_reasons(out, declared))}{remedy}"
 
 
 def _option_value(names: Iterable[str]) -> str:

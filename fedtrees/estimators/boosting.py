@@ -16,7 +16,7 @@ from fedtrees.estimators.columns import row_weights
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.files.categories import by_names
+from fedtrees.trees.files.categories import with_category_names
 from fedtrees.trees.files.xgboost import save_xgboost, writable
 
 _SAME = (
@@ -170,7 +170,7 @@ class _Boosting(FederatedEstimator):
         # The parameters allow writing the weights of inner nodes.
         params = protocol if isinstance(protocol, TreeParams) else None
         names = writable(getattr(self, "feature_names_in_", ()))
-        forest, categories = by_names(self.model_, self._categories_at)
+        forest, categories = with_category_names(self.model_, self._categories_at)
         save_xgboost(forest, path, self.n_features_in_, names, params, categories)
 
 

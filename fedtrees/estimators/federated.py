@@ -230,7 +230,7 @@ class FederatedEstimator(BaseEstimator):
         check_is_fitted(self)
         parties = self.transcript_.roles
         if not principals:
-            raise UsageError(f"whose view? Name parties, of {', '.join(parties)}")
+            raise UsageError(f"name the parties whose view is wanted, of {', '.join(parties)}")
         for name in principals:
             if name not in parties:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), parties)}")

@@ -13,7 +13,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import Plan, Task
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def estimate_cost(plan: Plan, tasks: list[Task], workers: int, data_dir: str | N
     data_dir : str or None
         Folder of the downloaded tables.
     """
-    sizes = {s: _size(federation_of(s, data_dir)) for s in plan.settings}
-    seconds = sum(_seconds(task, *sizes[task.setting]) for task in tasks)
+    sizes = {s: _size(federation_of(s, data_dir)) for s in plan.federation_configs}
+    seconds = sum(_seconds(task, *sizes[task.federation_config]) for task in tasks)
     values = max((rows * columns for rows, _, columns in sizes.values()), default=0)
     start = START + PER_MILLION * values / 1e6
     processes = max(1, min(workers, len(plan.groups)))
@@ -148,7 +148,7 @@ def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> floa
     if task.stage == "adversary":
         return PER_ATTACK
     listed = ATTACKS.get(task.attack.name)
-    fits = fit(attack=task.attack, data=Data(rows=rows)).ok
+    fits = check_fit(attack=task.attack, facts=KnownFacts(rows=rows)).ok
     if not fits or (listed is None and not task.attack.params):
         return PER_SKIP
     n_colluding, trees = _count_colluding(task.threat, task), _trees(task.protocol)
@@ -162,9 +162,9 @@ def _seconds(task: Task, rows: int, rows_per_party: float, columns: int) -> floa
 
 def _count_colluding(threat: str, task: Task) -> int:
     """Return the number of colluding parties that have data."""
-    roles = dict(task.setting.roles)
+    roles = dict(task.federation_config.roles)
     principals = Threat.parse(threat, roles).principals(roles)
-    return len(set(principals) & set(task.setting.holders))
+    return len(set(principals) & set(task.federation_config.holders))
 
 
 def _trees(protocol: Spec) -> float:

@@ -30,9 +30,18 @@ from fedtrees.experiments.evaluate import build_view, parts_of
 from fedtrees.experiments.federation import federation_of, load_dataset
 from fedtrees.experiments.plan import FederationConfig, Task
 from fedtrees.experiments.preview import limit_size, preview
-from fedtrees.experiments.suite import ALL, AXES, DataRef, Grid, Suite, fits, roles_of, with_budgets
+from fedtrees.experiments.suite import (
+    ALL,
+    AXES,
+    DataRef,
+    Grid,
+    Suite,
+    roles_of,
+    threat_fits,
+    with_budgets,
+)
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 MAX_PROTOCOLS = 2  # number of protocols that are added for one named item
@@ -200,10 +209,12 @@ class _SuiteCompletion:
             return False
         named = [d for a, d in self._named_items() if a == "defenses"]
         defenses = [d for g in self.suite_grids if protocol in g.protocols for d in g.defenses]
-        tried = [[d] for d in named if fit(instance, parts_of(d)).ok] or [[Composed(), *defenses]]
+        tried = [[d] for d in named if check_fit(instance, parts_of(d)).ok] or [
+            [Composed(), *defenses]
+        ]
         tried += [[Composed()]] if bare else []
         return all(
-            any(fit(instance, parts_of(d), data=Data(schema)).ok for d in combination)
+            any(check_fit(instance, parts_of(d), facts=KnownFacts(schema)).ok for d in combination)
             for schema in schemas
             for combination in tried
         )
@@ -248,10 +259,10 @@ class _SuiteCompletion:
     def _reason_not_tried(self, protocol: Spec, axis: str, item: Any) -> Reason:
         """Return the reason why a named item is not tried in a protocol, `FITS` if it is tried."""
         if axis == "threats":
-            return FITS if fits(item, protocol) else Reason("other", text="no such role")
+            return FITS if threat_fits(item, protocol) else Reason("other", text="no such role")
         instance = register.make("protocol", protocol)
         if axis == "defenses":
-            return fit(instance, parts_of(item), data=Data(self._schema(protocol)))
+            return check_fit(instance, parts_of(item), facts=KnownFacts(self._schema(protocol)))
         reasons = [self._applicability(protocol, item, t) for t in self._threats(protocol, (item,))]
         return next((r for r in reasons if r.ok), reasons[0] if reasons else FITS)
 
@@ -322,9 +333,9 @@ class _SuiteCompletion:
         grid = self._narrow(self._base_grid(protocol))
         if "defenses" in self.options:
             return grid
-        instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
+        instance, data = register.make("protocol", protocol), KnownFacts(self._schema(protocol))
         defenses = [
-            d for d in grid.defenses if d.parts and fit(instance, parts_of(d), data=data).ok
+            d for d in grid.defenses if d.parts and check_fit(instance, parts_of(d), facts=data).ok
         ]
         names = {part.name for d in defenses for part in d.parts}
         queries = any(Threat.parse(t).queries for t in grid.threats)
@@ -359,7 +370,9 @@ class _SuiteCompletion:
 
     def _threats(self, protocol: Spec, attacks: Sequence[Spec]) -> list[str]:
         """Return threats of the suite that fit, otherwise of the protocol, and those of attacks."""
-        base = dict.fromkeys(t for g in self.suite_grids for t in g.threats if fits(t, protocol))
+        base = dict.fromkeys(
+            t for g in self.suite_grids for t in g.threats if threat_fits(t, protocol)
+        )
         if "threats" in self.options:
             return [*base]
         threats = [*(base or register.make("protocol", protocol).info.adversaries)]
@@ -375,12 +388,12 @@ class _SuiteCompletion:
                 threat
                 for name in contenders()
                 for threat in getattr(register.get("attack", name), "threats", ())
-                if Threat.parse(threat).queries and fits(threat, protocol)
+                if Threat.parse(threat).queries and threat_fits(threat, protocol)
                 and self._applicability(protocol, Spec(name), threat).ok
             ]  # fmt: skip
         for attack in attacks:
             threats += getattr(register.get("attack", attack.name), "threats", ())
-        return [t for t in dict.fromkeys(threats) if fits(t, protocol)]
+        return [t for t in dict.fromkeys(threats) if threat_fits(t, protocol)]
 
     def _applicability(self, protocol: Spec, attack: Spec, threat: str) -> Reason:
         """Return `FITS` if an attack applies to a run of two trees, otherwise why not.
@@ -409,8 +422,8 @@ class _SuiteCompletion:
         """
         named = [d for axis, d in self._named_items() if axis == "defenses"]
         suitable = [d for d in named if self._reason_not_tried(protocol, "defenses", d).ok]
-        instance, data = register.make("protocol", protocol), Data(self._schema(protocol))
-        bare = [Composed()] if not suitable or fit(instance, [], data=data).ok else []
+        instance, data = register.make("protocol", protocol), KnownFacts(self._schema(protocol))
+        bare = [Composed()] if not suitable or check_fit(instance, [], facts=data).ok else []
         return [*bare, *suitable]
 
     def _applicability_under(
@@ -443,7 +456,9 @@ class _SuiteCompletion:
             self.trainings[task] = preview(task, federation, self.time_limit)
         training = self.trainings[task]
         case = federation.case(roles, parsed.principals(roles), self.seed, threat, training)
-        return fit(attack=attack, data=Data(federation.schema, view=build_view(training, case)))
+        return check_fit(
+            attack=attack, facts=KnownFacts(federation.schema, view=build_view(training, case))
+        )
 
 
 def _changes_only_answers(part: Any) -> bool:
@@ -451,7 +466,7 @@ def _changes_only_answers(part: Any) -> bool:
     return bool(part.hooks) and part.hooks <= {"transform_answer", "limit_endpoint"}
 
 
-def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[Composed]:
+def _usual_defenses(protocol: Protocol, data: KnownFacts, endpoint: bool) -> Iterator[Composed]:
     """Yield the registered defenses that fit a protocol, each with one budget.
 
     Defenses that need a missing extra are left out. So are real secure sums: the server receives
@@ -470,7 +485,7 @@ def _usual_defenses(protocol: Protocol, data: Data, endpoint: bool) -> Iterator[
             idle
             or costly
             or missing_modules(part.extra_packages)
-            or not fit(protocol, [part], data=data).ok
+            or not check_fit(protocol, [part], facts=data).ok
         ):
             continue
         yield Composed((spec,))

@@ -38,12 +38,17 @@ from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.experiments.federation import Federation
 from fedtrees.experiments.plan import Task, identity_columns
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, before, fit, fits
+from fedtrees.protocols.compatibility import (
+    KnownFacts,
+    check_attacks,
+    check_fit,
+    check_without_view,
+)
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 
@@ -94,7 +99,7 @@ def _claimed(protocol_spec: Spec, composed: Composed) -> str:
     """Return the guarantee that a protocol and defenses claim, as ``rows.csv`` contains it."""
     protocol: Protocol = register.make("protocol", protocol_spec)
     parts = parts_of(composed)
-    if not fit(None, parts).ok:
+    if not check_fit(None, parts).ok:
         return join([protocol.claim()])
     defense = Composition(tuple(parts))
     return join([protocol.claim_with(defense), *defense.claims()])
@@ -107,7 +112,7 @@ def run_training(task: Task, federation: Federation) -> Training:
     """
     protocol: Protocol = register.make("protocol", task.protocol)
     defense = make_defense(task.defense)
-    seed = task.setting.seed
+    seed = task.federation_config.seed
     local_data, schema, cheats = federation.local_data, federation.schema, dict(task.behaviours)
     options: dict[str, Any] = {"seed": seed, "noise_from": NOISE, "behaviours": cheats}
     return train(protocol, local_data, schema, defense=defense, **options)
@@ -173,7 +178,7 @@ def evaluate_training(
         # The audit imports scipy.stats, which a plan without a training does not need.
         from fedtrees.experiments.epsilon_audit import largest_node, measure
 
-        seed = task.setting.seed
+        seed = task.federation_config.seed
         node = largest_node(training, federation.local_data)
         common["measured"] = str(
             node or measure(training.protocol, training.defense, seed=seed) or ""
@@ -237,11 +242,11 @@ def evaluate_attack(
     """
     case = _make_case(task, federation, training)
     view = build_view(training, case)
-    reason = before(task.attack, replace(_describe_case(case), view=view))
+    reason = check_without_view(task.attack, replace(_describe_case(case), view=view))
     if not reason.ok:
         raise Unfit(reason)
     view = with_background(task.attack.name, view, case)
-    answer = attacks().run(task.attack, view)
+    answer = attack_process().run(task.attack, view)
     if answer.guess is None:
         raise Unfit(answer.reason)
     guess = answer.guess
@@ -260,7 +265,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
 
     The outcome has one row per attack. The measure ``applies`` is 1, or 0 with the reason.
     """
-    reasons = check_attacks(contenders(), training, _make_case(task, federation, training))
+    reasons = check_applicability(contenders(), training, _make_case(task, federation, training))
     rows = [
         {**_make_row("applies", float(reason.ok)), "attack": name, **reason.columns()}
         for name, reason in reasons.items()
@@ -268,7 +273,7 @@ def evaluate_adversary(task: Task, federation: Federation, training: Training) -
     return TaskResult(rows, {**task_columns(task), **training_columns(training)})
 
 
-def check_attacks(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
+def check_applicability(names: Sequence[str], training: Training, case: Case) -> dict[str, Reason]:
     """Return for each attack with its default parameters whether it applies to the view of a case.
 
     Parameters
@@ -285,8 +290,8 @@ def check_attacks(names: Sequence[str], training: Training, case: Case) -> dict[
     reasons : dict of str to Reason
         By the name of the attack. `FITS` if it applies.
     """
-    data = replace(_describe_case(case), view=build_view(training, case))
-    return dict(zip(names, fits([Spec(name) for name in names], data), strict=True))
+    facts = replace(_describe_case(case), view=build_view(training, case))
+    return dict(zip(names, check_attacks([Spec(name) for name in names], facts), strict=True))
 
 
 def build_view(training: Training, case: Case) -> View:
@@ -323,18 +328,18 @@ def with_background(attack: str, view: View, case: Case) -> View:
 
 def _make_case(task: Task, federation: Federation, training: Training) -> Case:
     """Return the ground truth of a training from the perspective of the threat of a task."""
-    roles = dict(task.setting.roles)
+    roles = dict(task.federation_config.roles)
     principals = Threat.parse(task.threat).principals(roles)
-    return federation.case(roles, principals, task.setting.seed, task.threat, training)
+    return federation.case(roles, principals, task.federation_config.seed, task.threat, training)
 
 
-def _describe_case(case: Case) -> Data:
+def _describe_case(case: Case) -> KnownFacts:
     """Return the properties of a case that decide whether an attack applies, without a view."""
 
     def scored(kind: type[Claim]) -> bool:
         return any(metric.truth(case) is not None for metric in metrics_of(kind))
 
-    return Data(case.schema, rows_of(case.local_data), scored=scored)
+    return KnownFacts(case.schema, rows_of(case.local_data), scored=scored)
 
 
 def score_guess(
@@ -480,9 +485,9 @@ def evaluate_blind(task: Task, federation: Federation) -> TaskResult:
     value over all blind guesses. The scores in `Metric.main` have one further row per guess, with
     the name of the guess in ``attack_params``.
     """
-    roles = dict(task.setting.roles)
+    roles = dict(task.federation_config.roles)
     principals = Threat.parse(task.threat).principals(roles)
-    case = federation.case(roles, principals, task.setting.seed, task.threat)
+    case = federation.case(roles, principals, task.federation_config.seed, task.threat)
     rows: list[Row] = []
     for metric in all_metrics():
         truth = metric.truth(case) if metric.before_training else None
@@ -528,7 +533,9 @@ def evaluate_reference(task: Task, federation: Federation) -> TaskResult:
             continue
         if len(np.unique(party_data.y)) == classes or not classes:
             try:
-                guess = _predict_locally(protocol, party_data, federation, task.setting.seed)
+                guess = _predict_locally(
+                    protocol, party_data, federation, task.federation_config.seed
+                )
             except UsageError:  # this protocol requires more parties
                 break
         else:

@@ -2,7 +2,7 @@
 
 `run_jobs` executes the phases of a `Runner` one after the other. An `Engine` starts jobs and waits
 for them. `Processes` is the engine for one machine. `fedtrees.cluster` has an engine for a Ray
-cluster. If the process of a job dies, only its cells are computed again, one by one.
+cluster. If the process of a job dies, only its tasks are computed again, one by one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _work_in_pool(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]
     Parameters
     ----------
     runner : Runner
-        Computes the cells.
+        Computes the tasks.
     job : Job
         The job.
     driver : int
@@ -51,7 +51,7 @@ def _work_in_pool(runner: Runner, job: Job, driver: int) -> list[tuple[str, str]
     Returns
     -------
     results : list of (str, str)
-        Status and label of each computed cell.
+        Status and label of each computed task.
     """
     close_memory()
     _end_with(driver)
@@ -87,20 +87,20 @@ def run_jobs(
 ) -> None:
     """Run all jobs, phase by phase.
 
-    If a worker process dies, the cells of its job are computed again one by one. A cell whose
+    If a worker process dies, the tasks of its job are computed again one by one. A task whose
     process dies a second time is recorded as failed. During the run, other processes of the same
     user cannot read the memory of these processes, which contains the ground truth.
 
     Parameters
     ----------
     runner : Runner
-        Computes the cells of a job.
+        Computes the tasks of a job.
     phases : sequence of sequences of Job
         The jobs. A phase starts when all jobs of the previous one are done.
     workers : int
         Number of jobs that run at the same time.
     done : callable
-        ``done(status, label)`` is called after each cell.
+        ``done(status, label)`` is called after each task.
     ended : callable
         ``ended(k)`` is called after phase k, counted from 0.
     engine : Engine, optional
@@ -144,7 +144,7 @@ class Lost:
     code: str
 
 
-Results = list[tuple[str, str]]  # status and label of each cell
+Results = list[tuple[str, str]]  # status and label of each task
 
 
 class Engine(Protocol):
@@ -172,7 +172,7 @@ def _run_phase(
 ) -> None:
     """Run the jobs of one phase, at most `max_running` at a time.
 
-    If the process of a job dies, its cells are run again as steps. The steps of one job run one
+    If the process of a job dies, its tasks are run again as steps. The steps of one job run one
     after the other, because later ones use the training that the first one stores.
 
     Parameters
@@ -186,7 +186,7 @@ def _run_phase(
     pending_jobs : deque of Job
         The jobs. It is empty afterwards.
     done : callable
-        Called with the status and the label of each cell.
+        Called with the status and the label of each task.
     """
     # For each handle the submitted job, followed by the steps that run after it.
     running: dict[Any, deque[Job]] = {}
@@ -198,10 +198,10 @@ def _run_phase(
         steps = running.pop(handle)
         job = steps.popleft()
         if isinstance(results, Lost):
-            if job.tried:
-                results = [runner.give_up(job, Reason("killed", code=results.code))]
+            if job.was_tried:
+                results = [runner.write_failure(job, Reason("killed", code=results.code))]
             else:
-                steps.extendleft(reversed(runner.again(job)))
+                steps.extendleft(reversed(runner.retry_steps(job)))
                 results = []
         for status, label in results:
             done(status, label)
@@ -218,7 +218,7 @@ class Processes:
     Parameters
     ----------
     runner : Runner
-        Computes the cells.
+        Computes the tasks.
     begin : callable
         Function that a worker process calls with the runner, a job and the id of its parent.
     until : float
@@ -260,7 +260,7 @@ class Processes:
         try:
             results: Results | Lost = future.result()
             self._idle.append(executor)
-        except MemoryError:  # outside the computation of a cell, which handles its own errors
+        except MemoryError:  # outside the computation of a task, which handles its own errors
             _end_executor(executor)
             results = Lost("memory")
         except BrokenExecutor as err:

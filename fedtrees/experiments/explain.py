@@ -21,7 +21,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.environment import check_extras
-from fedtrees.experiments.evaluate import check_attacks
+from fedtrees.experiments.evaluate import check_applicability
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.options import check_parties
 from fedtrees.experiments.plan import FederationConfig, Task
@@ -176,7 +176,7 @@ def applicable_attacks(
             case = Case(local_data, roles, principals, training.schema, Streams(0), text)
         else:
             case = federation.case(roles, principals, 0, text, training)
-        reasons[text] = check_attacks(attack_names(), training, case)
+        reasons[text] = check_applicability(attack_names(), training, case)
     return reasons
 
 

@@ -20,7 +20,7 @@ from fedtrees.core.errors import UsageError, check_margin
 from fedtrees.experiments.table_spec import TableSpec, parse_table_options
 
 if TYPE_CHECKING:
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
     from fedtrees.experiments.suite import DataRef, Suite
     from fedtrees.protocols.base import Protocol
 
@@ -282,14 +282,14 @@ class BenchOptions:
         folder = Path(self.output) if self.output else fresh_folder(Path("runs"), suite.name)
         return suite, folder, note
 
-    def session(self) -> Bench:
+    def session(self) -> BenchSession:
         """Return the benchmark after all checks, before anything is written."""
-        from fedtrees.experiments.session import Bench, default_workers
+        from fedtrees.experiments.session import BenchSession, default_workers
 
         plugins = load_plugins(self.plugin, self.unprotected, self.time_limit)
         suite, folder, note = self._suite_and_folder()
         workers = default_workers() if self.jobs is None else self.jobs
-        bench = Bench(suite, folder, workers, self.data_dir, plugins, self.memory)
+        bench = BenchSession(suite, folder, workers, self.data_dir, plugins, self.memory)
         print_notes([note for note in (note, describe_missing_restrictions()) if note])
         return bench
 

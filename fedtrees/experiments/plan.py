@@ -24,7 +24,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.source import code_digest
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.threat import Threat
-from fedtrees.experiments.suite import DataRef, Suite, fits, roles_of
+from fedtrees.experiments.suite import DataRef, Suite, roles_of, threat_fits
 from fedtrees.protocols.base import Protocol
 
 _LIBRARIES = ("numpy", "numba", "scipy", "scikit-learn", "ortools", "imbalanced-learn")
@@ -100,7 +100,7 @@ class Task:
 
     Attributes
     ----------
-    setting : FederationConfig
+    federation_config : FederationConfig
         The federation.
     stage : str
         - ``train``: a training in which all parties follow the protocol.
@@ -123,7 +123,7 @@ class Task:
         The attack.
     """
 
-    setting: FederationConfig
+    federation_config: FederationConfig
     stage: Stage
     protocol: Spec = _UNUSED
     defense: Composed = Composed()
@@ -134,14 +134,14 @@ class Task:
     @classmethod
     def for_training(
         cls,
-        setting: FederationConfig,
+        config: FederationConfig,
         protocol: Spec,
         defense: Composed,
         behaviours: tuple[tuple[str, str], ...] = (),
     ) -> Task:
         """Return a training."""
         stage: Stage = "cheated" if behaviours else "train"
-        return cls(setting, stage, protocol, defense, behaviours)
+        return cls(config, stage, protocol, defense, behaviours)
 
     def under(self, threat: str, attack: Spec | None = None) -> Task:
         """Return an attack on this training. Without an attack, the task lists which ones apply."""
@@ -162,7 +162,9 @@ class Task:
     @property
     def training(self) -> Task:
         """The training of an attack."""
-        return Task.for_training(self.setting, self.protocol, self.defense, self.behaviours)
+        return Task.for_training(
+            self.federation_config, self.protocol, self.defense, self.behaviours
+        )
 
     @property
     def applicability(self) -> Task:
@@ -172,11 +174,11 @@ class Task:
     @property
     def blind(self) -> Task:
         """The blind baseline of an attack."""
-        return Task(self.setting, "blind", threat=self.threat)
+        return Task(self.federation_config, "blind", threat=self.threat)
 
     def describe(self) -> dict[str, Any]:
         """Return the settings that identify the task, as plain JSON types."""
-        s = self.setting
+        s = self.federation_config
         described: dict[str, Any] = {"stage": self.stage, "data": s.data.name}
         described |= {"partition": s.partition_text, "seed": s.seed}
         if self.protocol.name:
@@ -198,8 +200,8 @@ class Task:
 
     def key(self, provenance: Provenance) -> str:
         """Return the hash under which the result is stored, 24 hexadecimal digits."""
-        digest = provenance.digests[self.setting.data]
-        spread = {"roles": self.setting.roles, "layout": self.setting.layout}
+        digest = provenance.digests[self.federation_config.data]
+        spread = {"roles": self.federation_config.roles, "layout": self.federation_config.layout}
         stamp = {"digest": digest, **spread, **provenance.stamp}
         text = json.dumps({**self.describe(), **stamp}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -207,7 +209,7 @@ class Task:
 
 def identity_columns(task: Task) -> dict[str, Any]:
     """Return the columns of ``rows.csv`` that identify a task. All rows of the task share them."""
-    s = task.setting
+    s = task.federation_config
     columns = {"dataset": s.data.name, "partition": s.partition_text, "seed": s.seed}
     columns["stage"] = task.stage
     if task.stage == "reference":
@@ -261,9 +263,9 @@ class Plan:
         yield from self.blind
 
     @cached_property
-    def settings(self) -> tuple[FederationConfig, ...]:
+    def federation_configs(self) -> tuple[FederationConfig, ...]:
         """Distinct federations of all tasks."""
-        return tuple(dict.fromkeys(task.setting for task in self.tasks()))
+        return tuple(dict.fromkeys(task.federation_config for task in self.tasks()))
 
 
 def build_plan(suite: Suite) -> Plan:
@@ -282,14 +284,14 @@ def build_plan(suite: Suite) -> Plan:
         axes = (grid.data, grid.partitions, grid.clients, grid.protocols, suite.seeds)
         for data, partition, clients, protocol, seed in product(*axes):
             instance: Protocol = register.make("protocol", protocol)
-            setting = FederationConfig.of(data, partition, clients, seed, instance)
-            references[Task(setting, "reference", protocol)] = None
-            threats = [t for t in grid.threats if fits(t, protocol)] or grid.threats
+            config = FederationConfig.of(data, partition, clients, seed, instance)
+            references[Task(config, "reference", protocol)] = None
+            threats = [t for t in grid.threats if threat_fits(t, protocol)] or grid.threats
             for threat in threats:
-                blind[Task(setting, "blind", threat=threat)] = None
+                blind[Task(config, "blind", threat=threat)] = None
             for defense in grid.defenses:
-                attacks.setdefault(Task.for_training(setting, protocol, defense), {})
-                trains = {t: Task.for_training(setting, protocol, defense, cheats(t, setting))
+                attacks.setdefault(Task.for_training(config, protocol, defense), {})
+                trains = {t: Task.for_training(config, protocol, defense, cheats(t, config))
                           for t in threats}  # fmt: skip
                 for threat, train in trains.items():
                     attacks.setdefault(train, {})[train.under(threat)] = None
@@ -299,9 +301,9 @@ def build_plan(suite: Suite) -> Plan:
     return Plan(tuple(blind), tuple(references), groups)
 
 
-def cheats(threat: str, setting: FederationConfig) -> tuple[tuple[str, str], ...]:
+def cheats(threat: str, config: FederationConfig) -> tuple[tuple[str, str], ...]:
     """Return name and behaviour of the parties that cheat under a threat (`Threat.behaviours`)."""
-    return tuple(Threat.parse(threat).behaviours(dict(setting.roles)).items())
+    return tuple(Threat.parse(threat).behaviours(dict(config.roles)).items())
 
 
 def canonical(spec: Spec) -> str:
@@ -309,7 +311,8 @@ def canonical(spec: Spec) -> str:
     return str(Spec(spec.name, dict(sorted(spec.params.items()))))
 
 
-Setting = FederationConfig  # name in release 1.0
+#: Former name, for one release. `fedtrees.report.Setting` is another class.
+Setting = FederationConfig
 
 
 @dataclass(frozen=True)

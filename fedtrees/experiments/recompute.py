@@ -21,7 +21,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.experiments.executor import run_jobs
 from fedtrees.experiments.plan import Task, identity_columns
 from fedtrees.experiments.runner import Job
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Grid, Suite
 
 Record = Mapping[str, str]  # a row as text, as rows.csv contains it
@@ -48,7 +48,7 @@ _TEXTS = ("status", "state_code", "unit", "measure_class", "pair_id")
 
 
 def group_by_cell(records: Iterable[Record]) -> CellRows:
-    """TrainingGroup rows by the name of their cell."""
+    """Group rows by the name of their cell."""
     cells = defaultdict(list)
     for record in records:
         cells[_cell_name(record)].append(record)
@@ -71,7 +71,7 @@ def _place(task: Task) -> tuple[str, ...]:
 
 def plan_of(
     suite: str, source: str, folder: Path, data_dir: str | None, records: int | None = None
-) -> Bench:
+) -> BenchSession:
     """Return the benchmark of a suite that uses only public tables.
 
     Parameters
@@ -106,7 +106,7 @@ def plan_of(
             "finished run with its suite"
         )
     try:
-        return Bench(parsed, folder, data_dir=data_dir)
+        return BenchSession(parsed, folder, data_dir=data_dir)
     except UsageError as err:
         text = f"{source}: {err}; submit runs of this package and of packages that are installed"
         raise UsageError(text) from err
@@ -118,7 +118,7 @@ def _trainings(grid: Grid) -> int:
     return math.prod(len({str(item) for item in axis}) for axis in axes)
 
 
-def describe_missing_cells(bench: Bench, cell_rows: CellRows) -> str:
+def describe_missing_cells(bench: BenchSession, cell_rows: CellRows) -> str:
     """Describe cells without a row, rows without a cell, and duplicate rows.
 
     The text is empty if every cell of the plan has its rows exactly once.
@@ -143,7 +143,7 @@ def describe_missing_cells(bench: Bench, cell_rows: CellRows) -> str:
     )
 
 
-def draw_views(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list[View]:
+def draw_views(bench: BenchSession, cell_rows: CellRows, count: int, draw: str) -> list[View]:
     """Draw views at random, each with one of the attacks that ran on it.
 
     Views whose attacks were all skipped can also be drawn, because a forger may claim that no
@@ -151,7 +151,7 @@ def draw_views(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list
 
     Parameters
     ----------
-    bench : Bench
+    bench : BenchSession
         The benchmark of the suite.
     cell_rows : CellRows
         The submitted rows by cell.
@@ -166,26 +166,28 @@ def draw_views(bench: Bench, cell_rows: CellRows, count: int, draw: str) -> list
         (c, group) for group in bench.plan.groups for c in group.attacks if c.stage == "adversary"
     ]
     chosen = []
-    for cell, group in random.sample(views, min(count, len(views))):
+    for task, group in random.sample(views, min(count, len(views))):
         ran = [
             a
             for a in group.attacks
             if a.stage == "attack"
-            and a.threat == cell.threat
+            and a.threat == task.threat
             and any(r["status"] == "ok" for r in cell_rows.get(_place(a), ()))
         ]
-        chosen.append((cell, random.choice(ran) if ran else None))
+        chosen.append((task, random.choice(ran) if ran else None))
     return chosen
 
 
-def find_differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -> Iterator[str]:
+def find_differences(
+    bench: BenchSession, cell_rows: CellRows, views: Sequence[View]
+) -> Iterator[str]:
     """Compute views again, and yield the differences between the results and the rows.
 
     All references and blind guesses of the same federations are also computed again.
 
     Parameters
     ----------
-    bench : Bench
+    bench : BenchSession
         The benchmark of the suite.
     cell_rows : CellRows
         The submitted rows by cell.
@@ -193,33 +195,33 @@ def find_differences(bench: Bench, cell_rows: CellRows, views: Sequence[View]) -
         The views to compute.
     """
     bench.open(resume=True)
-    settings = {cell.setting for cell, _ in views}
-    places = {_place(cell.blind) for cell, _ in views}
-    baselines: list[Task] = [c for c in bench.plan.references if c.setting in settings]
+    configs = {task.federation_config for task, _ in views}
+    places = {_place(task.blind) for task, _ in views}
+    baselines: list[Task] = [t for t in bench.plan.references if t.federation_config in configs]
     baselines += [c for c in bench.plan.blind if _place(c) in places]
     # Views of the same training are computed together.
     groups: dict[Task, dict[Task, None]] = {}
     for view in views:
         groups.setdefault(view[0].training, {}).update({c: None for c in view if c is not None})
-    jobs = [Job((train, *cells)) for train, cells in groups.items()]
+    jobs = [Job((train, *tasks)) for train, tasks in groups.items()]
     run_jobs(bench.runner, [[Job((c,)) for c in baselines], jobs], 1, lambda status, label: None)
     computed: dict[tuple[str, ...], tuple[Task, list[Record]]] = {}
-    for cell in [*baselines, *(c for job in jobs for c in job.tasks)]:
-        result = bench.runner.read(cell)
+    for task in [*baselines, *(c for job in jobs for c in job.tasks)]:
+        result = bench.runner.read(task)
         assert result is not None
         text = results.write({**result["common"], **row} for row in result["rows"])
-        records = computed.setdefault(_place(cell), (cell, []))[1]
+        records = computed.setdefault(_place(task), (task, []))[1]
         records += csv.DictReader(io.StringIO(text))
-    for place, (cell, records) in computed.items():
-        yield from _compare_cell(cell, records, cell_rows[place])
+    for place, (task, records) in computed.items():
+        yield from _compare_cell(task, records, cell_rows[place])
 
 
 def _compare_cell(
-    cell: Task, computed: Sequence[Record], submitted: Sequence[Record]
+    task: Task, computed: Sequence[Record], submitted: Sequence[Record]
 ) -> Iterator[str]:
     """Yield the computed rows that agree with no submitted row, and the reverse."""
-    tolerance = TOLERANCE if cell.stage == "attack" else _SAME
-    name = f"{cell.stage} {cell.label}"
+    tolerance = TOLERANCE if task.stage == "attack" else _SAME
+    name = f"{task.stage} {task.label}"
     submitted_rows = defaultdict(list)
     for record in submitted:
         submitted_rows[_row_name(record)].append(record)
@@ -238,7 +240,7 @@ def _compare_cell(
         yield f"{name}: {', '.join(sorted(more))} does not come of it"
     # Several computed blind rows can have the same name, so that one submitted row may have matched
     # all.
-    if cell.stage == "blind":
+    if task.stage == "blind":
         for record in filter(results.is_result, submitted):
             unlike = [
                 list(_compare_rows(r, record, tolerance)) for r in computed_rows[_row_name(record)]

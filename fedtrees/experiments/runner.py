@@ -2,9 +2,10 @@
 
 A job is one training with all attacks on it, or a single blind or reference task. A `Runner` lists
 the jobs that remain, in phases, and computes a job in the process that calls `Runner.work`. Every
-result is written to the store as soon as it is computed. A task is claimed before it is computed,
-so that several processes in one run folder do not compute it twice. `executor` decides in which
-processes the jobs run.
+result is written to the store as soon as it is computed. A task that does not apply is not computed
+and has no file: `Runner.results` derives its result from the results of other tasks. A task is
+claimed before it is computed, so that several processes in one run folder do not compute it twice.
+`executor` decides in which processes the jobs run.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from fedtrees.experiments.store import Store, typed
 from fedtrees.isolation.process import AttackError
 from fedtrees.protocols.training import Training
 
-AGAIN = ("failed", "timeout")  # statuses of results that are computed again when a run is resumed
+#: Statuses of results that are computed again when a run is resumed.
+RETRIED_STATUSES = ("failed", "timeout")
 Result = dict[str, Any]  # result of one task, as the file of the task contains it
 
 
@@ -55,16 +57,16 @@ class Job:
         trainings, if it is there.
     keep : bool
         Whether the stored training is kept after the job, because a later step needs it.
-    tried : bool
+    was_tried : bool
         Whether a process has already died while it computed the task.
     """
 
     tasks: tuple[Task, ...]
     step: bool = False
     keep: bool = False
-    tried: bool = False
+    was_tried: bool = False
 
-    def turned(self) -> Job:
+    def with_reversed_attacks(self) -> Job:
         """Return the job with its attacks in reverse order, after all other tasks.
 
         If grids differ in their threats only, the adversary tasks lie between the attacks.
@@ -89,13 +91,13 @@ def leading_trainings(plan: Plan) -> set[Task]:
     For every federation of the first protocol of a plan, these are the undefended training and the
     training whose defense has the most parts.
     """
-    by_setting: dict[FederationConfig, list[Task]] = {}
+    by_config: dict[FederationConfig, list[Task]] = {}
     for group in plan.groups:
         if group.train.protocol == plan.groups[0].train.protocol:
-            by_setting.setdefault(group.train.setting, []).append(group.train)
+            by_config.setdefault(group.train.federation_config, []).append(group.train)
     return {
         end(trains, key=lambda t: len(t.defense.parts))
-        for trains in by_setting.values()
+        for trains in by_config.values()
         for end in (min, max)
     }
 
@@ -141,9 +143,9 @@ class Runner:
         """Return the tasks that have to be computed.
 
         These are the tasks without a result, and those whose result may change (`_may_change`).
-        Cells that do not apply need no result (`results`).
+        Tasks that do not apply need no result (`results`).
         """
-        # Cells of one training follow each other and ask for the same two results. A small cache
+        # Tasks of one training follow each other and ask for the same two results. A small cache
         # therefore saves most readings.
         if not self.store.cells.is_dir():  # nothing was computed yet
             return list(tasks)
@@ -226,14 +228,14 @@ class Runner:
         The last two phases contain the blind and reference tasks, and then the trainings, of all
         other seeds.
         """
-        seeds = list(dict.fromkeys(setting.seed for setting in plan.settings))
+        seeds = list(dict.fromkeys(config.seed for config in plan.federation_configs))
         baselines, groups = self.jobs(plan, seeds[:1])
         lead = leading_trainings(plan)
-        settings = {train.setting for train in lead}
+        configs = {train.federation_config for train in lead}
         return (
-            [job for job in baselines if job.tasks[0].setting in settings],
+            [job for job in baselines if job.tasks[0].federation_config in configs],
             [job for job in groups if job.tasks[0] in lead],
-            [job for job in baselines if job.tasks[0].setting not in settings],
+            [job for job in baselines if job.tasks[0].federation_config not in configs],
             [job for job in groups if job.tasks[0] not in lead],
             *self.jobs(plan, seeds[1:]),
         )
@@ -253,12 +255,13 @@ class Runner:
         baselines, trainings : list of Job
             Blind and reference tasks, and the trainings with their attacks.
         """
-        cells_of_seeds = [
-            [c for c in of if c.setting.seed in seeds] for of in (plan.blind, plan.references)
+        tasks_of_seeds = [
+            [t for t in of if t.federation_config.seed in seeds]
+            for of in (plan.blind, plan.references)
         ]
-        blind, references = ([Job((c,)) for c in self.missing(tasks)] for tasks in cells_of_seeds)
+        blind, references = ([Job((c,)) for c in self.missing(tasks)] for tasks in tasks_of_seeds)
         groups: dict[str, list[Job]] = {}
-        for group in (g for g in plan.groups if g.train.setting.seed in seeds):
+        for group in (g for g in plan.groups if g.train.federation_config.seed in seeds):
             missing = self.missing([group.train, *group.attacks])
             if missing:
                 job = Job((group.train, *(c for c in missing if c is not group.train)))
@@ -267,7 +270,7 @@ class Runner:
         # at the same time then compile different functions, and load the remaining ones from the
         # cache of compiled functions.
         mixed = [j for turn in zip_longest(*groups.values()) for j in turn if j is not None]
-        mixed = [job.turned() if k % 2 else job for k, job in enumerate(mixed)]
+        mixed = [job.with_reversed_attacks() if k % 2 else job for k, job in enumerate(mixed)]
         return [*blind[:1], *references, *blind[1:]], mixed
 
     def work(self, job: Job) -> list[tuple[str, str]]:
@@ -336,20 +339,20 @@ class Runner:
         if not job.keep:
             training_cache.drop(folder, key)
 
-    def again(self, job: Job) -> list[Job]:
+    def retry_steps(self, job: Job) -> list[Job]:
         """Return the jobs to run after the process of a job died: one step per task.
 
         The first task without a result is the one during which the process died. It is marked as
-        `tried`, so that it is given up if its process dies again.
+        `was_tried`, so that it is given up if its process dies again.
         """
         if job.step:
-            return [replace(job, tried=True)]
+            return [replace(job, was_tried=True)]
         steps = job.steps()
         targets = [step.tasks[-1] for step in steps]
         lost = next((i for i, task in enumerate(targets) if self.read(task) is None), None)
-        return [replace(step, tried=i == lost) for i, step in enumerate(steps)]
+        return [replace(step, was_tried=i == lost) for i, step in enumerate(steps)]
 
-    def give_up(self, job: Job, reason: Reason) -> tuple[str, str]:
+    def write_failure(self, job: Job, reason: Reason) -> tuple[str, str]:
         """Write a result without measurements for the task of a step, with the given reason.
 
         The result is the status and the label of the task.
@@ -418,7 +421,7 @@ class Runner:
         detail, reason, outcome = "", FITS, None
         try:
             with limited(self.time_limit):
-                federation = federation_of(task.setting, self.data_dir)
+                federation = federation_of(task.federation_config, self.data_dir)
                 outcome = compute(federation)
                 outcome.common["pair_id"] = federation.pair_id
         except Unfit as err:
@@ -484,7 +487,7 @@ def _may_change(result: dict[str, Any]) -> bool:
 
     This is the case if the task failed, exceeded the time limit, or had no blind baseline.
     """
-    return result["status"] in AGAIN or not result["blind"]
+    return result["status"] in RETRIED_STATUSES or not result["blind"]
 
 
 def _make_empty_result(task: Task, reason: Reason) -> TaskResult:

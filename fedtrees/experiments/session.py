@@ -1,8 +1,8 @@
-"""Run a suite in a run folder: check the suite, compute the missing cells, write the results.
+"""Run a suite in a run folder: check the suite, compute the missing tasks, write the results.
 
-A `Bench` expands its suite into a plan (`plan`), checks every setting before the first training,
-and hands the unfinished cells to the processes of `executor`, which compute them with a `Runner`.
-Afterwards it writes ``rows.csv`` from the finished cells, and ``disclosure.json`` from one short
+A `BenchSession` expands its suite into a plan (`plan`), checks every training before the first one
+starts, and hands the unfinished tasks to the processes of `executor`, which compute them with a
+`Runner`. Afterwards it writes ``rows.csv`` from the cells, and ``disclosure.json`` from one short
 training per protocol and defense. The functions at the end find and reopen run folders.
 """
 
@@ -38,9 +38,9 @@ from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, bui
 from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
-from fedtrees.experiments.suite import Suite, fits, needs_complete_rows
+from fedtrees.experiments.suite import Suite, needs_complete_rows, threat_fits
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 #: Number of non-members (held-out rows) at which a false positive rate of 1% is one row.
@@ -50,7 +50,7 @@ FEW_ROWS = 10
 
 
 @dataclass
-class Bench:
+class BenchSession:
     """Run a suite in a run folder.
 
     The constructor loads the plug-ins and checks the suite, so that mistakes are reported before
@@ -71,9 +71,9 @@ class Bench:
     memory : float
         Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
     plan : Plan
-        All cells of the suite.
+        All tasks of the suite.
     runner : Runner
-        Computes the cells of the plan.
+        Computes the tasks of the plan.
     notes : tuple of str
         Sentences for the user: how columns of the user's tables were interpreted, which tables and
         clients are too small for some metrics, and which attacks are not run on which data.
@@ -95,9 +95,9 @@ class Bench:
         check_names(self.suite)
         check_sizes(self.suite, self.data_dir)
         self.plan = build_plan(self.suite)
-        refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.settings}
+        refs = {s.data: load_dataset(s.data, self.data_dir) for s in self.plan.federation_configs}
         self.notes = tuple(note for r, d in refs.items() if r.csv for note in d.notes)
-        check_settings(self.plan, self.data_dir, self.suite.time_limit)
+        check_trainings(self.plan, self.data_dir, self.suite.time_limit)
         self.notes += tuple(describe_small_tables(self.plan, self.data_dir))
         self.notes += tuple(describe_attack_limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
@@ -131,7 +131,7 @@ class Bench:
 
         Folders are omitted, because the paths of a user are private and a run may be published.
         """
-        paths = dict.fromkeys(p for s in self.plan.settings for p in s.data.files)
+        paths = dict.fromkeys(p for s in self.plan.federation_configs for p in s.data.files)
         return [{"file": Path(path).name, "sha256": sha256(Path(path))} for path in paths]
 
     def remaining(self) -> tuple[list[Job], ...]:
@@ -144,7 +144,7 @@ class Bench:
         first: Callable[[], None] | None = None,
         engine: Engine | None = None,
     ) -> Counter[str]:
-        """Compute the missing cells, then write ``rows.csv`` and ``disclosure.json``.
+        """Compute the missing tasks, then write ``rows.csv`` and ``disclosure.json``.
 
         If the run is interrupted, the finished cells remain stored and ``rows.csv`` is written from
         them.
@@ -152,7 +152,7 @@ class Bench:
         Parameters
         ----------
         done : callable
-            Called with the status and the label of each cell after it was computed.
+            Called with the status and the label of each task after it was computed.
         first : callable, optional
             Called after the leading trainings of the first protocol and seed (`Runner.phases`), if
             this call computed any of them and later phases are not empty. The rows of the finished
@@ -163,7 +163,7 @@ class Bench:
         Returns
         -------
         counts : Counter of str
-            Number of computed cells by status.
+            Number of computed tasks by status.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Bench:
         return counts
 
     def _write_rows(self) -> int:
-        """Write ``rows.csv`` from the finished cells, and return the number of missing cells."""
+        """Write ``rows.csv`` from the finished cells, and return the number of missing tasks."""
         return self.store.write_rows(self.runner.results(self.plan.tasks()))
 
     def _write_disclosures(self) -> None:
@@ -211,12 +211,14 @@ class Bench:
         """
         rows: list[dict[str, Any]] = []
         # Groups are visited in reverse, so that the first group of each combination remains.
-        cells = {(g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)}
+        trainings = {
+            (g.train.protocol, g.train.defense): g.train for g in reversed(self.plan.groups)
+        }
         kinds = dict.fromkeys((g.train.protocol, g.train.defense) for g in self.plan.groups)
         for protocol, defense in kinds:
-            cell = cells[protocol, defense]
-            federation = federation_of(cell.setting, self.data_dir)
-            training = _train_briefly(cell, federation, self.suite.time_limit)
+            task = trainings[protocol, defense]
+            federation = federation_of(task.federation_config, self.data_dir)
+            training = _train_briefly(task, federation, self.suite.time_limit)
             if training is None:
                 continue
             names = {"protocol": str(protocol), "defense": str(defense)}
@@ -228,9 +230,11 @@ def check_names(suite: Suite) -> None:
     """Construct every protocol, defense and attack of a suite once, to detect unknown names.
 
     Raises `UsageError` for an unknown name or parameter. Raises `Unfit` if all compositions of
-    defenses in the suite are incompatible. If only some of them are, their cells are skipped later.
+    defenses in the suite are incompatible. If only some of them are, their tasks are skipped later.
     """
-    reasons = [fit(None, parts_of(d)) for grid in suite.grids for d in grid.defenses if d.parts]
+    reasons = [
+        check_fit(None, parts_of(d)) for grid in suite.grids for d in grid.defenses if d.parts
+    ]
     if reasons and not any(reason.ok for reason in reasons):
         raise Unfit(reasons[0])
     for grid in suite.grids:
@@ -245,7 +249,7 @@ def check_sizes(suite: Suite, data_dir: str | None) -> None:
 
     A plan contains the name and the role of every client, so that expanding a suite with a million
     clients takes minutes. This check is therefore made before. The exact check of each partition
-    follows in `check_settings`.
+    follows in `check_trainings`.
     """
     for grid in suite.grids:
         for ref in grid.data:
@@ -267,7 +271,7 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     """
     # A dictionary without values: the settings of several seeds give the same note once.
     notes: dict[str, None] = {}
-    for setting in (s for s in todo.settings if s.data.csv):
+    for setting in (s for s in todo.federation_configs if s.data.csv):
         federation = federation_of(setting, data_dir)
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:
@@ -292,7 +296,7 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     return list(notes)
 
 
-def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) -> None:
+def check_trainings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) -> None:
     """Build every federation and resolve every threat once, before the first training.
 
     Undefended settings with a cheating party are trained for two rounds, because only a training
@@ -316,28 +320,28 @@ def check_settings(todo: Plan, data_dir: str | None, time_limit: float = 0.0) ->
     """
     for group in todo.groups:
         train = group.train
-        schema = federation_of(train.setting, data_dir).schema
+        schema = federation_of(train.federation_config, data_dir).schema
         protocol: Protocol = register.make("protocol", train.protocol)
         protocol.check(schema)
-        protocol.check_parties(train.setting.clients)
-        roles = dict(train.setting.roles)
+        protocol.check_parties(train.federation_config.clients)
+        roles = dict(train.federation_config.roles)
         _check_threats(group, roles)
         if train.behaviours and not train.defense.parts:
-            _train_briefly(train, federation_of(train.setting, data_dir), time_limit)
+            _train_briefly(train, federation_of(train.federation_config, data_dir), time_limit)
         parts = parts_of(train.defense)
-        if fit(protocol, parts).ok:
+        if check_fit(protocol, parts).ok:
             Composition(tuple(parts)).check(roles, protocol.parameters)
-    for cell in todo.blind:
-        federation = federation_of(cell.setting, data_dir)
+    for task in todo.blind:
+        federation = federation_of(task.federation_config, data_dir)
         width = len(federation.schema.features)
         if width > MOST_COLUMNS:
             raise DataError(
                 f"{federation.dataset.name}: {width} columns; rows of more than {MOST_COLUMNS} "
                 "cannot be scored: leave some out (--drop)"
             )
-        roles = dict(cell.setting.roles)
-        principals = Threat.parse(cell.threat, roles).principals(roles)
-        federation.case(roles, principals, cell.setting.seed, cell.threat)
+        roles = dict(task.federation_config.roles)
+        principals = Threat.parse(task.threat, roles).principals(roles)
+        federation.case(roles, principals, task.federation_config.seed, task.threat)
 
 
 def describe_attack_limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
@@ -347,10 +351,10 @@ def describe_attack_limits(todo: Plan, data_dir: str | None) -> Iterator[str]:
     """
     reported = set()
     for group in todo.groups:
-        setting = group.train.setting
+        setting = group.train.federation_config
         rows = rows_of(federation_of(setting, data_dir).local_data)
         for name in sorted({c.attack.name for c in group.attacks if c.stage == "attack"}):
-            reason = fit(attack=Spec(name), data=Data(rows=rows))
+            reason = check_fit(attack=Spec(name), facts=KnownFacts(rows=rows))
             if not reason.ok and (setting.data, name) not in reported:
                 reported.add((setting.data, name))
                 yield f"{name} is not run on {setting.data.name}: {reason}"
@@ -362,40 +366,40 @@ def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
     A protocol may have a role only if there are two or more parties. Threats with roles that the
     protocol never has are ignored here (`fits`).
     """
-    count, protocol = group.train.setting.clients, group.train.protocol
-    for cell in group.attacks:
+    count, protocol = group.train.federation_config.clients, group.train.protocol
+    for task in group.attacks:
         layout = register.make("protocol", protocol).layout
-        if splits_columns(layout) and needs_complete_rows(Threat.parse(cell.threat)):
+        if splits_columns(layout) and needs_complete_rows(Threat.parse(task.threat)):
             raise UsageError(
-                f"threat {cell.threat!r}: the parties of {protocol.name!r} have different columns "
+                f"threat {task.threat!r}: the parties of {protocol.name!r} have different columns "
                 "of the same rows, and this threat needs victims with all columns; choose a "
                 "horizontal protocol, or a threat with entries="
             )
-        if fits(cell.threat, protocol):
-            threat = Threat.parse(cell.threat)
+        if threat_fits(task.threat, protocol):
+            threat = Threat.parse(task.threat)
             absent = {*threat.roles} - {*roles.values()}
             if not absent:
                 for behaviour in threat.behaviours(roles).values():
                     register.get("behaviour", behaviour)
             else:
                 raise UsageError(
-                    f"threat {cell.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
+                    f"threat {task.threat!r}: among {count} {'party' if count == 1 else 'parties'} "
                     f"of {protocol.name!r} no party has the role {', '.join(sorted(absent))}; give "
                     "--clients 2 or more (the number of all parties with data)"
                 )
 
 
-def _train_briefly(cell: Task, federation: Federation, time_limit: float) -> Training | None:
+def _train_briefly(task: Task, federation: Federation, time_limit: float) -> Training | None:
     """Return a training of two trees or rounds, None if it fails or exceeds the time limit.
 
     Raises `Unfit` if no party of the federation has the role that a behaviour requires.
     """
     try:
-        return preview(cell, federation, time_limit)
+        return preview(task, federation, time_limit)
     except Unfit as err:
         if err.reason.code == "behaviour-unfit":
             raise
-    except (Exception, TimeLimit):  # the cells of the full training report the error
+    except (Exception, TimeLimit):  # the tasks of the full training report the error
         pass
     return None
 

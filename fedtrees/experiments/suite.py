@@ -154,9 +154,9 @@ class Grid:
         If a protocol has none of the roles in the threats of the grid, the threats in its attribute
         `ProtocolInfo.adversaries` are added.
         """
-        threats = {t: None for t in self.threats for p in self.protocols if fits(t, p)}
+        threats = {t: None for t in self.threats for p in self.protocols if threat_fits(t, p)}
         for spec in self.protocols:
-            if not any(fits(t, spec) for t in self.threats):
+            if not any(threat_fits(t, spec) for t in self.threats):
                 protocol = register.make("protocol", spec)
                 adversaries: tuple[str, ...] = protocol.info.adversaries
                 threats |= dict.fromkeys(adversaries)
@@ -190,7 +190,7 @@ def roles_of(protocol: Any, parties: int) -> dict[str, str]:
 
 
 @lru_cache(maxsize=256)
-def fits(threat: str, protocol: Spec) -> bool:
+def threat_fits(threat: str, protocol: Spec) -> bool:
     """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
     instance, parsed = register.make("protocol", protocol), Threat.parse(threat)
     if needs_complete_rows(parsed) and splits_columns(instance.layout):

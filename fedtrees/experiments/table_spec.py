@@ -198,7 +198,7 @@ def separator_of(text: str) -> str:
 
 def _list_columns(spec: TableSpec) -> str:
     """List the columns from which to choose the target, "" if the file cannot be read."""
-    from fedtrees.data.spreadsheets import read_table
+    from fedtrees.data.table_files import read_table
 
     try:
         names = read_table(spec.csv.split(",")[0], spec.reading).names

@@ -45,7 +45,7 @@ def save(training: Training, folder: Path, key: str) -> None:
     key : str
         Key of the training task.
     """
-    if not training.protocol.released or training.transcript.inside or training.behaviours:
+    if not training.protocol.released or training.transcript.plain_replies or training.behaviours:
         return
     transcript, model = paths(folder, key)
     encoded_model = encode(as_message(training.model))
@@ -81,7 +81,7 @@ def load(task: Task, federation: Federation, folder: Path, key: str) -> Training
         role=transcript.roles[name],
         schema=federation.schema,
         parameters=protocol.parameters,
-        streams=Streams(task.setting.seed, NOISE).child(name, "defense"),
+        streams=Streams(task.federation_config.seed, NOISE).child(name, "defense"),
         ledger=transcript.events,
         acted=transcript.acted,
     )

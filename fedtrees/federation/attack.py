@@ -19,9 +19,9 @@ from fedtrees.core.view import Seen, View
 from fedtrees.federation.agreement import FederationAgreement, read
 from fedtrees.federation.log import FRAMEWORK
 from fedtrees.federation.site import Settings, read_site_data
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.metrics.metric import Case
-from fedtrees.protocols.views import stated_changes
+from fedtrees.protocols.views import protocol_changes_of_view
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,9 @@ class FederationLog:
             n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=stated_changes(protocol, self.federation.schema, len(self.federation.parties)),
+            stated=protocol_changes_of_view(
+                protocol, self.federation.schema, len(self.federation.parties)
+            ),
         )
 
     def facts(self) -> dict[str, Any]:
@@ -109,7 +111,7 @@ class FederationLog:
         messages = self.to_and_from(self.who)
         sent = [r for r in messages if r.sender == self.who and r.receivers != (self.who,)]
         received = [r for r in messages if r.sender != self.who or r.receivers == (self.who,)]
-        elsewhere = f"{self.kept_by} kept this log: it has only what crossed there"
+        elsewhere = f"{self.kept_by} wrote this log, which contains only the messages of this party"
         federation = self.federation
         return {
             "framework": f"fedtrees {self.capture.run_facts.version}, {federation.protocol}, "
@@ -144,7 +146,9 @@ def explained(file: str) -> dict[str, Any]:
     apply = {
         who: [
             spec.name
-            for spec, reason in zip(specs, attacks().reasons(specs, log.view(who, {})), strict=True)
+            for spec, reason in zip(
+                specs, attack_process().reasons(specs, log.view(who, {})), strict=True
+            )
             if reason.ok
         ]
         for who in readers.values()

@@ -142,7 +142,7 @@ def run_federation(
         net = _network(federation, send, site_data, rows, log, say)
         net.declared = {name: one.rows for name, one in declared.items()}
         net.weighted = any(one.weighted for one in declared.values())
-        model, _ = drive(federation.made, net, federation.made.sealing())
+        model, _ = drive(federation.made, net, federation.made.encrypted_computation())
         beats.over.set()
         # 4. Every party receives the released model, and the run ends.
         released = as_message(model) if federation.made.released else None
@@ -254,7 +254,7 @@ def _network(
                     party_streams,
                     net.aggregation,
                     local_data,
-                    protocol.sealing(),
+                    protocol.encrypted_computation(),
                 )
             )
         else:

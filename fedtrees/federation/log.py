@@ -79,7 +79,7 @@ class Log:
 
     def published(self, model: Message, by: str) -> None:
         """Append the released model, which is public."""
-        self.write(model, by, (PUBLIC,), "the released model, for whoever wants it")
+        self.write(model, by, (PUBLIC,), "the released model, which is public")
 
     def close(self, why: str, **more: Any) -> None:
         """Write how the run ended.

@@ -33,7 +33,7 @@ from fedtrees.core.wire import decode, read_call, write_call
 from fedtrees.data.csv_file import Reading, TextTable
 from fedtrees.data.csv_table import class_target, numeric, read_features
 from fedtrees.data.plain_file import read_plain
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.federation import agreement
 from fedtrees.federation.agreement import FederationAgreement, check_text, read
 from fedtrees.federation.log import Log, keep_model, run_folder
@@ -390,7 +390,7 @@ class Site:
             streams,
             aggregation,
             site_data.local_data,
-            protocol.sealing(),
+            protocol.encrypted_computation(),
         )
         self._site_data = None  # so that the party can free rows that it no longer needs
         coordinator = federation.coordinator

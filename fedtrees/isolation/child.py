@@ -44,7 +44,7 @@ from fedtrees.isolation.sandbox import (
     end_children,
     end_with_parent,
 )
-from fedtrees.isolation.transfer import MOST_BYTES, Channel, Closed
+from fedtrees.isolation.transfer import MOST_BYTES, Closed, ValuePipe
 from fedtrees.isolation.watch import describe_plugin, facts_of, watching
 
 MOST_TEXT = 20_000  # characters of an error message that are passed on
@@ -107,7 +107,7 @@ def load_loose(order: Mapping[str, Any]) -> None:
             load_plugin(file, digest)
 
 
-def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False) -> None:
+def answer(channel: ValuePipe, compiled: Callable[[bytes], bool] = lambda _: False) -> None:
     """Answer one request.
 
     `compiled` lets another process compile a kernel, if the cache lacks it.
@@ -142,7 +142,7 @@ def answer(channel: Channel, compiled: Callable[[bytes], bool] = lambda _: False
 
 
 def _reply_to(
-    order: Mapping[str, Any], channel: Channel, ask: Callable[..., Any]
+    order: Mapping[str, Any], channel: ValuePipe, ask: Callable[..., Any]
 ) -> dict[str, Any]:
     """Return the reply to an order: a probe, a description, an attack, a guess or reasons."""
     if "probe" in order:
@@ -334,7 +334,9 @@ def _answer_and_exit(fd: int, folder: str, orders: socket.socket, writing: int) 
         _keep_descriptors(fd, orders.fileno(), writing)
         _work_in(folder)
         with socket.socket(fileno=fd) as channel_socket:
-            answer(Channel(channel_socket.makefile("rb"), channel_socket.makefile("wb")), compiled)
+            answer(
+                ValuePipe(channel_socket.makefile("rb"), channel_socket.makefile("wb")), compiled
+            )
         status = 0
     except Closed:  # the bench has ended
         status = 0
@@ -380,14 +382,14 @@ def _in_empty_folder(work: Any) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _pipes() -> Channel:
+def _pipes() -> ValuePipe:
     """Return the channel over the two pipes, and separate them from the attack's output."""
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
     os.close(nothing)
-    return Channel(os.fdopen(reading, "rb"), os.fdopen(writing, "wb"))
+    return ValuePipe(os.fdopen(reading, "rb"), os.fdopen(writing, "wb"))
 
 
 def _end_after(parent: int) -> None:

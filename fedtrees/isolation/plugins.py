@@ -14,7 +14,7 @@ from fedtrees.core.registry import PLUGIN, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.wire import type_name
 from fedtrees.isolation import transfer
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.isolation.transfer import AttackFacts
 
 
@@ -34,7 +34,7 @@ class Elsewhere(Attack):
 
     def __init__(self, **parameters: Any) -> None:
         """Construct the attack in its process, so that parameters it refuses are refused here."""
-        attacks().make(Spec(self.name, parameters))
+        attack_process().make(Spec(self.name, parameters))
         vars(self).update(parameters)
 
     def inapplicable(self, *_: object) -> NoReturn:
@@ -54,15 +54,15 @@ def describe(file: str, digest: str) -> bool:
     ProtocolError
         If the process of attacks answers with a forged description.
     """
-    description = attacks().describe(file, digest)
+    description = attack_process().describe(file, digest)
     if not description.attacks:
         return False
     names = ", ".join(repr(attack.name) for attack in description.attacks)
     if description.others:
         raise UsageError(
-            f"plugin {file!r} registers {', '.join(description.others)} beside the attack {names}: "
-            "an attack's code is imported only where no truth is, so put attacks in a "
-            "separate file and give both (register.get and "
+            f"plugin {file!r} registers {', '.join(description.others)} and the attack {names}: "
+            "the code of an attack is imported only by processes without the truth, so put "
+            "attacks in a separate file and give both (register.get and "
             "fedtrees.core.messages.message_type find "
             "what the other one defines)"
         )
@@ -81,7 +81,7 @@ def describe(file: str, digest: str) -> bool:
 
 def installed(name: str) -> type[Elsewhere]:
     """Return a class that represents an attack of an installed package."""
-    return _stand_in(attacks().describe_installed(name))
+    return _stand_in(attack_process().describe_installed(name))
 
 
 def _stand_in(facts: AttackFacts) -> type[Elsewhere]:

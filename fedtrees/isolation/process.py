@@ -28,7 +28,7 @@ from fedtrees.core.view import View
 from fedtrees.core.wire import pack, type_name
 from fedtrees.isolation import transfer
 from fedtrees.isolation.sandbox import closed_memory
-from fedtrees.isolation.transfer import MOST_BYTES, AttackFacts, Channel, Closed
+from fedtrees.isolation.transfer import MOST_BYTES, AttackFacts, Closed, ValuePipe
 from fedtrees.isolation.transfer import AttackError as AttackError
 
 # Environment variables that an interpreter and its libraries need. Variables with paths of rows are
@@ -292,7 +292,7 @@ class AttackProcess:
             raise ending
         return reply
 
-    def _forked(self, order: Mapping[str, Any]) -> tuple[Channel, Any]:
+    def _forked(self, order: Mapping[str, Any]) -> tuple[ValuePipe, Any]:
         """Let the process fork for an order.
 
         Return the channel to the copy, and a function for its status.
@@ -308,7 +308,7 @@ class AttackProcess:
             except OSError:  # the process ended while it was idle
                 self._start()
                 self._hand_over(text, far_end)
-            channel = Channel(near_end.makefile("rb"), near_end.makefile("wb"))
+            channel = ValuePipe(near_end.makefile("rb"), near_end.makefile("wb"))
         return channel, self._status
 
     def _hand_over(self, text: bytes, child_end: socket.socket) -> None:
@@ -342,13 +342,13 @@ class AttackProcess:
             self._process = _interpreter(str(fd), pass_fds=(fd,), start_new_session=True)
         self._control = near_end
 
-    def _afresh(self) -> tuple[Channel, Any]:
+    def _afresh(self) -> tuple[ValuePipe, Any]:
         """Start an interpreter for one order. Return the channel, and a function for its status."""
         self._process = _interpreter("once", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         reading, writing = self._process.stdout, self._process.stdin
         assert reading is not None
         assert writing is not None
-        return Channel(reading, writing), self._process.wait  # type: ignore[arg-type]
+        return ValuePipe(reading, writing), self._process.wait  # type: ignore[arg-type]
 
 
 def _spec_values(attack: Spec) -> tuple[str, dict[str, Any]]:
@@ -370,7 +370,7 @@ def _interpreter(where: str, **options: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, env=environment, cwd=tempfile.gettempdir(), **options)
 
 
-def _listen(channel: Channel, view: View | None, computed: Computed | None) -> dict[str, Any]:
+def _listen(channel: ValuePipe, view: View | None, computed: Computed | None) -> dict[str, Any]:
     """Return the reply of an attack, after answering its queries and requests to compute.
 
     `computed` computes functions for built-in attacks. It is None for attacks of plug-ins.
@@ -435,7 +435,7 @@ def _manner(status: int) -> str:
 _shared: dict[int, AttackProcess] = {}
 
 
-def attacks() -> AttackProcess:
+def attack_process() -> AttackProcess:
     """Return the attack process of this process. Both end together."""
     pid = os.getpid()
     if pid not in _shared:  # also needed after a fork, because a pipe must have a single reader

@@ -411,7 +411,7 @@ def explain_limit(err: BaseException) -> str:
     number = getattr(err, "errno", None)
     if isinstance(err, MemoryError) and resource is not None:
         gibibytes = most_memory() / 2**30
-        return f"; an attack may take {gibibytes:.0f} GiB of memory, or what --memory GIB gives"
+        return f"; an attack may take {gibibytes:.0f} GiB of memory, or the limit of --memory GIB"
     if number == errno.EFBIG:
         return f"; a file of an attack may have {MOST_FILE_BYTES // 2**20} MiB"
     return ""

@@ -1,6 +1,6 @@
 """Send values between the bench and the process of an attack, and recreate them on each side.
 
-`Channel` sends plain values. A view is converted to plain values in the bench and built again in
+`ValuePipe` sends plain values. A view is converted to plain values in the bench and built again in
 the process of the attack, and a guess the other way round. The process of the attack runs code of
 plug-ins, so that every value in its replies may be forged: the bench creates new values of the
 expected types, with bounded numbers and lengths, or raises `ProtocolError`.
@@ -54,7 +54,7 @@ class Closed(Exception):
     status: int | None = None
 
 
-class Channel:
+class ValuePipe:
     """One end of a channel."""
 
     def __init__(self, reading: BinaryIO, writing: BinaryIO) -> None:

@@ -188,7 +188,7 @@ class ValidationLoss(Message):
 
 
 # The best round depends on the labels of the validation rows.
-@message(discloses={Reveal.LABELS}, traits={Trait.SETTLED})
+@message(discloses={Reveal.LABELS}, traits={Trait.ANNOUNCED})
 class StopBoosting(Message):
     """Announce to the clients that the model consists of the first `rounds` rounds."""
 
@@ -334,7 +334,7 @@ class FeatureRanges(Message):
 
 
 # Later grids are sent to all clients and depend on the counts of all rows.
-@message(discloses={Reveal.FEATURES}, traits={Trait.SETTLED})
+@message(discloses={Reveal.FEATURES}, traits={Trait.ANNOUNCED})
 class GridRequest(Request["GridCounts"]):
     """Ask a client to count its rows in every cell of a grid.
 
@@ -379,7 +379,7 @@ class GridCounts(Message):
 
 
 # Merged cut points are values of rows of some client.
-@message(discloses={Reveal.FEATURES}, traits={Trait.SETTLED}, verbatim={"values", "minimum"})
+@message(discloses={Reveal.FEATURES}, traits={Trait.ANNOUNCED}, verbatim={"values", "minimum"})
 class CutPoints(Message):
     """The cut points that all parties bin with (`fedtrees.trees.binning.Cuts`)."""
 

@@ -54,7 +54,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("column_values", "values of columns", "share of cells", klass="group",
                 slot="certain", head="columns listed", severity=140,
-                phrase="read {} of the values of every column, without knowing whose they are"),
+                phrase="read {} of the values of every column, without knowing their rows"),
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
                 short="extreme values", severity=210,
                 phrase="read {} of the smallest and largest values", beside=("column_values",)),

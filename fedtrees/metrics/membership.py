@@ -193,7 +193,7 @@ class MembershipMetric(Metric[Candidates]):
         Measure("members_1pct", "members found at 1% false alarms", "share of members",
                 short="members", counted_by="members", severity=45,
                 phrase="recognise {} at 1% false alarms",
-                explained="Of rows that may have been trained on, it names those that were."),
+                explained="Of candidate rows, it names the rows that were used in the training."),
         Measure("members_01pct", "members found at 0.1% false alarms", "share of members",
                 klass="person"),
         Measure("members_auc", "AUC of membership", "AUC", decimals=3, severity=46, margin=2.0,

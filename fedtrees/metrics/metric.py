@@ -32,7 +32,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.horizontal import CutPoints
 from fedtrees.metrics.known_entries import all_but, draw_known_values, of_every_row
 from fedtrees.trees.binning import Cuts
@@ -536,7 +536,7 @@ class Metric(ABC, Generic[T]):
         """
         view, guesses = case.blind_view(), dict[str, Sequence[Claim]]()
         for name in blind_attacks(self.of):
-            guess = attacks().run(Spec(name), view).guess
+            guess = attack_process().run(Spec(name), view).guess
             claims = () if guess is None else guess.all(self.of)
             if claims:
                 guesses[name] = claims

@@ -164,7 +164,7 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
 
     of: ClassVar[type[Claim]] = ColumnRanks
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("rank_correlation", "rank correlation of others' columns", "correlation",
+        Measure("rank_correlation", "rank correlation of other parties' columns", "correlation",
                 slot="guess", short="rank correlation", head="order recovered", decimals=2,
                 severity=70, phrase="order the other parties' values with a rank correlation of {}",
                 beside=("bins_read",)),
@@ -304,7 +304,8 @@ class MovedCutsMetric(Metric[TrainingCuts]):
                 klass="diagnostic"),
         Measure("cuts_inside", "cut points where a client wants them", "share of cut points",
                 klass="diagnostic"),
-        Measure("rows_alone", "values there alone in a bin", "share of values", klass="group"),
+        Measure("rows_alone", "values that are the only one in their bin", "share of values",
+                klass="group"),
     )  # fmt: skip
 
     def truth(self, case: Case) -> TrainingCuts | None:

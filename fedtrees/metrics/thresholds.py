@@ -78,8 +78,8 @@ class ThresholdsMetric(Metric[VictimsSplits]):
 
     of: ClassVar[type[Claim]] = Thresholds
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("thresholds", "thresholds of others found", "share of thresholds", klass="group",
-                slot="certain", head="split points", severity=50,
+        Measure("thresholds", "thresholds of other parties found", "share of thresholds",
+                klass="group", slot="certain", head="split points", severity=50,
                 phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
                 severity=200, phrase="give {} of the ranges of one person's values",
@@ -239,7 +239,7 @@ class BranchesMetric(Metric[TrueBranches]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("branches", "branches of new rows told", "share of branches", klass="person",
                 head="branches of new rows", severity=62,
-                phrase="infer {} of the branches that rows to predict take at splits of others"),
+                phrase="infer {} of the branches of new rows at the splits of other parties"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("branches",)
 

@@ -7,7 +7,8 @@ client knows its share of the noise, and colluding clients know several shares, 
 protects the rows of the remaining clients (`epsilon_by_adversary`). A mechanism that the accountant
 does not know costs an infinite epsilon.
 
-Label information that membership in a node reveals (Takahashi et al. 2023, Corollary 1).
+`node_information` is a separate measure. It bounds the information about a label that membership in
+a node reveals (Takahashi et al. 2023, Corollary 1).
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from fedtrees.core.transcript import BudgetEvent, Transcript
 from fedtrees.privacy.gaussian_dp import delta_of, least_epsilon, sampled_epsilon, tail
 from fedtrees.privacy.mechanisms import count_losses, pure_loss
 
-_NORMAL = ("gaussian", "discrete-gaussian")
-#: From 8 grid steps on, discrete Gaussian noise is distributed like continuous Gaussian noise with
-#: a variance that is smaller by 2^2, rounded at random.
-_WIDE, _ROUNDING = 8.0, 2.0
-#: Largest number of outcomes of a composed loss distribution. Above it, both distributions are
-#: first coarsened to the second number of outcomes.
-_EXACT, _ROUNDED = 1 << 18, 1 << 9
+_GAUSSIAN = ("gaussian", "discrete-gaussian")
+#: Smallest scale, in grid steps, from which on `gaussian_mu` replaces discrete Gaussian noise by
+#: continuous Gaussian noise that is rounded at random. Below it, epsilon is infinite.
+_MIN_DISCRETE_SCALE = 8.0
+#: Standard deviation, in grid steps, of this random rounding.
+_ROUNDING_SCALE = 2.0
+#: Largest number of outcomes of a composed loss distribution. If a composition would have more,
+#: both distributions are first coarsened to `_COARSE_OUTCOMES` outcomes.
+_MAX_OUTCOMES, _COARSE_OUTCOMES = 1 << 18, 1 << 9
 
 DP = TypeVar("DP", PureDP, ApproximateDP)
 
@@ -72,16 +75,21 @@ def compose_releases(
 ) -> float:
     """Compose the releases of all parties into one epsilon, in nats.
 
-    Without a delta, the epsilons of the releases of one party add up, even if each release was
-    chosen after the earlier ones were seen (adaptive composition). For example, the gradients of a
-    tree depend on the trees before it, which were computed from earlier releases. The releases of a
-    party depend on its rows and on earlier releases only. Parties have disjoint rows, so that a row
-    is in the releases of one party, and the result is the largest epsilon of any party (parallel
-    composition, Dwork et al. 2006). With a delta, Gaussian noise composes exactly
-    (`fedtrees.privacy.gaussian_dp`), shared discrete Laplace noise by its privacy loss distribution
-    (`fedtrees.privacy.mechanisms`), and any other pure release as randomised response, which is the
-    worst mechanism with its epsilon (Kairouz, Oh and Viswanath 2015). If a release samples its
-    rows, dp-accounting composes.
+    A row is in the releases of one party only, because parties have disjoint rows. The result is
+    therefore the largest epsilon of any party (parallel composition, Dwork et al. 2006).
+
+    Without a delta, the epsilons of the releases of one party add up. This holds although each
+    release can depend on the earlier ones (adaptive composition). For example, the gradients of a
+    tree depend on the trees before it, which were computed from earlier releases.
+
+    With a delta, the composition depends on the mechanism:
+
+    - Gaussian noise composes exactly (`fedtrees.privacy.gaussian_dp`).
+    - Shared discrete Laplace noise on counts composes by its privacy loss distribution
+      (`fedtrees.privacy.mechanisms`).
+    - Any other mechanism with a pure epsilon composes like randomised response, which is the worst
+      mechanism with this epsilon (Kairouz, Oh and Viswanath 2015).
+    - If a release with Gaussian noise samples its rows, dp-accounting composes all releases.
 
     Parameters
     ----------
@@ -109,7 +117,7 @@ def compose_releases(
         check_share("delta", delta)
     by_party: dict[str, list[BudgetEvent]] = defaultdict(list)
     for event in events:
-        by_party[event.party].append(_of_two_rows(event) if replaced else event)
+        by_party[event.party].append(_with_replacement(event) if replaced else event)
     # The epsilon does not depend on the name of the party, so that parties with equal releases are
     # composed once.
     unnamed = {
@@ -209,7 +217,7 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
     return replace(guarantee, **terms)
 
 
-def _of_two_rows(event: BudgetEvent) -> BudgetEvent:
+def _with_replacement(event: BudgetEvent) -> BudgetEvent:
     """Return the event with the sensitivity to a replaced row: one is removed, another is added."""
     if _counts_with_shares(event):  # the two rows change different counts, each by 1
         return replace(event, count=2 * event.count)
@@ -226,29 +234,34 @@ def _of_party(events: tuple[BudgetEvent, ...], delta: float, colluders: int | No
     # An adversary that knows all shares knows the noise.
     if any(_draws(e, colluders) <= 0 for e in events):
         return math.inf
-    normal = [e for e in events if e.mechanism in _NORMAL]
-    not_normal = [e for e in events if e.mechanism not in _NORMAL]
-    pure = sum(e.count * pure_epsilon(e, colluders) for e in not_normal)
-    if delta == 0 or math.isinf(pure):
-        return math.inf if normal else pure
-    counts = [e for e in not_normal if _counts_with_shares(e)]
+    gaussian = [e for e in events if e.mechanism in _GAUSSIAN]
+    pure = [e for e in events if e.mechanism not in _GAUSSIAN]
+    pure_sum = sum(e.count * pure_epsilon(e, colluders) for e in pure)
+    if delta == 0 or math.isinf(pure_sum):
+        return math.inf if gaussian else pure_sum
+    counts = [e for e in pure if _counts_with_shares(e)]
     n_by_epsilon = Counter[float]()
-    for e in not_normal:
+    for e in pure:
         if not _counts_with_shares(e):
             n_by_epsilon[pure_epsilon(e, colluders)] += e.count
     # dp-accounting composes subsampled Gaussian noise. Counts enter it by their pure epsilon.
-    if any(e.rate < 1 for e in normal):
+    if any(e.rate < 1 for e in gaussian):
         for e in counts:
             n_by_epsilon[pure_epsilon(e, colluders)] += e.count
-        noise = [(gaussian_mu(e, colluders), e.rate, e.count) for e in normal]
+        noise = [(gaussian_mu(e, colluders), e.rate, e.count) for e in gaussian]
         return sampled_epsilon(noise, n_by_epsilon, delta)
-    mu = math.sqrt(sum(e.count * gaussian_mu(e, colluders) ** 2 for e in normal))
+    mu = math.sqrt(sum(e.count * gaussian_mu(e, colluders) ** 2 for e in gaussian))
     if math.isinf(mu):
         return math.inf
     # Gaussian noise is not discretised: `delta_of` is exact at every outcome of the losses.
-    losses, chances, beyond = _with_counts(*_losses(n_by_epsilon), counts, colluders)
-    delta_at = lambda epsilon: float(chances @ delta_of(epsilon - losses, mu)) + beyond  # noqa: E731
-    return least_epsilon(delta_at, delta, pure + tail(mu, delta))
+    losses, probabilities, infinite = _add_count_losses(
+        *_randomised_response_losses(n_by_epsilon), counts, colluders
+    )
+
+    def delta_at(epsilon: float) -> float:
+        return float(probabilities @ delta_of(epsilon - losses, mu)) + infinite
+
+    return least_epsilon(delta_at, delta, pure_sum + tail(mu, delta))
 
 
 def _counts_with_shares(event: BudgetEvent) -> bool:
@@ -263,56 +276,62 @@ def _draws(event: BudgetEvent, colluders: int | None) -> float:
     return (event.shares - colluders) / event.calibrated
 
 
-def _losses(each: Mapping[float, int]) -> tuple[Floats, Floats]:
-    """Return the privacy losses of randomised responses, in nats, and their probabilities."""
-    losses, chances = np.zeros(1), np.ones(1)
-    if each:  # importing scipy.stats takes half a second
+def _randomised_response_losses(n_by_epsilon: Mapping[float, int]) -> tuple[Floats, Floats]:
+    """Return the privacy losses of randomised responses, in nats, and their probabilities.
+
+    `n_by_epsilon` contains the number of responses by their epsilon.
+    """
+    losses, probabilities = np.zeros(1), np.ones(1)
+    if n_by_epsilon:  # importing scipy.stats takes half a second
         from scipy.stats import binom  # exact to the last digit: the result is an upper bound
-    for epsilon, count in each.items():
+    for epsilon, count in n_by_epsilon.items():
         k = np.arange(count + 1)
         loss = np.asarray((2 * k - count) * epsilon, dtype=np.float64)
-        chance = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
-        losses, chances = _both(losses, chances, loss, chance)
-    return losses, chances
+        probability = np.asarray(binom.pmf(k, count, expit(epsilon)), dtype=np.float64)
+        losses, probabilities = _convolve(losses, probabilities, loss, probability)
+    return losses, probabilities
 
 
-def _with_counts(
-    losses: Floats, chances: Floats, counts: Sequence[BudgetEvent], colluders: int | None
+def _add_count_losses(
+    losses: Floats, probabilities: Floats, counts: Sequence[BudgetEvent], colluders: int | None
 ) -> tuple[Floats, Floats, float]:
     """Add the losses of counts, and return the probability of an infinite loss."""
     counts_by_noise = Counter[tuple[float, float]]()
     for e in counts:
         counts_by_noise[e.scale, _draws(e, colluders)] += e.count
-    beyond = 0.0
+    infinite = 0.0
     for (scale, draws), count in counts_by_noise.items():
-        count_loss, chance, lost = count_losses(scale, draws, count)
-        losses, chances = _both(losses, chances, count_loss, chance)
-        beyond += lost
-    return losses, chances, beyond
+        count_loss, probability, infinite_here = count_losses(scale, draws, count)
+        losses, probabilities = _convolve(losses, probabilities, count_loss, probability)
+        infinite += infinite_here
+    return losses, probabilities, infinite
 
 
-def _both(a: Floats, p: Floats, b: Floats, q: Floats) -> tuple[Floats, Floats]:
-    """Return the losses of two independent releases together, and their probabilities."""
-    if len(a) * len(b) > _EXACT:
+def _convolve(a: Floats, p: Floats, b: Floats, q: Floats) -> tuple[Floats, Floats]:
+    """Return the summed losses of two independent releases, and their probabilities.
+
+    The first release has the losses a with the probabilities p, the second one b with q.
+    """
+    if len(a) * len(b) > _MAX_OUTCOMES:
         a, p = _rounded_up(a, p)
         b, q = _rounded_up(b, q)
     return np.add.outer(a, b).ravel(), np.multiply.outer(p, q).ravel()
 
 
-def _rounded_up(losses: Floats, chances: Floats) -> tuple[Floats, Floats]:
+def _rounded_up(losses: Floats, probabilities: Floats) -> tuple[Floats, Floats]:
     """Coarsen a loss distribution, rounding every loss up.
 
     The grid covers ten standard deviations on either side of the mean. Losses above it are charged
     as the largest loss.
     """
     if len(losses) == 1:
-        return losses, chances
-    mean = float(chances @ losses)
-    reach = 10 * math.sqrt(float(chances @ (losses - mean) ** 2))
-    step = max(2 * reach / _ROUNDED, 1e-300)
+        return losses, probabilities
+    mean = float(probabilities @ losses)
+    reach = 10 * math.sqrt(float(probabilities @ (losses - mean) ** 2))
+    step = max(2 * reach / _COARSE_OUTCOMES, 1e-300)
     up = np.ceil(np.maximum(losses, mean - reach) / step) * step
     grid, where = np.unique(np.where(up > mean + reach, losses.max(), up), return_inverse=True)
-    return grid, np.bincount(where, chances).astype(np.float64)
+    return grid, np.bincount(where, probabilities).astype(np.float64)
 
 
 def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
@@ -347,10 +366,15 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
 def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     """Return the mu of each of an event's releases with Gaussian noise (`gaussian_dp`).
 
-    Discrete noise of scale s on integers is continuous noise of variance ``s^2 - 4`` that is
-    rounded at random: to k with a probability in proportion to ``exp(-(k - y)^2 / 8)``. The sums of
-    these over k differ by a factor of less than ``1 + 4 exp(-8 pi^2)`` for all y (Poisson
-    summation), so that the error is below 1e-15 for 10^18 numbers.
+    Discrete Gaussian noise of scale s on integers is distributed like continuous Gaussian noise of
+    variance ``s^2 - 4`` that is then rounded at random: y is rounded to the integer k with a
+    probability proportional to ``exp(-(k - y)^2 / 8)``. Rounding is post-processing, so that the
+    discrete noise has at most the privacy loss of the continuous noise.
+
+    The two distributions are not exactly equal, because the normalising constant of the rounding,
+    ``sum_k exp(-(k - y)^2 / 8)``, depends on y. It varies by a factor of less than
+    ``1 + 4 exp(-8 pi^2)`` (Poisson summation), which is 1 + 2e-34. The error of the privacy loss is
+    therefore below 1e-15 even for 10^18 released numbers.
 
     Parameters
     ----------
@@ -361,7 +385,8 @@ def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
     """
     variance = event.scale**2 * max(_draws(event, colluders), 0.0)
     if event.mechanism == "discrete-gaussian":
-        variance = variance - _ROUNDING**2 if variance >= _WIDE**2 else 0.0
+        is_wide = variance >= _MIN_DISCRETE_SCALE**2
+        variance = variance - _ROUNDING_SCALE**2 if is_wide else 0.0
     return event.l2 / math.sqrt(variance) if variance > 0 else math.inf
 
 
@@ -388,7 +413,7 @@ def trusted_with(events: Iterable[BudgetEvent], *others: str) -> tuple[str, ...]
     return tuple(sorted({*others, *(role for e in events for role in e.trusted.split("+"))} - {""}))
 
 
-def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: float) -> float:
+def histogram_sensitivity(n_sums: int, gradient_bound: float, hessian_bound: float) -> float:
     """Return the L1 sensitivity of histograms to adding or removing a row.
 
     A row is in one node of each level and in one bin of every feature, so that neither the number
@@ -396,14 +421,14 @@ def histogram_sensitivity(features: int, gradient_bound: float, hessian_bound: f
 
     Parameters
     ----------
-    features : int
-        Number of pairs of sums that contain a row. For the histograms of one level this is the
-        number of features. For a tree with L levels it is L times as many, plus 1 for the total of
-        the root.
+    n_sums : int
+        Number of pairs of a gradient sum and a hessian sum that contain a row. For the histograms
+        of one level this is the number d of features. For a tree with L levels it is ``L d + 1``,
+        where 1 is the total of the root.
     gradient_bound, hessian_bound : float
         Bounds on the absolute gradient and hessian of one row.
     """
-    return features * (gradient_bound + hessian_bound)
+    return n_sums * (gradient_bound + hessian_bound)
 
 
 def node_information(counts: NDArray[Any], totals: NDArray[Any]) -> NDArray[np.float64]:

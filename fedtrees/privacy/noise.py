@@ -48,8 +48,12 @@ class Noise(Channel):
     ----------
     scale : float or tuple of float
         Above 0. A tuple contains one scale for every number of a cell.
-    whole : bool
-        Whether the numbers, and therefore the noise, are integers.
+    integers : bool
+        Whether the numbers, and therefore the noise, are integers. `in_units_of` gives the integers
+        of a message the discrete distribution. For Laplace noise, its epsilon is l1 / scale as for
+        the continuous one, because l1 and scale are multiplied by the same unit, and
+        ``P(k) ~ exp(-|k| / scale)`` changes by a factor of at most ``exp(l1 / scale)`` if k changes
+        by l1. For Gaussian noise see `fedtrees.privacy.accounting.gaussian_mu`.
 
     Raises
     ------
@@ -58,7 +62,7 @@ class Noise(Channel):
     """
 
     scale: Scale
-    whole: bool = False
+    integers: bool = False
 
     additive = True
 
@@ -67,10 +71,10 @@ class Noise(Channel):
         if not (np.isfinite(scales).all() and (scales > 0).all()):
             raise UsageError(f"scale must be a finite number > 0; got {self.scale!r}")
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Noise:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Noise:
         """Return the noise in the units of a message."""
         scale = plain(np.asarray(self.scale) * np.asarray(units, dtype=np.float64))
-        return replace(self, scale=scale, whole=in_units)
+        return replace(self, scale=scale, integers=integers)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
         """Add noise to x. With a scale per number of a cell, the numbers are processed in order."""
@@ -80,7 +84,7 @@ class Noise(Channel):
         noise = [self._drawn(scale, np.shape(x)[:-1], rng) for scale in self.scale]
         return np.asarray(x + np.stack(noise, axis=-1))
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.broadcast_to(self._variance(np.asarray(self.scale, np.float64)), y.shape)
@@ -102,7 +106,7 @@ class Noise(Channel):
         """
         x, scale = np.asarray(x, dtype=np.float64), np.asarray(self.scale, np.float64)
         low, high = np.asarray(lo) - x, np.asarray(hi) - x
-        if self.whole:
+        if self.integers:
             low, high = np.ceil(low), np.floor(high)
         low, high, scale = np.broadcast_arrays(low, high, scale)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
@@ -134,7 +138,7 @@ class Laplace(Noise):
 
     draws: float = 1
 
-    def added(self, n: float) -> Channel:
+    def sum_of_draws(self, n: float) -> Channel:
         """Return the sum of n times as many draws."""
         return replace(self, draws=n * self.draws)
 
@@ -142,34 +146,36 @@ class Laplace(Noise):
         if self.draws != int(self.draws):  # difference of two Polya, or two gamma, variates
             p, r = -np.expm1(-1 / scale), self.draws
             share = (
-                partial(rng.negative_binomial, r, p) if self.whole else partial(rng.gamma, r, scale)
+                partial(rng.negative_binomial, r, p)
+                if self.integers
+                else partial(rng.gamma, r, scale)
             )
             return np.asarray(share(shape) - share(shape))
-        draw = partial(discrete_laplace, scale) if self.whole else partial(_laplace, scale)
+        draw = partial(discrete_laplace, scale) if self.integers else partial(_laplace, scale)
         return np.asarray(sum(draw(shape, rng) for _ in range(int(self.draws))))
 
     def _variance(self, scale: Floats) -> Floats:
         of_one_draw = (
-            2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.whole else 2 * scale**2
+            2 * np.exp(-1 / scale) / np.expm1(-1 / scale) ** 2 if self.integers else 2 * scale**2
         )
         return np.asarray(self.draws * of_one_draw)
 
     def _exact(self, scale: Floats) -> bool:
-        return self.whole and bool(np.max(scale, initial=0.0) <= _TABLE)
+        return self.integers and bool(np.max(scale, initial=0.0) <= _TABLE)
 
     def _log_tail(self, m: Floats, scale: Floats) -> Floats:
         """Return the log probability of noise of m or more, for m above 0."""
-        if self.whole and self.draws == 1:
+        if self.integers and self.draws == 1:
             return np.asarray(-m / scale - np.log1p(np.exp(-1 / scale)))
         if self._exact(scale):
             return _by_scale(log_tails, m, scale, self.draws)
-        z = np.minimum((m - 0.5 * self.whole) / scale, _FAR)
+        z = np.minimum((m - 0.5 * self.integers) / scale, _FAR)
         return np.asarray(np.log(_scaled_tail(z, self.draws, 1)) - z)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
         # An interval on one side of 0 is a difference of two tails. An interval that contains 0 is
         # the complement of both tails.
-        right, unit = low > 0, float(self.whole)
+        right, unit = low > 0, float(self.integers)
         near, far = np.where(right, low, -high), np.where(right, high, -low) + unit
         first = self._log_tail(near, scale)
         one_sided = first + np.log(-np.expm1(self._log_tail(far, scale) - first))
@@ -177,7 +183,7 @@ class Laplace(Noise):
             self._log_tail(unit - low, scale)
         )
         log_masses = np.where(right | (high < 0), one_sided, np.log1p(-tails))
-        if self.whole and self.draws == 1:
+        if self.integers and self.draws == 1:
             return log_masses
         if self._exact(scale):
             point = _by_scale(log_probabilities, np.abs(low), scale, self.draws)
@@ -240,9 +246,9 @@ def _laplace(scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[An
 class TruncatedLaplace(Laplace):
     """Laplace noise truncated toward 0, as the code of Gorgé et al. (2026) adds to counts."""
 
-    def added(self, n: float) -> Channel:
+    def sum_of_draws(self, n: float) -> Channel:
         """Return the channel of n consecutive draws."""
-        return Channel.added(self, n)
+        return Channel.sum_of_draws(self, n)
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
         return truncated_laplace(scale, shape, rng)
@@ -263,25 +269,25 @@ class Gaussian(Noise):
     """
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
-        if self.whole:
+        if self.integers:
             return discrete_gaussian(scale, shape, rng)
         return scale * rng.standard_normal(shape)
 
     def _variance(self, scale: Floats) -> Floats:
         return scale**2
 
-    def added(self, n: float) -> Channel:
+    def sum_of_draws(self, n: float) -> Channel:
         """Return Gaussian noise with n times the variance."""
-        return Gaussian(plain(np.asarray(self.scale) * np.sqrt(n)), self.whole)
+        return Gaussian(plain(np.asarray(self.scale) * np.sqrt(n)), self.integers)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
-        half = 0.5 if self.whole else 0.0
+        half = 0.5 if self.integers else 0.0
         flip = low + high > 0  # mirror to negative ends, where logarithms are exact
         a, b = np.where(flip, -high, low) - half, np.where(flip, -low, high) + half
         above, below = log_ndtr(b / scale), log_ndtr(a / scale)
         log_masses = above + np.log(-np.expm1(below - above))
         density = -0.5 * (low / scale) ** 2 - np.log(scale) - 0.5 * np.log(2 * np.pi)
-        if self.whole and scale.min(initial=np.inf) < _SMOOTH:
+        if self.integers and scale.min(initial=np.inf) < _SMOOTH:
             k = np.arange(-64.0, 65.0)
             total = np.exp(-0.5 * (k / scale[..., None]) ** 2).sum(axis=-1)
             density = np.where(scale < _SMOOTH, -0.5 * (low / scale) ** 2 - np.log(total), density)
@@ -302,7 +308,7 @@ class NoisyShares(Channel):
 
     scale: float
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the channel itself, because shares have no unit."""
         return self
 
@@ -363,7 +369,7 @@ class NoisyShares(Channel):
         log_total = np.where(tied, np.where(cut.all(axis=-1), all_clipped, -np.inf), log_total)
         return np.asarray(np.logaddexp(log_total, capped - (power + 1) * np.log(largest)))
 
-    def error(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
+    def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Return y and the variance of the noise, without the effect of the division."""
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, 2 * self.scale**2)
@@ -390,7 +396,7 @@ class Response(Channel):
     epsilon: float
     classes: int
 
-    def within(self, units: ArrayLike, in_units: bool = True) -> Channel:
+    def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the channel itself, because a label has no unit."""
         return self
 

@@ -25,7 +25,7 @@ from fedtrees.core.errors import ProtocolError, refuse_old_names
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import Declared, LocalData, client_names
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
@@ -169,7 +169,7 @@ RENAMED = {
     "check_held": "check_local_data",
     "check_declared": "check_joint_data", "check_declarations": "check_joint_data",
     "grown_on": "training_rows", "opened_together": "jointly_opened",
-    "lacks": "missing_requirement",
+    "lacks": "missing_requirement", "sealing": "encrypted_computation",
 }  # fmt: skip
 
 
@@ -300,7 +300,7 @@ class Protocol(ABC):
     def save(self, training: Training, path: Path) -> None:
         """Write the trained model to a file with the suffix of `ProtocolInfo.model_file`.
 
-        An XGBoost model takes the values of the table, not codes (`in_table_values`).
+        An XGBoost model takes the values of the table, not codes (`with_table_values`).
 
         Raises
         ------
@@ -311,13 +311,13 @@ class Protocol(ABC):
             write_whole(path, encode(as_message(training.model)))
             return
         from fedtrees.trees.boosted.params import TreeParams
-        from fedtrees.trees.files.categories import in_table_values
+        from fedtrees.trees.files.categories import with_table_values
         from fedtrees.trees.files.xgboost import save_xgboost, writable
 
         names = training.schema.names
         # XGBoost's model file also contains training parameters, if the protocol has them.
         params = self if isinstance(self, TreeParams) else None
-        forest, categories = in_table_values(training.model, training.schema.features)
+        forest, categories = with_table_values(training.model, training.schema.features)
         save_xgboost(forest, path, len(names), writable(names), params, categories)
 
     @property
@@ -394,18 +394,18 @@ class Protocol(ABC):
         """
         return None
 
-    def sealing(self) -> Sealing | None:
-        """Return how the parties of a run compute on encrypted values. None without encryption."""
+    def encrypted_computation(self) -> EncryptedComputation | None:
+        """Create the computation on encrypted values of a run, None if nothing is encrypted."""
         return None
 
-    def jointly_opened(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+    def jointly_opened(self, seen: Sequence[Seen], encryption: Mapping[str, Any]) -> list[Seen]:
         """Return the messages that colluding parties can decrypt only together. By default none.
 
         Parameters
         ----------
         seen : sequence of Seen
             Messages in the view of the colluding parties.
-        sealing : mapping of str to object
+        encryption : mapping of str to object
             Cryptographic state of each of them, by name.
         """
         return []

@@ -1,4 +1,9 @@
-"""Compatibility of protocol, defense, attack, threat and data."""
+"""Compatibility of protocol, defense, attack, threat and data.
+
+`check_fit` answers for given parts whether they can be used together. Its last step, for a single
+attack, is `check_attacks`, which answers for many attacks at once. If no view is known yet, this
+consists of `check_without_view` only. All three return the `Reason` ``FITS`` if nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +23,14 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
-from fedtrees.isolation.process import attacks as process
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.horizontal import GlobalHistogram, Histogram
 from fedtrees.trees.boosted.losses import objective_of
 
 
 @dataclass(frozen=True)
-class Data:
-    """Known properties of the table and of the view. Unknown properties exclude nothing.
+class KnownFacts:
+    """Known properties of the table and of the view. An unknown property is no obstacle.
 
     Attributes
     ----------
@@ -48,12 +53,12 @@ class Data:
     view: View | None = None
 
 
-def fit(
+def check_fit(
     protocol: Any = None,
     defense: Composition | Sequence[Defense] = (),
     attack: Spec | None = None,
     threat: Sequence[str] = (),
-    data: Data | None = None,
+    facts: KnownFacts | None = None,
 ) -> Reason:
     """Return the first reason why the given parts are incompatible, `FITS` if there is none.
 
@@ -67,7 +72,7 @@ def fit(
         Attack with its parameters.
     threat : sequence of str
         Names of the colluding parties.
-    data : Data or None
+    facts : KnownFacts or None
         Known properties of the table.
 
     Returns
@@ -75,31 +80,31 @@ def fit(
     reason : Reason
         `FITS` if everything is compatible.
     """
-    data = data or Data()
+    facts = facts or KnownFacts()
     try:
         composition = defense if isinstance(defense, Composition) else Composition(tuple(defense))
     except Unfit as err:
         return err.reason
     # A coalition that can decrypt a protected value would have a view that no transcript shows.
-    opened = (part.broken_by(threat, data.roles) for part in composition.parts)
+    opened = (part.broken_by(threat, facts.roles) for part in composition.parts)
     return (
-        (protocol is not None and _check_defense(protocol, composition, data.schema))
+        (protocol is not None and _check_defense(protocol, composition, facts.schema))
         or next(filter(None, opened), None)
-        or (FITS if attack is None else fits([attack], data)[0])
+        or (FITS if attack is None else check_attacks([attack], facts)[0])
     )
 
 
-def fits(attacks: Sequence[Spec], data: Data) -> list[Reason]:
+def check_attacks(attacks: Sequence[Spec], facts: KnownFacts) -> list[Reason]:
     """Return for each attack whether it applies (`FITS`), or the reason why it does not.
 
     `Attack.inapplicable` of all attacks is called in one process, separate from this one. Without a
-    view it is not called, and only `before` decides.
+    view it is not called, and only `check_without_view` decides.
     """
-    reasons = [before(attack, data) for attack in attacks]
-    if data.view is None:
+    reasons = [check_without_view(attack, facts) for attack in attacks]
+    if facts.view is None:
         return reasons
     remaining = [attack for attack, reason in zip(attacks, reasons, strict=True) if reason.ok]
-    answers = iter(_ask_attacks(remaining, data.view) if remaining else ())
+    answers = iter(_ask_attacks(remaining, facts.view) if remaining else ())
     return [next(answers) if reason.ok else reason for reason in reasons]
 
 
@@ -145,7 +150,7 @@ def _required_capabilities(part: Defense) -> frozenset[str]:
     return hooks | part.requirements.limits
 
 
-def before(attack: Spec, data: Data) -> Reason:
+def check_without_view(attack: Spec, facts: KnownFacts) -> Reason:
     """Return why an attack cannot apply, without a call of its method `inapplicable`.
 
     The reasons are malicious behaviours that the attack does not read or that did not occur, too
@@ -153,10 +158,10 @@ def before(attack: Spec, data: Data) -> Reason:
     """
     maker = register.get("attack", attack.name)
     required_behaviours: tuple[str, ...] = getattr(maker, "behaviours", ())
-    shown_behaviours = () if data.view is None else data.view.behaviours
+    shown_behaviours = () if facts.view is None else facts.view.behaviours
     # An attack that reads a malicious run does not apply to an honest one, and vice versa.
     if (
-        data.view is not None
+        facts.view is not None
         and not {*required_behaviours} & {*shown_behaviours}
         and (required_behaviours or shown_behaviours)
     ):
@@ -165,11 +170,11 @@ def before(attack: Spec, data: Data) -> Reason:
         return Reason("nobody-cheats", behaviour=", ".join(required_behaviours))
     # Some attacks have a running time that grows faster than linearly.
     max_rows = getattr(maker, "most_rows", None)
-    if max_rows is not None and data.rows > max_rows:
-        return Reason("too-many-rows", rows=data.rows, most=max_rows)
-    numeric = data.schema is not None and not data.schema.classes
+    if max_rows is not None and facts.rows > max_rows:
+        return Reason("too-many-rows", rows=facts.rows, most=max_rows)
+    numeric = facts.schema is not None and not facts.schema.classes
     reads = getattr(maker, "numbers", False)
-    if numeric and not reads and data.scored and not data.scored(getattr(maker, "gives", None)):
+    if numeric and not reads and facts.scored and not facts.scored(getattr(maker, "gives", None)):
         return Reason("numeric-target")
     return FITS
 
@@ -180,7 +185,7 @@ def _ask_attacks(attacks: Sequence[Spec], view: View) -> list[Reason]:
     If one of them raises an error, the attacks are called again one by one.
     """
     try:
-        return process().reasons(attacks, view)
+        return attack_process().reasons(attacks, view)
     except UsageError as err:
         if len(attacks) == 1:
             return [Reason("needs-parameter", error=str(err))]
@@ -230,7 +235,7 @@ def check_channels(
 
 def _erases(law: Channel, largest: np.ndarray[Any, np.dtype[np.float64]]) -> bool:
     """Return whether the channel's uncertainty exceeds all sums, or maps the largest ones to 0."""
-    low, high = law.spread(2)
+    low, high = law.error_range(2)
     if np.isfinite([low, high]).all():
         return bool((high - low > 2 * largest).all())
     return law.deterministic and not law.send(np.stack([largest, [-1, 1] * largest])).any()

@@ -214,8 +214,8 @@ class BinningClient(Party):
 
     @handles(
         GridRequest,
-        borders="in round 0 those of the public grid; later increasing, of counted columns alone, "
-        "and at most the agreed cells and two for each cell before",
+        borders="in round 0 the public grid; later increasing, of counted columns only, "
+        "and at most the agreed cells and two for each earlier cell",
         offsets="as `borders`; the columns that are counted follow from the schema",
         round="in order, each once, at most the agreed number of rounds",
     )

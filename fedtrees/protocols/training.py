@@ -28,7 +28,7 @@ from fedtrees.core.local_data import (
     check_together,
     rows_declared,
 )
-from fedtrees.core.messages import Message, Sealing
+from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, acting, install_behaviour
 from fedtrees.core.reasons import Unfit
@@ -39,7 +39,7 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol
-from fedtrees.protocols.compatibility import Data, check_channels, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_channels, check_fit
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,15 +269,9 @@ def train(
             f"{', '.join(local_data)}"
         )
     agreement = make_agreement(protocol, schema, defense, len(local_data))
-    for name, party_data in local_data.items():
-        check_own(name, party_data, schema)
+    n_rows = _check_tables(protocol, agreement, local_data)
+    encryption = protocol.encrypted_computation()
     declared = {name: Declared.of(part) for name, part in local_data.items()}
-    # Local data were checked by their party, declarations are checked together.
-    n_rows = agreed_row_counts(protocol, agreement, declared)
-    check_ids(local_data)
-    for name, party_data in local_data.items():
-        protocol.check_local_data(name, party_data, schema)
-    sealing = protocol.sealing()
     weighted = any(one.weighted for one in declared.values())
     net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
@@ -285,14 +279,14 @@ def train(
         # Every party has separate streams, so that no party can reproduce the noise of another one.
         streams = Streams(seed, noise_from)
         local, sums = local_data.get(name), net.aggregation
-        net.join(create_host(protocol, agreement, name, streams, sums, local, sealing))
+        net.join(create_host(protocol, agreement, name, streams, sums, local, encryption))
     # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
     for party in net.parties:
         if party.name in cheats:
             install_behaviour(party, cheats[party.name])
     try:
-        model, context = drive(protocol, net, sealing)
+        model, context = drive(protocol, net, encryption)
     except FedtreesError as err:
         # An error of an honest run is a defect. With a malicious party it can be a correct refusal.
         if not cheats:
@@ -312,6 +306,21 @@ def train(
         behaviours=cheats,
         refused=refused,
     )
+
+
+def _check_tables(
+    protocol: Protocol, agreement: Agreement, local_data: Mapping[str, LocalData]
+) -> int:
+    """Check the tables of all parties, and return the number of distinct training rows."""
+    for name, party_data in local_data.items():
+        check_own(name, party_data, agreement.schema)
+    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    # Local data were checked by their party, declarations are checked together.
+    n_rows = agreed_row_counts(protocol, agreement, declared)
+    check_ids(local_data)
+    for name, party_data in local_data.items():
+        protocol.check_local_data(name, party_data, agreement.schema)
+    return n_rows
 
 
 def make_agreement(
@@ -337,13 +346,13 @@ def make_agreement(
     Unfit
         If the defense is incompatible with the protocol.
     """
-    reason = fit(protocol, defense, data=Data(schema))
+    reason = check_fit(protocol, defense, facts=KnownFacts(schema))
     if not reason.ok:
         raise Unfit(reason)
     roles, parameters = protocol.roles(holders), protocol.parameters
     protocol.check_parties(holders)
     defense.check(roles, parameters)
-    shared = _shared(protocol, schema)
+    shared = _noise_share_types(protocol, schema)
     return Agreement(schema, parameters, defense, roles, protocol.summed_types, shared)
 
 
@@ -382,7 +391,7 @@ def create_host(
     streams: Streams,
     aggregation: SecureAggregation,
     local_data: LocalData | None,
-    sealing: Sealing | None,
+    encryption: EncryptedComputation | None,
 ) -> Host:
     """Create the host and the party of one name, and return the host.
 
@@ -400,20 +409,22 @@ def create_host(
         Secure aggregation of the run.
     local_data : LocalData or None
         Local data of the party, None if it has none.
-    sealing : Sealing or None
+    encryption : EncryptedComputation or None
         How the run computes on encrypted values.
     """
     options: dict[str, Any] = {
         "aggregation": aggregation,
         "local_data": local_data,
-        "sealing": sealing,
+        "encryption": encryption,
     }
     host = Host(agreement, name, streams, **options)
     host.join(_made(protocol, host, local_data))
     return host
 
 
-def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[Any, Context]:
+def drive(
+    protocol: Protocol, net: Network, encryption: EncryptedComputation | None
+) -> tuple[Any, Context]:
     """Train over a network in which one local party is the coordinator.
 
     Parameters
@@ -422,7 +433,7 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
         Protocol with its public parameters.
     net : Network
         Network with all parties.
-    sealing : Sealing or None
+    encryption : EncryptedComputation or None
         How the run computes on encrypted values.
 
     Returns
@@ -448,14 +459,14 @@ def drive(protocol: Protocol, net: Network, sealing: Sealing | None) -> tuple[An
         # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
-            net.publish(as_message(model), why="the released model, for whoever wants it")
+            net.publish(as_message(model), why="the released model, which is public")
         coordinator.finished(net)
     net.collect_spending(net.names)
-    net.transcript.costs = net.costs(sealing)
+    net.transcript.costs = net.costs(encryption)
     return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 
 
-def _shared(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
+def _noise_share_types(protocol: Protocol, schema: Schema) -> tuple[type[Message], ...]:
     """Return the types of messages that contain a share of noise according to the protocol."""
     laws = protocol.noise_channels(schema).items()
     return tuple(k for (k, _), law in laws if isinstance(law, Share) and not isinstance(k, str))

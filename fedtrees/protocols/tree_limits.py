@@ -66,7 +66,7 @@ class TreeLimits:
         # A node keeps its children, and no two nodes share a child.
         if self._left.get(node, left) != left or (node not in self._left and left in self._depths):
             raise BeyondParametersError(
-                f"node {node} has other children than before, or those of another node"
+                f"node {node} has other children than before, or the children of another node"
             )
         self._left[node] = left
         self._depths[left] = self._depths[left + 1] = self._depths[node] + 1

@@ -21,13 +21,13 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import View, see
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
 
-def _oracle(
+def _make_endpoint(
     training: Training,
-    who: Sequence[str],
+    principals: Sequence[str],
     local_data: Mapping[str, LocalData],
     budget: int,
     answers: str,
@@ -54,8 +54,8 @@ def _oracle(
         if ids is not None:
             # The other parties contribute their columns of training rows (held) or of test rows
             # (new).
-            row_parts = local_data if records == "held" else _parts(rows, local_data)
-            X = _looked_up(X, ids, {n: h for n, h in row_parts.items() if n not in who})
+            row_parts = local_data if records == "held" else _split_columns(rows, local_data)
+            X = _join_columns(X, ids, {n: h for n, h in row_parts.items() if n not in principals})
         if answers == "leaf-ids":
             return training.leaves(X, transcript)
         outputs = scores(X)
@@ -67,20 +67,30 @@ def _oracle(
     return Oracle(answer, budget, width=len(schema.features), **options)
 
 
-def _parts(
+def _split_columns(
     X: NDArray[np.float32] | None, local_data: Mapping[str, LocalData]
 ) -> dict[str, LocalData]:
     """Return the columns of each party for the test rows, by position."""
     if X is None:
         raise DataError("records=new: there are no rows to predict")
-    X, places = np.asarray(X, dtype=np.float32), np.arange(len(X))
-    return {n: LocalData(places, h.columns, X[:, h.columns]) for n, h in local_data.items()}
+    X, positions = np.asarray(X, dtype=np.float32), np.arange(len(X))
+    return {n: LocalData(positions, h.columns, X[:, h.columns]) for n, h in local_data.items()}
 
 
-def _looked_up(
+def _join_columns(
     X: NDArray[np.float32], ids: NDArray[np.int64], other_parties: Mapping[str, LocalData]
 ) -> NDArray[np.float32]:
-    """Return rows with the columns of other parties, taken from the training rows of these ids."""
+    """Fill the columns of other parties in queried rows.
+
+    Parameters
+    ----------
+    X : float32 array, shape (m, d)
+        Queried rows. The values in columns of other parties are replaced.
+    ids : int64 array, shape (m,)
+        Id of each row, by which other parties find it.
+    other_parties : mapping of str to LocalData
+        Rows of these parties.
+    """
     X = X.copy()
     for name, part in other_parties.items():
         order = np.argsort(part.ids)
@@ -92,18 +102,20 @@ def _looked_up(
     return X
 
 
-def _query_columns(who: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
+def _adversary_columns(principals: Sequence[str], parts: Mapping[str, LocalData]) -> LocalData:
     """Return the columns of the colluding parties for the test rows, side by side."""
-    adversary_parts = [part for name, part in parts.items() if name in who]
+    adversary_parts = [part for name, part in parts.items() if name in principals]
     columns = np.concatenate([np.zeros(0, dtype=np.intp), *(p.columns for p in adversary_parts)])
-    places = next(iter(parts.values())).ids
+    positions = next(iter(parts.values())).ids
     return LocalData(
-        places, columns, np.hstack([np.zeros((len(places), 0)), *(p.X for p in adversary_parts)])
+        positions,
+        columns,
+        np.hstack([np.zeros((len(positions), 0)), *(p.X for p in adversary_parts)]),
     )
 
 
-def stated_channels(protocol: Protocol, schema: Schema, parties: int) -> dict[Place, Change]:
-    """Return `Protocol.noise_channels` for a number of parties with data.
+def protocol_channels(protocol: Protocol, schema: Schema, parties: int) -> dict[Place, Change]:
+    """Return `Protocol.noise_channels` for a number of parties with data, by site and field.
 
     The distribution of a released sum depends on the number of noise shares that it contains.
     """
@@ -116,10 +128,12 @@ def stated_channels(protocol: Protocol, schema: Schema, parties: int) -> dict[Pl
     return channels
 
 
-def stated_changes(
+def protocol_changes_of_view(
     protocol: Protocol, schema: Schema, parties: int
 ) -> tuple[tuple[str, str, Change], ...]:
-    """Return the changes that a protocol states for its fields, in the form that a view contains.
+    """Return `protocol_channels` in the form that a view contains.
+
+    A view is sent to the process of attacks, so that message types are replaced by their names.
 
     Parameters
     ----------
@@ -137,7 +151,7 @@ def stated_changes(
     """
     return tuple(
         (site if isinstance(site, str) else site.__name__, field, change)
-        for (site, field), change in stated_channels(protocol, schema, parties).items()
+        for (site, field), change in protocol_channels(protocol, schema, parties).items()
     )
 
 
@@ -185,7 +199,9 @@ def view_of(
     that the parties route rows without showing each other the path.
     """
     members = tuple(principals)
-    reason = fit(None, training.defense, None, members, Data(roles=training.transcript.roles))
+    reason = check_fit(
+        None, training.defense, None, members, KnownFacts(roles=training.transcript.roles)
+    )
     if not reason.ok:
         raise Unfit(reason)
     # An endpoint that replaces leaf ids hides the routes of test rows from the parties, too.
@@ -194,7 +210,10 @@ def view_of(
     seen = see(training.transcript, members)
     if training.net is not None:
         # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
-        seen = (*seen, *training.protocol.jointly_opened(seen, training.net.sealing_of(members)))
+        seen = (
+            *seen,
+            *training.protocol.jointly_opened(seen, training.net.encryption_states(members)),
+        )
     return View(
         principals=members,
         roles=dict(training.transcript.roles),
@@ -205,15 +224,15 @@ def view_of(
         n_rows=training.n_rows,
         defense=training.defense,
         seen=(*seen, *served),
-        oracle=_oracle(training, members, local_data, queries, answers, records, rows)
+        oracle=_make_endpoint(training, members, local_data, queries, answers, records, rows)
         if queries
         else None,
         known=known_rows,
         entries=entries,
-        stated=stated_changes(training.protocol, training.schema, len(training.columns)),
+        stated=protocol_changes_of_view(training.protocol, training.schema, len(training.columns)),
         weighted=any(part.weight is not None for part in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in members)),
-        asked=_query_columns(members, _parts(rows, local_data))
+        asked=_adversary_columns(members, _split_columns(rows, local_data))
         if records == "new" and rows is not None
         else None,
     )

@@ -23,7 +23,7 @@ from fedtrees.report.leakage import (
     MARGIN,
     LeakageResult,
     classified_metrics,
-    gravest,
+    gravity_key,
     leakage_by_defense,
     plain,
 )
@@ -50,8 +50,8 @@ class AdversaryFindings:
         Whether the adversary consists of more than one party.
     sees : tuple of str
         Types of messages that the adversary can read, in words.
-    base : str
-        The defense with which other defenses are compared (`SettingFindings.base`).
+    baseline_defense : str
+        The defense with which other defenses are compared (`SettingFindings.baseline_defense`).
     """
 
     threat: str
@@ -61,7 +61,7 @@ class AdversaryFindings:
     name: str = ""
     several: bool = False
     sees: tuple[str, ...] = ()
-    base: str = UNDEFENDED
+    baseline_defense: str = UNDEFENDED
     _results: dict[str, dict[str, LeakageResult]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -96,10 +96,11 @@ class AdversaryFindings:
     def result(self, defense: str, metric: str) -> LeakageResult:
         """Return the result of a defense and a measure.
 
-        If there is none, its state is "unknown" for a defense that was not attacked, else "gone".
+        If there is none, its state is "unknown" for a defense that was not attacked, otherwise
+        "not-applicable".
         """
         known = self.by_defense(metric) if metric in self.all_metrics else {}
-        missing = LeakageResult(metric, "gone" if defense in self.coverage else "unknown")
+        missing = LeakageResult(metric, "not-applicable" if defense in self.coverage else "unknown")
         return known.get(defense, missing)
 
     def results(self, defense: str) -> tuple[LeakageResult, ...]:
@@ -109,17 +110,17 @@ class AdversaryFindings:
     def leading(self) -> LeakageResult | None:
         """Return the gravest leak without a defense: by class, then severity, then advantage.
 
-        None if no result is open.
+        None if no result is leaking.
         """
-        return min(self.open(self.base), key=gravest, default=None)
+        return min(self.leaking_results(self.baseline_defense), key=gravity_key, default=None)
 
-    def open(self, defense: str) -> list[LeakageResult]:
-        """Return the open results under a defense, the gravest first.
+    def leaking_results(self, defense: str) -> list[LeakageResult]:
+        """Return the leaking results under a defense, the gravest first.
 
         If two measures express the same leak, only the clearer one is returned.
         """
-        leaks = [r for r in self.results(defense) if r.state == "open"]
-        return sorted(plain(leaks), key=gravest)
+        leaks = [r for r in self.results(defense) if r.state == "leaking"]
+        return sorted(plain(leaks), key=gravity_key)
 
 
 def adversary_named(threat: str, words: Mapping[str, tuple[str, str]]) -> tuple[str, bool]:

@@ -163,7 +163,7 @@ class Tried:
         """
         for trial in self.candidate.trials:
             for cell in (c for c in trial.results if self.wish.limits.get(c.metric)):
-                if cell.below_baseline or (cell.no_claim and cell.state != "open"):
+                if cell.below_baseline or (cell.no_claim and cell.state != "leaking"):
                     yield f"{trial.place}: by {measure(cell.metric).name}, {word(cell)}"
 
     def _reasons(self, shown: bool = False) -> Iterator[str]:
@@ -320,7 +320,9 @@ class Advice:
         lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
         lines.append(self.headline)
         if self.choice:
-            still = [f"{place} can {can(cell)}" for place, cell in self.choice.candidate.open]
+            still = [
+                f"{place} can {can(cell)}" for place, cell in self.choice.candidate.leaking_results
+            ]
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_describe_recipe(t)}." for t in self.met[1:2]]
             lines += [*settings(*recipe(self.choice.name))] or [
@@ -344,7 +346,7 @@ class Advice:
             cells = [
                 c for t in self.undefended for c in t.results if c.metric == metric and c.scores
             ]
-            blind = max((c.line for c in cells), default=0.0)
+            blind = max((c.baseline for c in cells), default=0.0)
             if blind > limit:
                 yield (
                     f"Out of reach of any defense: a blind guess has {percent(blind)} in "
@@ -408,7 +410,8 @@ class Advice:
 
 def _describe_recipe(recipe: Tried) -> str:
     """Write a recipe with its AUC and its price."""
-    cost = f"{change(recipe.candidate.price.change)} ({settled(recipe.candidate.price)})"
+    price = recipe.candidate.utility_change
+    cost = f"{change(price.change)} ({settled(price)})"
     auc = mean_and_interval(recipe.utility)
     return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}"
 
@@ -417,7 +420,7 @@ def _risks(trials: Iterable[RecipeResult]) -> list[str]:
     """List the leaks as Markdown, one line per adversary."""
     lines = []
     for t in trials:
-        leaks = [can(r) for r in t.results if r.state == "open" and r.scores]
+        leaks = [can(r) for r in t.results if r.state == "leaking" and r.scores]
         more = [
             f"{remark}: {some([measure(r.metric).name for r in results])}"
             for remark, results in (

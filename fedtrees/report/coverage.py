@@ -20,7 +20,7 @@ from fedtrees.core.results import APPLIES, NOTE
 from fedtrees.core.specs import Spec, parse_grid, parse_one
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.report.results import UNDEFENDED, Setting, ordered
 from fedtrees.report.statistics import troubles
 
@@ -79,18 +79,18 @@ class Coverage:
         return f"{ran} of {many(len(self.applicable), 'applicable attack')} ran{why}"
 
 
-def coverage(exposed: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
+def coverage(adversary_rows: pd.DataFrame, attacks: pd.DataFrame) -> Coverage:
     """Determine how the attacks on one defense under one threat ended.
 
     Parameters
     ----------
-    exposed : DataFrame
+    adversary_rows : DataFrame
         Rows of this defense and threat with the stage ``adversary``, which record the applicable
         attacks.
     attacks : DataFrame
         Rows of this defense and threat with the stage ``attack``.
     """
-    applicability = exposed[exposed["metric"] == APPLIES.key]
+    applicability = adversary_rows[adversary_rows["metric"] == APPLIES.key]
     seen = set(zip(attacks["attack"], attacks["seed"], strict=True))
     skips = attacks[attacks["status"] == "skipped"]
     skipped = set(zip(skips["attack"], skips["seed"], strict=True))
@@ -310,7 +310,7 @@ def _defenses(here: pd.DataFrame, setting: Setting, protocol: Any) -> Iterator[t
         defense = None if name in ran or name == UNDEFENDED else _make_defense(name)
         # If the defense cannot be made, it is not known whether it fits.
         if defense is not None:
-            why = fit(protocol, [defense]).alike
+            why = check_fit(protocol, [defense]).alike
             status = NOT_ASKED if why.ok else NO_FIT
             yield (
                 name,

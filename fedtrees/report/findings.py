@@ -34,7 +34,7 @@ from fedtrees.report.cost import (
 from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
 from fedtrees.report.frontier import Frontier, over_budgets, panel_frontier
 from fedtrees.report.guarantees import DefenseGuarantees
-from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravest
+from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity_key
 from fedtrees.report.recipe import Recipe, Recommendation, helps, recommend, recommended
 from fedtrees.report.results import (
     UNDEFENDED,
@@ -60,7 +60,7 @@ class DefenseResult:
         Name of the defense.
     label : str
         A letter, or "0" for the undefended run.
-    price : UtilityChange
+    utility_change : UtilityChange
         Change in utility.
     cost : TrainingCost
         Traffic, rounds and time.
@@ -70,7 +70,7 @@ class DefenseResult:
 
     spec: str
     label: str
-    price: UtilityChange
+    utility_change: UtilityChange
     cost: TrainingCost
     guarantees: DefenseGuarantees
 
@@ -92,12 +92,15 @@ class Leak:
     Attributes
     ----------
     kind : str
-        "leak": a result is open. "trace": every result is settled, and an advantage is above zero
-        but below the margin. "none-found": every result is settled, and no advantage is above zero.
-        "none-clear": a result is not settled. "attack-failed": a result is not settled, and the
-        strongest attack on such results scored worse than its baseline. "unknown": no result that
-        is not settled has a score, because the attacks failed or returned no claim. "no-attack":
-        there is no result.
+        - "leak": a result is leaking (`fedtrees.report.leakage` defines the states of results).
+        - "trace": every result is settled, and an advantage is above zero but below the margin.
+        - "none-found": every result is settled, and no advantage is above zero.
+        - "none-clear": a result is not settled.
+        - "attack-failed": a result is not settled, and the strongest attack on such results scored
+          worse than its baseline.
+        - "unknown": no result that is not settled has a score, because the attacks failed or
+          returned no claim.
+        - "no-attack": there is no result.
     adversary : AdversaryFindings or None
         The adversary of the result.
     result : LeakageResult or None
@@ -187,20 +190,23 @@ class SettingFindings:
         return utility_of(self.trains)
 
     @cached_property
-    def alone(self) -> Mapping[str, float]:
+    def reference_utility(self) -> Mapping[str, float]:
         """Mean utility of the references: training on local data only, and the constant model."""
-        found = references(self.run.rows, self.setting, self.utility.metric)
-        return {name: e.mean for name, e in found}
+        estimates = references(self.run.rows, self.setting, self.utility.metric)
+        return {name: e.mean for name, e in estimates}
 
     @property
-    def constant(self) -> float:
+    def constant_utility(self) -> float:
         """Utility of the constant model, NaN if it is not known."""
-        return self.alone.get(_CONSTANT, math.nan)
+        return self.reference_utility.get(_CONSTANT, math.nan)
 
     @property
-    def local(self) -> float:
+    def local_utility(self) -> float:
         """Utility of a model that a party trains on its local data only, NaN if not known."""
-        return next((self.alone[name] for name in ALONE if name in self.alone), math.nan)
+        return next(
+            (self.reference_utility[name] for name in ALONE if name in self.reference_utility),
+            math.nan,
+        )
 
     @cached_property
     def specs(self) -> tuple[str, ...]:
@@ -215,7 +221,7 @@ class SettingFindings:
         return tuple(ordered({*fit["defense_spec"]}))
 
     @cached_property
-    def base(self) -> str:
+    def baseline_defense(self) -> str:
         """The undefended run, or the first defense if the protocol never trains without one."""
         return (
             next(iter(self.fitting), UNDEFENDED) if UNDEFENDED not in self.fitting else UNDEFENDED
@@ -239,9 +245,9 @@ class SettingFindings:
         }
 
     @cached_property
-    def prices(self) -> Mapping[str, UtilityChange]:
+    def utility_change_by_defense(self) -> Mapping[str, UtilityChange]:
         """The change in utility by defense."""
-        return utility_changes(self.trains, self.utility, self.constant)
+        return utility_changes(self.trains, self.utility, self.constant_utility)
 
     @cached_property
     def defenses(self) -> tuple[DefenseResult, ...]:
@@ -251,7 +257,7 @@ class SettingFindings:
             DefenseResult(
                 spec,
                 "0" if spec == UNDEFENDED else next(letters),
-                self.prices[spec],
+                self.utility_change_by_defense[spec],
                 self.costs[spec],
                 self.guarantees[spec],
             )
@@ -265,11 +271,13 @@ class SettingFindings:
     @property
     def undefended(self) -> float:
         """Mean utility without a defense, NaN if it is not known."""
-        return next((d.price.mean_utility for d in self.defenses if d.spec == UNDEFENDED), math.nan)
+        return next(
+            (d.utility_change.mean_utility for d in self.defenses if d.spec == UNDEFENDED), math.nan
+        )
 
     def coverage(self, threat: str, spec: str) -> Coverage:
         """Return which attacks apply to a defense under a threat, and how they ended."""
-        exposed, attacks = (
+        adversary_rows, attacks = (
             self.rows[
                 (self.rows["stage"] == stage)
                 & (self.rows["threat"] == threat)
@@ -277,7 +285,7 @@ class SettingFindings:
             ]
             for stage in ("adversary", "attack")
         )
-        return coverage(exposed, attacks)
+        return coverage(adversary_rows, attacks)
 
     @cached_property
     def by_threat(self) -> Mapping[str, AdversaryFindings]:
@@ -301,7 +309,7 @@ class SettingFindings:
         name, several = adversary_named(threat, role_names(self.setting))
         sees = seen_by(threat, self.setting, self.run.disclosure)
         return AdversaryFindings(
-            threat, attacks, covered, self.margin, name, several, sees, self.base
+            threat, attacks, covered, self.margin, name, several, sees, self.baseline_defense
         )
 
     @cached_property
@@ -348,14 +356,16 @@ class SettingFindings:
         return _leak(self)
 
     @cached_property
-    def use(self) -> Recipe | None:
-        """The recipe that the report names.
+    def recommended_recipe(self) -> Recipe | None:
+        """The recipe that the report recommends.
 
-        It is the recommended one, or, if no recipe resists all attacks, the best one that helps
-        (`helping`). It is None in three cases: there is no undefended run, no result is open
+        It is `Recommendation.choice`, or, if no recipe resists all attacks, the best one that helps
+        (`helping`). It is None in three cases: there is no undefended run, no result is leaking
         without a defense (doing nothing is then sufficient and free), or no recipe helps.
         """
-        if self.base != UNDEFENDED or not any(a.open(UNDEFENDED) for a in self.tested):
+        if self.baseline_defense != UNDEFENDED or not any(
+            a.leaking_results(UNDEFENDED) for a in self.tested
+        ):
             return None
         return self.recommendation.choice or next(iter(self.helping), None)
 
@@ -365,7 +375,9 @@ class SettingFindings:
 
         The best recipe comes first.
         """
-        return tuple(c for c in self.recommendation.recipes if c.price.tier < 2 and self._helps(c))
+        return tuple(
+            c for c in self.recommendation.recipes if c.utility_change.tier < 2 and self._helps(c)
+        )
 
     def _helps(self, recipe: Recipe) -> bool:
         """Return whether a recipe removes a leak of some adversary, or clearly reduces one."""
@@ -377,20 +389,30 @@ class SettingFindings:
     @cached_property
     def recipe(self) -> str:
         """Name of the recipe if it is a defense of this setting, "" if it is another protocol."""
-        return self.use.name if self.use and self.defended(self.use.name) else ""
+        return (
+            self.recommended_recipe.name
+            if self.recommended_recipe and self.defended(self.recommended_recipe.name)
+            else ""
+        )
 
     @cached_property
     def stricter(self) -> Recipe | None:
-        """A recipe that is shown to expose fewer persons than `use`.
+        """A recipe that is shown to expose fewer persons than `recommended_recipe`.
 
-        None if there is no such recipe or `use` exposes no person. A recipe against which attacks
-        on persons failed is not shown to expose fewer.
+        None if there is no such recipe or `recommended_recipe` exposes no person. A recipe against
+        which attacks on persons failed is not shown to expose fewer.
         """
-        if self.use is None:
+        if self.recommended_recipe is None:
             return None
-        of_persons = [r.weight for _, r in self.use.open if measure(r.metric).klass == "person"]
-        better = [c for c in self.helping if c.left("person") < max(of_persons, default=0.0)]
-        return min(better, key=lambda c: c.left("person"), default=None)
+        of_persons = [
+            r.weight
+            for _, r in self.recommended_recipe.leaking_results
+            if measure(r.metric).klass == "person"
+        ]
+        better = [
+            c for c in self.helping if c.remaining_leak("person") < max(of_persons, default=0.0)
+        ]
+        return min(better, key=lambda c: c.remaining_leak("person"), default=None)
 
     @cached_property
     def untested(self) -> Untested:
@@ -567,20 +589,20 @@ def is_unfinished(folder: str | Path) -> bool:
 def _leak(findings: SettingFindings) -> Leak:
     """Return the main finding without a defense.
 
-    If no result is open, the kind describes how much is known about the remaining results.
+    If no result is leaking, the kind describes how much is known about the remaining results.
     """
     leading = [(a, r) for a in findings.tested if (r := a.leading()) is not None]
     if leading:
-        return Leak("leak", *min(leading, key=lambda x: gravest(x[1])))
-    # No result is open here. The remaining kinds state how much is known.
-    results = [(a, r) for a in findings.tested for r in a.results(findings.base)]
-    if not any(r.state in ("shut", "unsettled", "unknown") for _, r in results):
+        return Leak("leak", *min(leading, key=lambda x: gravity_key(x[1])))
+    # No result is leaking here. The remaining kinds state how much is known.
+    results = [(a, r) for a in findings.tested for r in a.results(findings.baseline_defense)]
+    if not any(r.state in ("safe", "unsettled", "unknown") for _, r in results):
         return Leak("no-attack")
     if all(r.state in SETTLED for _, r in results):
         traces = [(a, r) for a, r in results if r.advantage.low > 0]
         if traces:
             # The interval excludes zero, but the advantage is below the margin.
-            return Leak("trace", *min(traces, key=lambda x: gravest(x[1])))
+            return Leak("trace", *min(traces, key=lambda x: gravity_key(x[1])))
         return Leak("none-found")
     scored = [(a, r) for a, r in results if r.state == "unsettled" and r.scores]
     if not scored:
@@ -591,7 +613,7 @@ def _leak(findings: SettingFindings) -> Leak:
 
 def _sort_key(result: LeakageResult | None) -> tuple[float, float, float]:
     """Return a sort key of results that puts the gravest first and a missing result last."""
-    return (math.inf,) * 3 if result is None else gravest(result)
+    return (math.inf,) * 3 if result is None else gravity_key(result)
 
 
 def _letter(at: int) -> str:

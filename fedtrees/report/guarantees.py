@@ -250,7 +250,7 @@ def compare(claimed: Stated, spent: Stated, measured: Stated) -> str:
             f"the audit shows {seen[0]}={seen[1]:g} per record, not {claim[1]:g} per {unit}"
         )
     if not spent and kind(claimed) == "proved":
-        notes.append("not accounted: the claim was not checked against what was spent")
+        notes.append("not accounted: the claim was not compared with the noise of the run")
     return "; ".join(notes)
 
 

@@ -19,6 +19,9 @@ from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.statistics import Estimate
 
+#: States that JSON writes as in the first release.
+_JSON_STATES = {"leaking": "open", "safe": "shut", "not-applicable": "gone"}
+
 
 def as_json(analysis: RunAnalysis) -> list[dict[str, Any]]:
     """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
@@ -40,7 +43,7 @@ def _setting(findings: SettingFindings) -> dict[str, Any]:
             "threat": lead.adversary.threat if lead.adversary else "",
             "metric": lead.result.metric if lead.result else "",
         },
-        "recipe": _candidate(findings.use) if findings.use else None,
+        "recipe": _candidate(findings.recommended_recipe) if findings.recommended_recipe else None,
         "defenses": [_defense(d) for d in findings.defenses],
         "adversaries": [_adversary(findings, a) for a in findings.adversaries],
         "untested": {
@@ -58,8 +61,9 @@ def _setting(findings: SettingFindings) -> dict[str, Any]:
 
 def _candidate(use: Recipe) -> dict[str, Any]:
     """Return a recipe with its price."""
+    price = use.utility_change
     return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
-            "change": estimate(use.price.change), "settled": use.price.settled}  # fmt: skip
+            "change": estimate(price.change), "settled": price.settled}  # fmt: skip
 
 
 def _defense(d: DefenseResult) -> dict[str, Any]:
@@ -67,10 +71,10 @@ def _defense(d: DefenseResult) -> dict[str, Any]:
     return {
         "defense": d.spec,
         "label": d.label,
-        "utility": _number(d.price.mean_utility),
-        "change": estimate(d.price.change),
-        "settled": d.price.settled,
-        "collapsed": d.price.collapsed,
+        "utility": _number(d.utility_change.mean_utility),
+        "change": estimate(d.utility_change.change),
+        "settled": d.utility_change.settled,
+        "collapsed": d.utility_change.collapsed,
         "void": d.void,
         "measured": span(d.guarantees.measured),
         "bytes": _number(d.cost.bytes),
@@ -95,11 +99,11 @@ def _cell(cell: LeakageResult) -> dict[str, Any]:
     """Return a cell with its state, score and baseline."""
     return {
         "metric": cell.metric,
-        "state": cell.state,
+        "state": _JSON_STATES.get(cell.state, cell.state),
         "below_baseline": cell.below_baseline,
         "no_claim": dict(cell.no_claim),
         "score": _number(cell.score),
-        "line": _number(cell.line),
+        "line": _number(cell.baseline),
         "advantage": estimate(cell.advantage),
         "rows": _number(cell.rows),
         "attacks": list(cell.attacks),

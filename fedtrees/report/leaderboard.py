@@ -173,14 +173,14 @@ def _result_cells(
     d: DefenseResult, adversary: AdversaryFindings, cell: LeakageResult, best: bool
 ) -> list[Text]:
     """Return the cells of a line that contain results, with their sort keys."""
-    change, gain, seeds = d.price.change.mean, cell.advantage.mean, len(cell.seeds)
+    change, gain, seeds = d.utility_change.change.mean, cell.advantage.mean, len(cell.seeds)
     head, adversary_name = measure(cell.metric).head, wording.capital(adversary.name)
     return [
         (d.spec, d.spec),
         (adversary_name, adversary_name),
         (head, head),
         (wording.shown(cell), _sort_key(cell.score)),
-        (wording.value(cell, cell.line) if cell.scores else "–", _sort_key(cell.line)),
+        (wording.value(cell, cell.baseline) if cell.scores else "–", _sort_key(cell.baseline)),
         (number(gain, 3, signed=True), _sort_key(gain)),
         (number(change, 3, signed=True), _sort_key(change)),
         ("yes" if best else "no", "yes" if best else "no"),
@@ -214,12 +214,12 @@ def pareto(
     comparable = []
     for d in setting_findings.defenses:
         cell = adversary.result(d.spec, metric)
-        unscored = not cell.scores and cell.state != "gone"
+        unscored = not cell.scores and cell.state != "not-applicable"
         if cell.below_baseline or unscored or d.spec not in covered or covered[d.spec].missing:
             continue
-        if d.price.by_seed:
+        if d.utility_change.by_seed:
             gain = max(cell.advantage.mean, 0.0) if cell.scores else 0.0
-            comparable.append((d.spec, d.price.change.mean, gain))
+            comparable.append((d.spec, d.utility_change.change.mean, gain))
     if not comparable:
         return set()
     specs, changes, gains = zip(*comparable, strict=True)

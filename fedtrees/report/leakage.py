@@ -2,17 +2,19 @@
 
 Each combination is a `LeakageResult` with one of six states:
 
-- *open*: the strongest attack is clearly above its baseline.
-- *shut* (safe): the attacks reach their baseline and are shown not to exceed it by the margin.
-- *gone*: no attack can make a claim of this kind under this defense.
+- *leaking*: the strongest attack is clearly above its baseline.
+- *safe*: the attacks reach their baseline and are shown not to exceed it by the margin.
+- *not-applicable*: no attack can make a claim of this kind under this defense.
 - *undefined*: the baseline already has the best score, so that no advantage exists.
-- *unknown*: an attack that could fill the result failed or did not run.
+- *unknown*: an attack that could give the result a score failed or did not run.
 - *unsettled*: none of these is shown.
+
+A result is *settled* if it is safe, not-applicable or undefined: it needs no further evidence.
 
 A result is also unsettled if the strongest attack scored worse than its baseline. Such a score
 shows that the attack failed, and a failed attack shows nothing about the defense. The same is true
 if an applicable attack returned no claim (`fedtrees.core.claims.Guess.none`), unless another attack
-opens the result.
+shows that the result is leaking.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ from fedtrees.report.statistics import (
     worst_case,
 )
 
-State = Literal["open", "shut", "gone", "undefined", "unknown", "unsettled"]
+State = Literal["leaking", "safe", "not-applicable", "undefined", "unknown", "unsettled"]
 
-#: A result in one of these states needs no further evidence. A recipe is shown to resist every
-# attack if all its results are in one of them.
-SETTLED: frozenset[State] = frozenset({"shut", "gone", "undefined"})
+#: States of settled results. A recipe is shown to resist every attack if all of its results are
+#: settled.
+SETTLED: frozenset[State] = frozenset({"safe", "not-applicable", "undefined"})
 #: Largest advantage of an attack under a defense that still counts as no better than a blind
 # guess. Between federations of one table, advantages differ by 0.01 to 0.03, so that three seeds
 # can establish 0.05 but not much less.
@@ -114,7 +116,7 @@ class LeakageResult:
     """
 
     metric: str
-    state: State = "gone"
+    state: State = "not-applicable"
     scores: tuple[float, ...] = ()
     blinds: tuple[float, ...] = ()
     populations: tuple[float, ...] = ()
@@ -134,7 +136,7 @@ class LeakageResult:
         return mean_of(self.scores)
 
     @property
-    def line(self) -> float:
+    def baseline(self) -> float:
         """Mean over seeds of the better baseline.
 
         This is the blind baseline, or the population baseline if that exists and is better.
@@ -332,9 +334,9 @@ def state_of(result: LeakageResult, complete: bool) -> State:
     complete : bool
         Whether every applicable attack ran to its end on every seed.
     """
-    if is_open(result):
-        return "open"
-    return "shut" if complete and not result.no_claim and is_safe(result) else "unsettled"
+    if is_leaking(result):
+        return "leaking"
+    return "safe" if complete and not result.no_claim and is_safe(result) else "unsettled"
 
 
 def _state_without_scores(
@@ -346,16 +348,16 @@ def _state_without_scores(
     metric under some defense.
     """
     relevant = attacks[attacks["attack"].isin(able)]
-    # The missing result could have opened the result.
+    # The missing score could have shown that the result is leaking.
     if relevant["status"].isin(["failed", "timeout"]).any() or able & {*coverage.left_out}:
         return "unknown"
     if result.no_claim:
         return "unsettled"
     scored = relevant[(relevant["metric"] == result.metric) & (relevant["status"] == "ok")]
-    return "undefined" if len(scored) else "gone"
+    return "undefined" if len(scored) else "not-applicable"
 
 
-def is_open(result: LeakageResult) -> bool:
+def is_leaking(result: LeakageResult) -> bool:
     """Return whether a result is clearly above its baseline.
 
     Two conditions are necessary. The advantage is above zero with its complete interval or on every
@@ -370,7 +372,7 @@ def is_open(result: LeakageResult) -> bool:
     clear = e.low > 0 if math.isfinite(e.low) else False
     clear = clear or all(a > 0 for a in result.advantages)
     if result.counts_persons:
-        return clear and (result.score - result.line) * result.rows >= _fewest_persons(result)
+        return clear and (result.score - result.baseline) * result.rows >= _fewest_persons(result)
     return clear and e.mean > result.limit
 
 
@@ -393,7 +395,7 @@ def _fewest_persons(result: LeakageResult) -> float:
     the count of the baseline (Poisson), because a single federation gives no interval.
     """
     few = len(result.advantages) < FEWEST_SEEDS
-    return max(1.0, 2 * math.sqrt(max(result.line, 0.0) * result.rows)) if few else 1.0
+    return max(1.0, 2 * math.sqrt(max(result.baseline, 0.0) * result.rows)) if few else 1.0
 
 
 def upper(result: LeakageResult) -> float:
@@ -416,7 +418,7 @@ def gravity(metric: str) -> tuple[int, int]:
     return CLASSES.index(m.klass) if m.klass in CLASSES else len(CLASSES), m.severity
 
 
-def gravest(result: LeakageResult) -> tuple[float, float, float]:
+def gravity_key(result: LeakageResult) -> tuple[float, float, float]:
     """Return a sort key of results that puts the gravest leak, and the largest advantage, first."""
     return *gravity(result.metric), -finite(result.advantage.mean)
 

@@ -66,7 +66,7 @@ def where(findings: SettingFindings) -> str:
     s = findings.setting
     parts = [s.dataset, s.partition, s.protocol, many(findings.seeds, "seed")]
     if math.isfinite(findings.undefended):
-        local_utility = findings.local
+        local_utility = findings.local_utility
         text = f"{name} {number(findings.undefended)} undefended"
         parts.append(
             text
@@ -81,31 +81,35 @@ def headline(findings: SettingFindings) -> str:
     if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return verdict.leak(findings)
     cell = lead.result
-    base = "Undefended" if findings.base == UNDEFENDED else f"With {wording.short(findings.base)}"
+    base = (
+        "Undefended"
+        if findings.baseline_defense == UNDEFENDED
+        else f"With {wording.short(findings.baseline_defense)}"
+    )
     text = f"{base}, {lead.adversary.name} can " + measure(cell.metric).phrase.format(
         wording.amount(cell, cell.score)
     )
-    use = findings.use
+    use = findings.recommended_recipe
     if use is None:
-        if findings.base != UNDEFENDED:
+        if findings.baseline_defense != UNDEFENDED:
             return f"{text}."
         tried = any(d.spec != UNDEFENDED for d in findings.defenses)
         return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
     after = use.result(lead.adversary.threat, cell.metric)
     if after is None:
         return f"{text}."
-    remaining = "nothing" if after.state == "gone" else wording.value(after, after.score)
-    price, utility_head = use.price.settled, measure(findings.utility.metric).head
+    remaining = "nothing" if after.state == "not-applicable" else wording.value(after, after.score)
+    price, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
-        "worse": f"for {wording.change(use.price.change)} of {utility_head}",
+        "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
     }.get(price, "at a price that is not settled")  # fmt: skip
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
 def note(findings: SettingFindings) -> str:
     """Write notes about useless models and about the metric of prices."""
-    lost = [d.spec for d in findings.defenses if d.price.collapsed]
+    lost = [d.spec for d in findings.defenses if d.utility_change.collapsed]
     parts = []
     if lost:
         parts.append(f"Under {wording.some(lost)} the model is no better than the constant one.")
@@ -125,17 +129,17 @@ def leading_results(adversary: AdversaryFindings) -> list[LeakageResult]:
 
     Open cells come first.
     """
-    cells = [c for c in adversary.results(adversary.base) if c.scores]
+    cells = [c for c in adversary.results(adversary.baseline_defense) if c.scores]
     best = []
     for slot in _SLOTS:
         of_slot = [c for c in cells if measure(c.metric).slot == slot]
         if of_slot:
-            best.append(min(of_slot, key=lambda c: (c.state != "open", gravity(c.metric))))
+            best.append(min(of_slot, key=lambda c: (c.state != "leaking", gravity(c.metric))))
     lead = adversary.leading()
     # The leading measure can have no slot.
     if lead is not None and lead not in best:
         best.append(lead)
-    return sorted(best, key=lambda c: (c is not lead, c.state != "open"))[: len(_SLOTS)]
+    return sorted(best, key=lambda c: (c is not lead, c.state != "leaking"))[: len(_SLOTS)]
 
 
 def fact(
@@ -146,14 +150,14 @@ def fact(
     ``at`` is the score without the recipe, ``to`` the score with it, and ``blind`` the baseline.
     They are None if the score is not a share.
     """
-    use, share = findings.use, measure(result.metric).decimals is None
+    use, share = findings.recommended_recipe, measure(result.metric).decimals is None
     after = use.result(adversary.threat, result.metric) if use else None
     to = after.score if after is not None and after.scores else None
     return {
         "after": after,
         "at": _clip(result.score) if share else None,
         "to": _clip(to) if share and to is not None else None,
-        "blind": _clip(result.line) if share else 0.0,
+        "blind": _clip(result.baseline) if share else 0.0,
     }
 
 
@@ -186,7 +190,7 @@ def traffic(findings: SettingFindings, use: Recipe) -> str:
 def guarantee(defended: DefenseResult | None) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     if defended is None:
-        return "see that protocol's own page"
+        return "see the page of that protocol"
     text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
     meaning = in_words(defended.guarantees.spent)
     text += f" ({meaning})" if meaning else ""
@@ -262,8 +266,9 @@ def _glossary(analysis: RunAnalysis) -> list[tuple[str, str]]:
          "attack finished."),
         ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack scored worse "
          "than a blind guess: then the attack failed, and nothing is shown about the defense."),
-        ("Recipe", "What holds against every adversary of the run; where nothing does, what leaves "
-         "least: rows and labels first, then guesses, then facts about groups; ties by price."),
+        ("Recipe", "The defense that resists every adversary of the run. If there is none, the "
+         "defense with the smallest leak: rows and labels first, then guesses, then group facts. "
+         "Of equal defenses, the cheapest one."),
     ]  # fmt: skip
     return words
 

@@ -1,8 +1,9 @@
 """Compute the tables and the figures on the page of the report.
 
-The template ``report.html.j2`` calls these functions: `columns` and `idle` for the scores by
-adversary and defense, `untested` for the gaps, `folds` for the detailed tables, `frontier` for the
-figures, and `price_scale` and `forest_scale` for the drawings of prices.
+The template ``report.html.j2`` calls these functions: `score_columns` and `measures_without_leak`
+for the scores by adversary and defense, `untested` for the gaps, `detail_tables` for the detailed
+tables, `frontier` for the figures, and `utility_scale` and `forest_scale` for the drawings of
+changes in utility.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def frontier(
     leaking = [
         m
         for m in others
-        if any(adversary.result(d.spec, m).state == "open" for d in findings.defenses)
+        if any(adversary.result(d.spec, m).state == "leaking" for d in findings.defenses)
     ]
-    cell = adversary.result(adversary.base, first)
+    cell = adversary.result(adversary.baseline_defense, first)
     unit = _unit(cell)
     counted = f", of {cell.rows:,.0f}" if math.isfinite(cell.rows) else ""
     return FrontierFigure(
@@ -75,7 +76,10 @@ def drawn(findings: SettingFindings, adversary: AdversaryFindings) -> list[str]:
     metrics = [
         m
         for m in adversary.metrics
-        if any(d.price.by_seed and adversary.result(d.spec, m).scores for d in findings.defenses)
+        if any(
+            d.utility_change.by_seed and adversary.result(d.spec, m).scores
+            for d in findings.defenses
+        )
     ]
     return sorted(metrics, key=lambda m: lead is None or m != lead.metric)
 
@@ -95,20 +99,20 @@ def _marks(
 
     A defense under which no attack makes a claim is drawn at the baseline.
     """
-    unit = _unit(adversary.result(adversary.base, metric))
+    unit = _unit(adversary.result(adversary.baseline_defense, metric))
     results = (adversary.result(d.spec, metric) for d in findings.defenses)
-    baseline = unit * next((r.line for r in results if r.scores), 0.0)
+    baseline = unit * next((r.baseline for r in results if r.scores), 0.0)
     out = []
     for d in findings.defenses:
         cell = adversary.result(d.spec, metric)
-        at_baseline = cell.state == "gone" or bool(cell.no_claim)  # if there is no score
-        if not d.price.by_seed or not (cell.scores or at_baseline):
+        at_baseline = cell.state == "not-applicable" or bool(cell.no_claim)  # if there is no score
+        if not d.utility_change.by_seed or not (cell.scores or at_baseline):
             continue
         score = unit * cell.score if cell.scores else baseline
-        e = d.price.change
+        e = d.utility_change.change
         say = f"{d.label} {wording.short(d.spec)}. {measure(metric).head}: {wording.shown(cell)}"
         if cell.scores:
-            say += f" ({wording.line(cell)})"
+            say += f" ({wording.describe_baseline(cell)})"
         if cell.below_baseline or cell.no_claim:
             say += f", {wording.word(cell)}"
         say += f". {measure(findings.utility.metric).head} {wording.change(e)}."
@@ -125,7 +129,7 @@ def _marks(
     return out, baseline
 
 
-def price_scale(price: UtilityChange) -> Scale | None:
+def utility_scale(price: UtilityChange) -> Scale | None:
     """Return the horizontal scale of a change in utility by seed.
 
     None if there are fewer than two seeds or no seed differs.
@@ -139,7 +143,11 @@ def price_scale(price: UtilityChange) -> Scale | None:
 
 def forest_scale(findings: SettingFindings) -> Scale:
     """Return the horizontal scale of the intervals of all defenses."""
-    intervals = [d.price.change for d in findings.defenses if math.isfinite(d.price.change.low)]
+    intervals = [
+        d.utility_change.change
+        for d in findings.defenses
+        if math.isfinite(d.utility_change.change.low)
+    ]
     ends = [-TOLERANCE, TOLERANCE, *(v for k in intervals for v in (k.low, k.high))]
     return Scale(min(ends), max(ends), 3.0, 109.0)
 
@@ -148,7 +156,7 @@ def forest_scale(findings: SettingFindings) -> Scale:
 VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 
 
-def columns(findings: SettingFindings) -> list[tuple[AdversaryFindings, list[str]]]:
+def score_columns(findings: SettingFindings) -> list[tuple[AdversaryFindings, list[str]]]:
     """Return the adversaries with the measures that the table of scores shows.
 
     A measure is hidden if each of its results is settled.
@@ -159,7 +167,7 @@ def columns(findings: SettingFindings) -> list[tuple[AdversaryFindings, list[str
     return [(adversary, metrics) for adversary, metrics in shown if metrics]
 
 
-def idle(findings: SettingFindings) -> list[str]:
+def measures_without_leak(findings: SettingFindings) -> list[str]:
     """Return one sentence per adversary about the measures by which nothing leaks."""
     sentences = []
     for adversary in findings.tested:
@@ -189,14 +197,18 @@ def describe(result: LeakageResult) -> str:
 def baseline(findings: SettingFindings, adversary: AdversaryFindings, metric: str) -> str:
     """Write the baseline of a measure."""
     cells = (adversary.result(d.spec, metric) for d in findings.defenses)
-    return next((wording.value(c, c.line) for c in cells if c.scores), "–")
+    return next((wording.value(c, c.baseline) for c in cells if c.scores), "–")
 
 
 def change(d: DefenseResult) -> str:
     """Write the mean change in utility of a defense, "" for the undefended run."""
-    if d.spec == UNDEFENDED or not d.price.change.known:
+    if d.spec == UNDEFENDED or not d.utility_change.change.known:
         return ""
-    return "0" if d.price.settled == "same" else number(d.price.change.mean, 3, signed=True)
+    return (
+        "0"
+        if d.utility_change.settled == "same"
+        else number(d.utility_change.change.mean, 3, signed=True)
+    )
 
 
 def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
@@ -244,14 +256,16 @@ def _failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]
     about them. The matrix shows the remaining defenses.
     """
     for adversary in findings.tested:
-        for spec in dict.fromkeys([findings.base, *([findings.recipe] if findings.recipe else [])]):
+        for spec in dict.fromkeys(
+            [findings.baseline_defense, *([findings.recipe] if findings.recipe else [])]
+        ):
             cells = [adversary.result(spec, m) for m in adversary.metrics]
             heads = [measure(c.metric).head.lower() for c in cells if c.below_baseline]
             if heads:
                 yield adversary.name, spec, listed(heads)
 
 
-def folds(findings: SettingFindings) -> Iterator[dict[str, Any]]:
+def detail_tables(findings: SettingFindings) -> Iterator[dict[str, Any]]:
     """Yield the long tables that are folded: attacks, columns, messages, guarantees and costs."""
     here, seen = findings.rows, findings.run.disclosure
     for adversary in findings.tested:
@@ -270,7 +284,7 @@ def folds(findings: SettingFindings) -> Iterator[dict[str, Any]]:
     yield {"title": "Guarantees", "note": "claimed, spent, measured", "numbers": (), "rows": lines,
            "header": ["Defense", "Claimed", "Spent", "Measured", "Epsilon", "Reading"]}  # fmt: skip
     name = measure(findings.utility.metric).head
-    costs = [[d.spec, number(d.price.mean_utility), bytes_text(d.cost.bytes),
+    costs = [[d.spec, number(d.utility_change.mean_utility), bytes_text(d.cost.bytes),
               number(d.cost.rounds.mean, 0), seconds_text(d.cost.seconds.mean),
               seconds_text(d.cost.cpu_seconds.mean), number(d.cost.ciphertexts.mean, 0)]
              for d in findings.defenses]  # fmt: skip
@@ -327,10 +341,10 @@ def _attacks(
     for attack, group in of_adversary.groupby("attack_spec"):
         for metric in adversary.all_metrics:
             measured = group[group["metric"] == metric]
-            base = measured[measured["defense_spec"] == findings.base]
+            base = measured[measured["defense_spec"] == findings.baseline_defense]
             if measured.empty:
                 continue
-            cell = adversary.result(findings.base, metric)
+            cell = adversary.result(findings.baseline_defense, metric)
             after = (
                 measured[measured["defense_spec"] == findings.recipe]
                 if findings.recipe
@@ -352,7 +366,11 @@ def _attacks(
 
 def _before(findings: SettingFindings) -> str:
     """Return the name of the base defense, "Undefended" if there is none."""
-    return "Undefended" if findings.base == UNDEFENDED else wording.short(findings.base)
+    return (
+        "Undefended"
+        if findings.baseline_defense == UNDEFENDED
+        else wording.short(findings.baseline_defense)
+    )
 
 
 def _format_mean(cell: LeakageResult, values: pd.Series) -> str:
@@ -363,7 +381,7 @@ def _format_mean(cell: LeakageResult, values: pd.Series) -> str:
 
 def _columns(findings: SettingFindings, here: pd.DataFrame) -> dict[str, Any] | None:
     """Return the table of columns of the data set by how well the strongest attack guesses them."""
-    specs = [findings.base, *([findings.recipe] if findings.recipe else [])]
+    specs = [findings.baseline_defense, *([findings.recipe] if findings.recipe else [])]
     ok = here[(here["stage"] == "attack") & (here["status"] == "ok") & (here["part"] != "")]
     keys = [m for m in dict.fromkeys(ok["metric"]) if measure(m).part == "column"]
     lines = []

@@ -314,8 +314,8 @@ class PaperTable:
         counts = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         several = "s" if seeds[-1] != 1 else ""
         notes = [
-            f"Mean of {counts} seed{several}{spread}. Leaks are of the strongest attack, by "
-            "advantage; the row blind is what an adversary scores who sees nothing."
+            f"Mean of {counts} seed{several}{spread}. The score of a leak is that of the strongest "
+            "attack, by advantage. The row blind is the score of an adversary without any message."
         ]
         if any(e.population.known for e in self.entries):
             notes.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")

@@ -1,13 +1,14 @@
 """Compute the recommended defense from results, for the verdict, the documentation and advice.
 
 A recipe is a protocol with a defense. It *resists* (attribute `holds`) if every applicable attack
-ran, against every adversary on every table, and no result is open. It is *shown* to resist if, in
-addition, every result is settled (`fedtrees.report.leakage`). A result in which the attack scored
-worse than its baseline is not settled.
+ran, against every adversary on every table, and no result is leaking. It is *shown* to resist if,
+in addition, every result is settled (`fedtrees.report.leakage`). A result in which the attack
+scored worse than its baseline is not settled.
 
 Recipes that resist come first, and among them those that are shown to resist. Equals are sorted by
 the class of their loss of utility (`UtilityChange.tier`), then by the advantage that they leave
-(first about persons, then guesses about persons, then facts about groups), and then by their price.
+(first about persons, then guesses about persons, then facts about groups), and then by their change
+in utility.
 A run places the recipe that the documentation recommends before its equals (`recommend`).
 
 The module also describes how to configure a recipe in other systems that run it, such as NVFlare or
@@ -55,7 +56,7 @@ class RecipeResult:
         Table and adversary, in words.
     results : tuple of LeakageResult
         One result for every measure that this adversary has on this table under some defense.
-    price : UtilityChange
+    utility_change : UtilityChange
         Change in utility.
     untested : str
         Why the trial is no evidence, "" if every applicable attack ran.
@@ -67,15 +68,15 @@ class RecipeResult:
 
     place: str
     results: tuple[LeakageResult, ...]
-    price: UtilityChange
+    utility_change: UtilityChange
     untested: str = ""
     bytes: float = math.nan
     undefended: tuple[LeakageResult, ...] = ()
 
     @property
     def leaks(self) -> list[LeakageResult]:
-        """The open results, the gravest first, without those that another one expresses better."""
-        return sorted(plain([r for r in self.results if r.state == "open"]), key=_by_gravity)
+        """The leaking results, the gravest first, without those that another expresses better."""
+        return sorted(plain([r for r in self.results if r.state == "leaking"]), key=_by_gravity)
 
     @property
     def failed(self) -> list[LeakageResult]:
@@ -145,15 +146,15 @@ class Recipe:
         return (*self.missing, *untested_places)
 
     @property
-    def open(self) -> tuple[tuple[str, LeakageResult], ...]:
-        """The open results with their places: those about persons first, then by advantage."""
-        open_cells = [(t.place, c) for t in self.trials for c in t.results if c.state == "open"]
-        return tuple(sorted(open_cells, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
+    def leaking_results(self) -> tuple[tuple[str, LeakageResult], ...]:
+        """The leaking results with their places: those about persons first, then by advantage."""
+        leaking = [(t.place, c) for t in self.trials for c in t.results if c.state == "leaking"]
+        return tuple(sorted(leaking, key=lambda x: (gravity(x[1].metric)[0], -x[1].weight)))
 
     @property
     def holds(self) -> bool:
-        """Whether the recipe was tested everywhere and no result is open."""
-        return not (self.untested or self.open)
+        """Whether the recipe was tested everywhere and no result is leaking."""
+        return not (self.untested or self.leaking_results)
 
     @property
     def shown(self) -> bool:
@@ -166,14 +167,14 @@ class Recipe:
         return tuple((t.place, c) for t in self.trials for c in t.results if c.attack_failed)
 
     @property
-    def dearest(self) -> RecipeResult:
+    def costliest(self) -> RecipeResult:
         """The trial on the table with the largest mean loss of utility."""
-        return min(self.trials, key=lambda t: finite(t.price.change.mean))
+        return min(self.trials, key=lambda t: finite(t.utility_change.change.mean))
 
     @property
-    def price(self) -> UtilityChange:
-        """The price on the table where it is highest (`dearest`)."""
-        return self.dearest.price
+    def utility_change(self) -> UtilityChange:
+        """The change in utility on the table where it is worst (`costliest`)."""
+        return self.costliest.utility_change
 
     @property
     def bytes(self) -> float:
@@ -187,12 +188,14 @@ class Recipe:
             return f"untested at {len(self.untested)} places: {self.untested[0]}, ..."
         if self.untested:
             return f"untested: {'; '.join(self.untested)}"
-        if not self.open:
+        if not self.leaking_results:
             return ""
-        place, result = self.open[0]
-        return f"open: {result.metric} {result.score:.3f} against {result.line:.3f} ({place})"
+        place, result = self.leaking_results[0]
+        return (
+            f"leaking: {result.metric} {result.score:.3f} against {result.baseline:.3f} ({place})"
+        )
 
-    def left(self, klass: str) -> float:
+    def remaining_leak(self, klass: str) -> float:
         """Return the largest `RecipeResult.weight` among the measures of one class."""
         results = [
             (t, c) for t in self.trials for c in t.results if measure(c.metric).klass == klass
@@ -202,13 +205,14 @@ class Recipe:
     def measured(self, klass: str) -> float:
         """Return the largest advantage that an attack reached by the measures of one class.
 
-        Failed attacks are left out, in contrast to `left`, which counts them as without a defense.
+        Failed attacks are left out, in contrast to `remaining_leak`, which counts them as without a
+        defense.
         """
         results = [c for t in self.trials for c in t.results if measure(c.metric).klass == klass]
         return max((c.weight for c in results if not c.attack_failed), default=0.0)
 
     @property
-    def leaves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def leak_steps(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The largest advantages about persons, guesses and groups, in steps of `_STEPS`.
 
         The first tuple contains the measured advantages. In the second one, failed attacks count as
@@ -216,20 +220,21 @@ class Recipe:
         excluded.
         """
         return (
-            # Rounding to steps makes small differences equal, so that the price decides between
-            # them.
+            # Rounding to steps makes small differences equal, so that the change in utility
+            # decides between them.
             tuple(round(self.measured(k) / step) for k, step in _STEPS.items()),
-            tuple(round(self.left(k) / step) for k, step in _STEPS.items()),
+            tuple(round(self.remaining_leak(k) / step) for k, step in _STEPS.items()),
         )
 
     @property
     def rank(self) -> tuple[object, ...]:
         """Sort key of recipes, the best first."""
-        cost = -round(finite(self.price.change.mean, -1.0) / TOLERANCE)
+        cost = -round(finite(self.utility_change.change.mean, -1.0) / TOLERANCE)
         parts = len(parse_one(split_recipe(self.name)[1]).parts)
         return (
-            not self.holds, bool(self.untested), self.holds and not self.shown, self.price.tier,
-            self.leaves, cost, parts, finite(self.bytes, math.inf), self.name,
+            not self.holds, bool(self.untested), self.holds and not self.shown,
+            self.utility_change.tier, self.leak_steps, cost, parts,
+            finite(self.bytes, math.inf), self.name,
         )  # fmt: skip
 
 
@@ -242,15 +247,15 @@ class Recommendation:
     @property
     def choice(self) -> Recipe | None:
         """The first recipe that resists and whose model is better than a constant one, or None."""
-        return next((c for c in self.recipes if c.holds and not c.price.collapsed), None)
+        return next((c for c in self.recipes if c.holds and not c.utility_change.collapsed), None)
 
     @property
     def least(self) -> Recipe | None:
         """The fully tested recipe that leaves the least advantage. None if a recipe resists."""
         if self.choice is not None:
             return None
-        every = [c for c in self.recipes if not (c.untested or c.price.collapsed)]
-        return min(every, key=lambda c: c.leaves, default=None)
+        every = [c for c in self.recipes if not (c.untested or c.utility_change.collapsed)]
+        return min(every, key=lambda c: c.leak_steps, default=None)
 
 
 def recommended() -> str:
@@ -303,7 +308,7 @@ def recommend(trials: Mapping[str, Sequence[RecipeResult]], preferred: str = "")
     preferred_candidate = next((c for c in ranked if c.name == preferred), None)
     if preferred_candidate is not None:
         first = next(i for i, c in enumerate(ranked) if c.holds == preferred_candidate.holds)
-        if preferred_candidate.price.tier <= ranked[first].price.tier:
+        if preferred_candidate.utility_change.tier <= ranked[first].utility_change.tier:
             ranked.remove(preferred_candidate)
             ranked.insert(first, preferred_candidate)
     return Recommendation(tuple(ranked))
@@ -316,7 +321,7 @@ def _missing(tried: Sequence[RecipeResult], needed: Mapping[str, set[str]]) -> I
         if place not in by_place:
             yield f"{place}: not run"
         elif not by_place[place].untested:
-            scored = {c.metric for c in by_place[place].results if c.state != "gone"}
+            scored = {c.metric for c in by_place[place].results if c.state != "not-applicable"}
             lacking = sorted(metrics - scored)
             if lacking:
                 yield f"{place}: no {' and no '.join(lacking)} was measured"
@@ -327,11 +332,11 @@ def helps(
 ) -> bool:
     """Return whether a defense is shown to remove a leak, or a considerable part of one.
 
-    This is the case if a result that is open without the defense is shut or gone with it. It is
-    also the case if the advantage falls clearly: the interval of the fall, paired by seed, is above
-    zero, and its mean is at least the margin. For measures that count persons, the mean must be at
-    least a tenth of the advantage instead. A fall to less than the baseline does not count, because
-    it shows that the attack failed, and another attack may still succeed.
+    This is the case if a result that is leaking without the defense is safe or not-applicable with
+    it. It is also the case if the advantage falls clearly: the interval of the fall, paired by
+    seed, is above zero, and its mean is at least the margin. For measures that count persons, the
+    mean must be at least a tenth of the advantage instead. A fall to less than the baseline does
+    not count, because it shows that the attack failed, and another attack may still succeed.
 
     Parameters
     ----------
@@ -343,9 +348,9 @@ def helps(
     after = {c.metric: c for c in defended}
     for before in undefended:
         now = after.get(before.metric)
-        if before.state != "open" or now is None or now.attack_failed:
+        if before.state != "leaking" or now is None or now.attack_failed:
             continue
-        if now.state in ("shut", "gone"):
+        if now.state in ("safe", "not-applicable"):
             return True
         advantages = dict(zip(now.seeds, now.advantages, strict=True))
         falls = [

@@ -224,7 +224,7 @@ def _complete_columns(path: Path, records: pd.DataFrame) -> pd.DataFrame:
 
     Raises `StoreError` if any other column is missing.
     """
-    missing = [c.name for c in COLUMNS if c.name not in records and not c.later]
+    missing = [c.name for c in COLUMNS if c.name not in records and not c.added_after_first_release]
     if missing:
         raise _unreadable(path, f"lacks the columns {missing}")
     complete = records.assign(**{c.name: "" for c in COLUMNS if c.name not in records})

@@ -38,8 +38,8 @@ def trials_of_setting(findings: SettingFindings) -> Trials:
             continue
         # A recipe of another protocol is compared with the undefended run of this setting, because
         # this is the run that a user would replace.
-        prices = findings.prices if same else utility_changes(
-            other.trains, findings.utility, findings.constant, findings.trains
+        prices = findings.utility_change_by_defense if same else utility_changes(
+            other.trains, findings.utility, findings.constant_utility, findings.trains
         )  # fmt: skip
         for spec in other.fitting:
             # Doing nothing is not a recipe.
@@ -83,9 +83,14 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> Trials:
             continue
         # Prices are relative to the most accurate model without a defense, so that a recipe cannot
         # look cheap because its protocol is inaccurate anyway.
-        best = max(plain, key=lambda f: f.utility.sign * f.prices[UNDEFENDED].mean_utility)
+        best = max(
+            plain,
+            key=lambda f: f.utility.sign * f.utility_change_by_defense[UNDEFENDED].mean_utility,
+        )
         for findings in here:
-            prices = utility_changes(findings.trains, best.utility, best.constant, best.trains)
+            prices = utility_changes(
+                findings.trains, best.utility, best.constant_utility, best.trains
+            )
             for spec in findings.fitting:
                 bare_here = spec == UNDEFENDED and findings in plain
                 names = [UNDEFENDED] * (bare_here and findings is best)

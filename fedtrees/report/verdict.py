@@ -47,10 +47,12 @@ _MUCH_LARGER = 0.25
 _LEAKS_PER_ADVERSARY = 2
 _SEEDS_TO_SETTLE = 10
 _NOTHING_REMAINS = "No adversary has an advantage above the margin."
-_NAME = 34  # width of a defense's name in the terminal
-_LEGEND = ("open", "unsettled", "shut", "gone")
-_COLOURS = {"open": "red", "unsettled": "yellow", "unknown": "yellow", "shut": "blue",
-            "gone": "blue", "undefined": "dim"}  # fmt: skip
+# Widths in the table of the terminal, in characters: of the name of a defense, of the mark of the
+# recommended defense and the change in utility together, and of the symbol and spaces of a score.
+_DEFENSE_WIDTH, _FIXED_WIDTH, _SYMBOL_WIDTH = 34, 12, 3
+_LEGEND = ("leaking", "unsettled", "safe", "not-applicable")
+_COLOURS = {"leaking": "red", "unsettled": "yellow", "unknown": "yellow", "safe": "blue",
+            "not-applicable": "blue", "undefined": "dim"}  # fmt: skip
 #: Label of the first entry, by the kind of the main finding
 #: (`fedtrees.report.findings.Leak`).
 LEAK_LABELS = {
@@ -158,9 +160,9 @@ def _epsilon(findings: SettingFindings, analysis: RunAnalysis) -> Iterator[Line]
     its rows. The report states both, also for other coalitions and for another neighbouring
     relation.
     """
-    if findings.use is None:
+    if findings.recommended_recipe is None:
         return
-    protocol, spec = wording.split_recipe(findings.use.name)
+    protocol, spec = wording.split_recipe(findings.recommended_recipe.name)
     trained = next((f for f in analysis.settings if f.setting.protocol == protocol), findings)
     defended = trained.defended(spec)
     text = in_words(defended.guarantees.claimed, brief=True) if defended is not None else ""
@@ -186,7 +188,7 @@ def _next_step() -> Line:
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
     """Yield a note on defenses under which the model is useless, so that privacy has no value."""
-    collapsed = [d.spec for d in findings.defenses if d.price.collapsed]
+    collapsed = [d.spec for d in findings.defenses if d.utility_change.collapsed]
     if collapsed:
         name = measure(findings.utility.metric).head
         text = (
@@ -209,9 +211,9 @@ def leak(findings: SettingFindings, details: bool = False) -> str:
         Whether to mention a much larger advantage of the same adversary by another measure.
     """
     text = _leak(findings, details)
-    if findings.base == UNDEFENDED:
+    if findings.baseline_defense == UNDEFENDED:
         return text
-    return f"With {wording.short(findings.base)}, {text[0].lower()}{text[1:]}"
+    return f"With {wording.short(findings.baseline_defense)}, {text[0].lower()}{text[1:]}"
 
 
 def _leak(findings: SettingFindings, details: bool) -> str:
@@ -238,7 +240,7 @@ def _leak(findings: SettingFindings, details: bool) -> str:
             return (
                 "By every measure that is not settled, the attacks scored worse than their "
                 f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
-                f"has {head} {wording.value(cell, cell.score)} ({wording.line(cell)})."
+                f"has {head} {wording.value(cell, cell.score)} ({wording.describe_baseline(cell)})."
             )
         case "none-clear", LeakageResult() as cell:
             advantage = replace(cell.advantage, high=upper(cell))
@@ -270,7 +272,7 @@ def _larger_advantage(lead: Leak) -> str:
     """Describe the largest advantage of the leading adversary if it is much larger."""
     assert lead.adversary is not None
     assert lead.result is not None
-    cells = lead.adversary.open(lead.adversary.base)
+    cells = lead.adversary.leaking_results(lead.adversary.baseline_defense)
     largest = max(cells, key=lambda c: finite(c.advantage.mean))
     if finite(largest.advantage.mean) < finite(lead.result.advantage.mean) + _MUCH_LARGER:
         return ""
@@ -281,7 +283,7 @@ def _larger_advantage(lead: Leak) -> str:
 def _none_found(findings: SettingFindings) -> str:
     """Name the adversaries that stay near their baselines, and those to which no attack applies."""
     safe = {
-        a.name: plain([c for c in a.results(findings.base) if c.state == "shut"])
+        a.name: plain([c for c in a.results(findings.baseline_defense) if c.state == "safe"])
         for a in findings.tested
     }
     near = [a for a in findings.tested if safe[a.name]]
@@ -299,7 +301,7 @@ def _none_found(findings: SettingFindings) -> str:
 
 def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | None) -> str:
     """Write how to settle a result: run the missing attacks, or use more seeds."""
-    coverage = adversary.coverage.get(findings.base) if adversary else None
+    coverage = adversary.coverage.get(findings.baseline_defense) if adversary else None
     if coverage is not None and coverage.missing:
         names = {*coverage.left_out, *(name for name, *_ in coverage.failed)}
         return f"Run {many(len(names), 'more attack')}."
@@ -308,13 +310,13 @@ def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | Non
 
 def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
     """Yield the entries about the best defense: its name, effect, price and remaining leaks."""
-    if findings.base != UNDEFENDED:
+    if findings.baseline_defense != UNDEFENDED:
         text = "Nothing to compare with, because no model was trained without a defense."
         yield Line("BEST DEFENSE", text)
         return
     if findings.leak.kind == "none-found":
         return
-    use = findings.use
+    use = findings.recommended_recipe
     if use is None:
         yield Line("BEST DEFENSE", explain_refusal(findings))
         if text := remains(findings, None, leaks):
@@ -323,15 +325,17 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
     yield Line("BEST DEFENSE", _recommendation(findings, use), command(use))
     if text := _effect(findings, use):
         yield Line("EFFECT", text)
-    yield Line("PRICE", price(use.price))
+    yield Line("PRICE", describe_utility_change(use.utility_change))
     if text := remains(findings, use, leaks):
         # Without a measured leak, the entry lists results that exclude none.
-        leaking = any(c.state == "open" for t in use.trials for c in t.results)
+        leaking = any(c.state == "leaking" for t in use.trials for c in t.results)
         excluded = text == _NOTHING_REMAINS
         yield Line("STILL LEAKS" if leaking or excluded else "NOT EXCLUDED", text)
     strict = findings.stricter
     if strict is not None:
-        text = f"This defense exposes fewer persons. {price(strict.price)}"
+        text = (
+            f"This defense exposes fewer persons. {describe_utility_change(strict.utility_change)}"
+        )
         yield Line("STRICTER", text, command(strict))
 
 
@@ -346,7 +350,7 @@ def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
     before, after = findings.leak.result, _after(findings, use)
-    if after is not None and after.state != "open":
+    if after is not None and after.state != "leaking":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
     # For a loss, a larger score is a smaller leak.
     sign = 1 if before is None else measure(before.metric).sign
@@ -370,7 +374,7 @@ def explain_refusal(findings: SettingFindings) -> str:
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tested, because none was requested or none fits."
-    nothing_shown = f"This run does not show what {wording.some(tried)} would prevent."
+    nothing_shown = f"This run does not show which leaks {wording.some(tried)} would prevent."
     cell = findings.leak.result
     if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
@@ -381,7 +385,7 @@ def explain_refusal(findings: SettingFindings) -> str:
     least, name = min(scored, key=lambda x: x[0].score)
     remaining = (
         f"{name} leaves {wording.value(least, least.score)} of {wording.value(cell, cell.score)} "
-        f"({wording.line(cell)})"
+        f"({wording.describe_baseline(cell)})"
     )
     if least.below_baseline:
         return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
@@ -407,7 +411,7 @@ def _effect(findings: SettingFindings, use: Recipe) -> str:
     before, after = findings.leak.result, _after(findings, use)
     if before is None or after is None:
         return ""
-    if after.state == "gone":
+    if after.state == "not-applicable":
         return "With this defense, no attack of this kind applies."
     remaining = wording.value(after, after.score)
     scores = f"{remaining} instead of {wording.amount(before, before.score)}"
@@ -423,13 +427,13 @@ def _effect(findings: SettingFindings, use: Recipe) -> str:
 
 #: Sentence about the score that remains under a defense, by its state.
 EFFECT_STATES = {
-    "open": "The leak remains.", "unsettled": "This result is not settled.",
+    "leaking": "The leak remains.", "unsettled": "This result is not settled.",
     "unknown": "This is not known, because an attack failed or did not run.",
-    "undefined": "A blind guess is already perfect.", "shut": "", "gone": "",
+    "undefined": "A blind guess is already perfect.", "safe": "", "not-applicable": "",
 }  # fmt: skip
 
 
-def price(p: UtilityChange) -> str:
+def describe_utility_change(p: UtilityChange) -> str:
     """Describe a price, its certainty, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
@@ -523,7 +527,10 @@ def _further_adversaries(findings: SettingFindings, leaks: int) -> str:
     """Describe the leaks to all adversaries except the first one, without a defense."""
     sentences = []
     for adversary in (a for a in findings.tested if a != findings.leak.adversary):
-        cells = sorted(plain(adversary.open(findings.base)), key=lambda c: gravity(c.metric))
+        cells = sorted(
+            plain(adversary.leaking_results(findings.baseline_defense)),
+            key=lambda c: gravity(c.metric),
+        )
         if cells and leaks:
             sentences.append(_can(adversary.name, cells[:leaks]))
     return " ".join(sentences)
@@ -585,7 +592,7 @@ def _other_setting(findings: SettingFindings) -> Line:
     if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return Line("ALSO", f"{protocol}: {leak(findings)}")
     text = f"{protocol}: {lead.adversary.name} can {wording.can(lead.result)}."
-    use = findings.use
+    use = findings.recommended_recipe
     if use is None:
         return Line("ALSO", f"{text} No tested defense helps.")
     effect = _effect(findings, use) or "See the report."
@@ -608,7 +615,7 @@ def _stay(adversaries: Sequence[AdversaryFindings]) -> str:
 
 
 @dataclass(frozen=True)
-class Column:
+class ScoreColumn:
     """One measure of one adversary."""
 
     adversary: AdversaryFindings
@@ -621,22 +628,25 @@ class Column:
         return f"{role}\n{measure(self.metric).head.lower()}"
 
 
-def columns(findings: SettingFindings, first: str | None = None) -> tuple[Column, ...]:
-    """Return the measures of a setting: open ones without a defense first, then under the recipe.
+def score_columns(findings: SettingFindings, first: str | None = None) -> tuple[ScoreColumn, ...]:
+    """Return the measures of a setting, those that leak without a defense first.
 
-    Measures without an open or unsettled cell are left out. The metric `first` comes before all.
+    They are followed by measures that leak under the recipe. Measures without a leaking or
+    unsettled cell are left out. The metric `first` comes before all.
     """
     candidates = [
-        Column(a, m)
+        ScoreColumn(a, m)
         for a in findings.tested
         for m in a.metrics
-        if {a.result(d.spec, m).state for d in findings.defenses} & {"open", "unsettled", "unknown"}
+        if {a.result(d.spec, m).state for d in findings.defenses}
+        & {"leaking", "unsettled", "unknown"}
     ]
 
-    def rank(c: Column) -> tuple[bool, bool, bool, int, int]:
-        before = c.adversary.result(c.adversary.base, c.metric).state == "open"
+    def rank(c: ScoreColumn) -> tuple[bool, bool, bool, int, int]:
+        before = c.adversary.result(c.adversary.baseline_defense, c.metric).state == "leaking"
         after = (
-            bool(findings.recipe) and c.adversary.result(findings.recipe, c.metric).state == "open"
+            bool(findings.recipe)
+            and c.adversary.result(findings.recipe, c.metric).state == "leaking"
         )
         return c.metric != first, not before, not after, *gravity(c.metric)
 
@@ -648,11 +658,11 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     from rich.table import Table
     from rich.text import Text
 
-    candidates = columns(findings, first)
-    room = width - _NAME - 12
-    shown: list[Column] = []
+    candidates = score_columns(findings, first)
+    room = width - _DEFENSE_WIDTH - _FIXED_WIDTH
+    shown: list[ScoreColumn] = []
     for column in candidates:
-        wide = max(len(line) for line in column.head.split("\n")) + 3
+        wide = max(len(line) for line in column.head.split("\n")) + _SYMBOL_WIDTH
         if wide > room:
             break
         shown.append(column)
@@ -661,7 +671,7 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     shown.sort(key=lambda c: order[c.adversary.threat])
     rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     rich_table.add_column("", width=1)
-    rich_table.add_column("\ndefense", max_width=_NAME)
+    rich_table.add_column("\ndefense", max_width=_DEFENSE_WIDTH)
     rich_table.add_column(
         f"\nΔ {measure(findings.utility.metric).head}", justify="right", no_wrap=True
     )
@@ -672,7 +682,7 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
         mark = "→" if findings.recipe == d.spec else ""
         style = "bold" if mark else ""
         name = Text(wording.short(d.spec, most_parts=len(d.parts)))
-        rich_table.add_row(mark, name, _format_price(d), *cells, style=style)
+        rich_table.add_row(mark, name, _format_utility_change(d), *cells, style=style)
     legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
     more = len(candidates) - len(shown)
     hidden_note = f"  ({many(more, 'column')} more: see the report)" if more else ""
@@ -680,17 +690,17 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     return rich_table, f"{marked}{legend}  ? price not settled{hidden_note}"
 
 
-def _format_price(d: DefenseResult) -> str:
+def _format_utility_change(d: DefenseResult) -> str:
     """Format the price of a defense. A question mark shows that it is not settled."""
-    if d.spec == UNDEFENDED or not d.price.change.known:
+    if d.spec == UNDEFENDED or not d.utility_change.change.known:
         return ""
-    if d.price.settled == "same":
+    if d.utility_change.settled == "same":
         return "0"
-    doubt = "?" if d.price.settled in ("unsettled", "one") else ""
-    return number(d.price.change.mean, 3, signed=True) + doubt
+    doubt = "?" if d.utility_change.settled in ("unsettled", "one") else ""
+    return number(d.utility_change.change.mean, 3, signed=True) + doubt
 
 
-def _format_cell(column: Column, d: DefenseResult) -> str:
+def _format_cell(column: ScoreColumn, d: DefenseResult) -> str:
     """Format a score with the coloured symbol of its state."""
     cell = column.adversary.result(d.spec, column.metric)
     glyph = wording.GLYPHS[cell.state]

@@ -18,11 +18,18 @@ from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, mean_of
 
 _SYMBOLS = {"epsilon": "ε", "decimals": "d", "xi": "ξ"}
-GLYPHS = {"open": "●", "unsettled": "◆", "unknown": "◆", "shut": "■", "gone": "□", "undefined": "○"}
+GLYPHS = {
+    "leaking": "●",
+    "unsettled": "◆",
+    "unknown": "◆",
+    "safe": "■",
+    "not-applicable": "□",
+    "undefined": "○",
+}
 WORDS = {
-    "open": "leak", "unsettled": "not settled",
+    "leaking": "leak", "unsettled": "not settled",
     "unknown": "not known: an attack failed or did not run",
-    "shut": "within the margin of a blind guess", "gone": "no attack applies",
+    "safe": "within the margin of a blind guess", "not-applicable": "no attack applies",
     "undefined": "a blind guess is perfect",
 }  # fmt: skip
 
@@ -102,7 +109,7 @@ def shown(cell: LeakageResult) -> str:
         return value(cell, cell.score)
     if cell.no_claim:
         return "no claim"
-    return {"gone": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
+    return {"not-applicable": "none", "unknown": "?", "undefined": "–"}.get(cell.state, "–")
 
 
 def amount(cell: LeakageResult, score: float) -> str:
@@ -119,7 +126,7 @@ def can(cell: LeakageResult) -> str:
     For example, ``reconstruct 83 of 456 rows in every column (blind 0)``. If few of the seeds
     determine the mean, the score of every seed follows.
     """
-    details = "; ".join(part for part in (line(cell), by_seed(cell)) if part)
+    details = "; ".join(part for part in (describe_baseline(cell), by_seed(cell)) if part)
     return f"{measure(cell.metric).phrase.format(amount(cell, cell.score))} ({details})"
 
 
@@ -149,7 +156,7 @@ def _third_person(verb: str) -> str:
     return f"{verb}es" if verb.endswith(("s", "sh", "ch")) else f"{verb}s"
 
 
-def line(cell: LeakageResult) -> str:
+def describe_baseline(cell: LeakageResult) -> str:
     """Format the baselines of a score by name, for example ``blind 48%, population 77%``.
 
     The population baseline guesses from rows that no party has. It exists if the adversary has no
@@ -157,7 +164,7 @@ def line(cell: LeakageResult) -> str:
     """
     blind = mean_of(cell.blinds)
     if not cell.blinds or not cell.has_population:
-        return f"blind {value(cell, cell.line)}"
+        return f"blind {value(cell, cell.baseline)}"
     first, second = value(cell, blind), value(cell, mean_of(cell.populations))
     return f"blind {first}" if first == second else f"blind {first}, population {second}"
 
@@ -176,7 +183,7 @@ def by_seed(cell: LeakageResult) -> str:
 def _by_population(cell: LeakageResult) -> bool:
     """Return whether the population baseline counts, because it is better than the blind one."""
     blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
-    return not (cell.line == blind or math.isnan(blind))
+    return not (cell.baseline == blind or math.isnan(blind))
 
 
 def failed(cell: LeakageResult) -> str:

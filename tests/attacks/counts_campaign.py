@@ -30,7 +30,7 @@ from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.defenses.secure_sum import SecureSum
 from fedtrees.defenses.suppression import MinBin, SplitOnly
 from fedtrees.protocols.base import Protocol
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist, NVFlareHist
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
@@ -266,8 +266,11 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
 def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
     """Return whether counts were inferred, and how many bounds exclude the truth."""
     local_data = over_clients(drawn.shares)
-    sealed = Data(roles=run.transcript.roles)
-    if set(local_data) <= set(drawn.who) or not fit(None, run.defense, None, drawn.who, sealed).ok:
+    sealed = KnownFacts(roles=run.transcript.roles)
+    if (
+        set(local_data) <= set(drawn.who)
+        or not check_fit(None, run.defense, None, drawn.who, sealed).ok
+    ):
         return False, 0
     view = view_of(run, drawn.who, local_data)
     evidence = read_boosting(view)

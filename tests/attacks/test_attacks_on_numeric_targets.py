@@ -30,7 +30,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.metrics.membership import auc
 from fedtrees.metrics.records import score_records
-from fedtrees.protocols.compatibility import Data, fits
+from fedtrees.protocols.compatibility import KnownFacts, check_attacks
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.routing import Routes
@@ -148,8 +148,11 @@ def test_reasons_say_what_numeric_targets_leave_unread():
     assert TimberStrike().inapplicable(seen) is None
     seen, _ = view("flower-bagging[trees=2,max_depth=2]", "server")
     assert Lattice().inapplicable(seen).code == "trees-of-one"
-    data = Data(SCHEMA, 90, scored=lambda kind: False)
-    reasons = {a: fits([Spec(a)], data)[0].code for a in ("joint", "label-mixture", "timberstrike")}
+    data = KnownFacts(SCHEMA, 90, scored=lambda kind: False)
+    reasons = {
+        a: check_attacks([Spec(a)], data)[0].code
+        for a in ("joint", "label-mixture", "timberstrike")
+    }
     assert reasons == {"joint": "fits", "label-mixture": "numeric-target", "timberstrike": "fits"}
 
 

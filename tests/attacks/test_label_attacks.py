@@ -30,7 +30,7 @@ from fedtrees.metrics.labels import LabelScores, RoutedLabelScores
 from fedtrees.metrics.metric import Case
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within, respond
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -241,7 +241,7 @@ def test_a_sample_of_rows_stands_for_all(few_restarts):
 
 def test_the_published_attack_refuses_what_it_would_walk_through_for_hours():
     def of(name, rows):
-        return fit(attack=Spec(name), data=Data(rows=rows))
+        return check_fit(attack=Spec(name), facts=KnownFacts(rows=rows))
 
     assert of("id2graph-published", 20_001) == Reason("too-many-rows", rows=20_001, most=20_000)
     assert "20,001 training rows" in str(of("id2graph-published", 20_001))

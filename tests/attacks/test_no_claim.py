@@ -18,7 +18,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.experiments.evaluate import score_guess
 from fedtrees.isolation import transfer
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.protocols.views import view_of
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +122,6 @@ def test_every_attack_says_what_it_claims(name):
 def test_on_an_empty_transcript_the_reason_is_that_of_a_view_that_does_not_fit(name):
     training, held = sample_training(register.make("protocol", Spec("fedtree-hist", {"trees": 2})))
     view = view_of(training, ("server",), held).blinded()
-    guess = attacks().run(Spec(name), view, anyway=True).guess
+    guess = attack_process().run(Spec(name), view, anyway=True).guess
     assert guess.claims == ()
     assert guess.reason is not None

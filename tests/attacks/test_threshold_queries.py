@@ -16,7 +16,7 @@ from fedtrees.data import catalogue
 from fedtrees.data.layout import columns_of
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.experiments.federation import Federation
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.protocols.views import view_of
@@ -166,7 +166,7 @@ def test_breast_cancer_takes_2000_records_at_most():
     }
     training = train(SecureBoost(trees=5, max_depth=3), held, data.schema)
     view = view_of(training, ("active",), held, 2000, "leaf-ids")
-    answer = attacks().run(Spec("threshold-queries", {"m": 3}), view)
+    answer = attack_process().run(Spec("threshold-queries", {"m": 3}), view)
     case = Federation(data, held, data.table, None).case(
         training.transcript.roles, ("active",), 0, "active", training
     )

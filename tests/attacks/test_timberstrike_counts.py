@@ -86,7 +86,7 @@ def test_values_rounded_to_some_decimals_still_give_exact_counts(decimals):
     X, y = load_breast_cancer(return_X_y=True)
     w = world(X, y, 120, trees=1, max_depth=4)
     tree = w.evidence("values").trees[0]
-    law = Decimals(decimals, single=True)
+    law = Decimals(decimals, float32=True)
     rounded = (replace(tree, value=law.send(tree.value)),)
     counts = guess_counts(w, w.evidence("values", trees=rounded, rounding=law))
     np.testing.assert_array_equal(counts.n0, w.first_counts()[0])

@@ -25,7 +25,7 @@ from result_rows import read_rows
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.session import Bench, read_suite_of_run
+from fedtrees.experiments.session import BenchSession, read_suite_of_run
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
 
@@ -47,7 +47,7 @@ FAILED, REFUSED = 1, 3  # exit statuses: any error, and one of the store's
 def bench(folder, seeds, workers=1):
     """Make the bench of a folder."""
     text = SUITE.format(seeds=", ".join(map(str, range(seeds))))
-    return Bench(Suite.parse(text, "killed"), folder, workers)
+    return BenchSession(Suite.parse(text, "killed"), folder, workers)
 
 
 def begun(folder, seeds, workers=1, before=lambda: None):
@@ -146,7 +146,7 @@ class Study:
     def __init__(self, folder, seeds, workers):
         self.folder, self.seeds, self.workers = folder, seeds, workers
         self.found, self.count, self.length = [], Counter(), {}
-        for setting in bench(folder, seeds).plan.settings:
+        for setting in bench(folder, seeds).plan.federation_configs:
             federation_of(setting, None)  # read once: it is no part of a run
         for n in range(1, workers + 1):
             began = time.monotonic()

@@ -17,7 +17,7 @@ from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.isolation import sandbox
-from fedtrees.isolation.process import AttackError, AttackProcess, attacks
+from fedtrees.isolation.process import AttackError, AttackProcess, attack_process
 from fedtrees.protocols.views import view_of
 
 PLUGIN = Path(__file__).parent / "plugins" / "channels.py"
@@ -42,7 +42,7 @@ def plugin(tmp_path):
 
 
 def greedy(views, takes):
-    return attacks().run(Spec("greedy", {"takes": takes}), views[0]).guess
+    return attack_process().run(Spec("greedy", {"takes": takes}), views[0]).guess
 
 
 @needs_landlock
@@ -59,7 +59,7 @@ def test_an_attack_leaves_nothing_that_the_next_attack_could_read(views):
 
 @needs_landlock
 def test_every_attempt_of_the_doctor_is_refused():
-    refused = attacks().refused()
+    refused = attack_process().refused()
     expected = {
         "change permissions", "change owners", "change times of files", "use extended attributes",
         "watch files", "lock files", "use shared memory and queues", "use keyrings",
@@ -123,14 +123,14 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.isolation import sandbox
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 
 assert sandbox.refuse_call(444)  # the call that makes a set of Landlock's rules
 try:
     load_plugins([sys.argv[1]])
 except UsageError as err:
     print(err)
-attacks().make(Spec("timberstrike"))  # built-in attacks run as before
+attack_process().make(Spec("timberstrike"))  # built-in attacks run as before
 load_plugins([sys.argv[1]], unprotected=True)
 print(register.make("attack", Spec("greedy")).name)
 """

@@ -23,10 +23,10 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec, parse_one
 from fedtrees.core.wire import pack, unpack
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.isolation import sandbox, transfer
-from fedtrees.isolation.process import AttackError, AttackProcess, attacks
+from fedtrees.isolation.process import AttackError, AttackProcess, attack_process
 from fedtrees.protocols.views import view_of
 
 PLUGIN = Path(__file__).parent / "plugins" / "cheats.py"
@@ -69,7 +69,7 @@ def view_in(trained, who="client-2", queries=0):
 
 
 def run(name, view, **options):
-    return attacks().run(Spec(name), view, **options)
+    return attack_process().run(Spec(name), view, **options)
 
 
 def rows_in(table):
@@ -98,7 +98,7 @@ def test_a_view_comes_back_as_it_was():
 def test_the_same_randomness_give_the_same_guess_here_and_there(trained, text, source):
     view = view_in(trained)
     spec = parse_one(text.removesuffix(" afresh")).parts[0]
-    where = AttackProcess(forks=False) if text.endswith("afresh") else attacks()
+    where = AttackProcess(forks=False) if text.endswith("afresh") else attack_process()
     there = where.run(spec, view)
     randomness = transfer.randomness(view, spec.name)
     code = source.drawn() if "draw" in text else register.make("attack", spec)
@@ -115,7 +115,7 @@ def test_what_applies_is_asked_of_many_attacks_at_once(trained):
     for who in ("server", "client-2"):
         view = view_in(trained, who)
         reasons = [register.make("attack", s).inapplicable(view) for s in specs]
-        assert attacks().reasons(specs, view) == [reason or FITS for reason in reasons]
+        assert attack_process().reasons(specs, view) == [reason or FITS for reason in reasons]
     assert reasons[1] is not None
 
 
@@ -242,7 +242,7 @@ def test_every_mishap_has_its_error_and_the_next_attack_runs(trained, monkeypatc
     with pytest.raises(TimeLimit), limited(1.0):
         run("sleep", view)
     assert time.monotonic() - begun < 60
-    assert attacks()._process is None  # it is gone, and its sleeping copy with it
+    assert attack_process()._process is None  # it is gone, and its sleeping copy with it
     (claim,) = run("honest", view).guess.claims
     assert rows_in(claim.table) == rows_in(view.rows)
 
@@ -258,7 +258,7 @@ attacks = ["honest", "replace-metrics", "changing-guess", "walk-objects", "fail"
 
 
 def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path, plugin):
-    bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(plugin),))
+    bench = BenchSession(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(plugin),))
     bench.open(resume=False)
     bench.run()
     rows = [r for r in read_rows(tmp_path / "run") if r["stage"] == "attack"]
@@ -287,11 +287,11 @@ attacks = ["spy"]
 WITHOUT_LANDLOCK = """
 import json
 from fedtrees.isolation import sandbox
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 
 assert sandbox.refuse_call(444)  # the call that makes a set of Landlock's rules
 assert sandbox.landlock_version() == 0
-print(json.dumps(attacks().refused()))
+print(json.dumps(attack_process().refused()))
 """
 
 
@@ -301,7 +301,7 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
     spy = tmp_path / "spy.py"  # beside the run, as a plugin in the folder that one works in
     told = SPY.read_text().replace('Path("runs")', f"Path({str(folder)!r})")
     spy.write_text(told.replace("BENCH = os.getppid()", f"BENCH = {os.getpid()}"))
-    bench = Bench(Suite.parse(SPYING, "spying"), folder, plugins=(str(spy),))
+    bench = BenchSession(Suite.parse(SPYING, "spying"), folder, plugins=(str(spy),))
     bench.open(resume=False)
     assert folder.stat().st_mode & 0o777 == bench.store.cells.stat().st_mode & 0o777 == 0o700
     trained[0].transcript.save(bench.store.cells / "other.transcript.npz")
@@ -315,7 +315,7 @@ def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_pa
     rows = [r for r in read_rows(folder) if r["metric"] == "note"]
     found = {r["part"]: float(r["value"]) for r in rows}
     assert found.keys() == json.loads(out).keys()
-    refused = attacks().refused()
+    refused = attack_process().refused()
     assert refused["read the memory"]
     assert refused["read files of runs"] == (sandbox.landlock_version() > 0)
     if sandbox.landlock_version():

@@ -37,8 +37,12 @@ def suite():
 )
 def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
     cells = (c for c in build_plan(suite).blind if c.threat == threat)
-    cell = next(c for c in cells if c.setting.data.name == "pima" and c.setting.seed == 0)
-    rows = evaluate_blind(cell, federation_of(cell.setting, data_dir())).rows
+    cell = next(
+        c
+        for c in cells
+        if c.federation_config.data.name == "pima" and c.federation_config.seed == 0
+    )
+    rows = evaluate_blind(cell, federation_of(cell.federation_config, data_dir())).rows
     over = over_baseline(cell, data_dir(), blind_baseline(rows).scores)
     assert set(over) == guesses
     assert max(over.values()) <= MARGIN
@@ -49,11 +53,18 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
 @pytest.mark.long
 def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
     cells = [
-        c for c in build_plan(suite).blind if c.setting.data.name == "pima" and not c.setting.seed
+        c
+        for c in build_plan(suite).blind
+        if c.federation_config.data.name == "pima" and not c.federation_config.seed
     ]
     for threat in ("server", "client"):
-        cell = next(c for c in cells if c.threat == threat and c.setting.layout == "horizontal")
-        world, roles = federation_of(cell.setting, data_dir()), dict(cell.setting.roles)
+        cell = next(
+            c for c in cells if c.threat == threat and c.federation_config.layout == "horizontal"
+        )
+        world, roles = (
+            federation_of(cell.federation_config, data_dir()),
+            dict(cell.federation_config.roles),
+        )
         case = world.case(roles, Threat.parse(threat).principals(roles), 0, threat)
         line = blind_baseline(evaluate_blind(cell, world).rows)
         if threat == "client":
@@ -93,6 +104,6 @@ def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
 
 def test_there_are_twenty_cells(suite):
     cells = (c for g in build_plan(suite).groups for c in g.attacks)
-    trained = {(c.protocol, c.setting.data, c.setting.partition_text, c.threat)
+    trained = {(c.protocol, c.federation_config.data, c.federation_config.partition_text, c.threat)
                for c in cells}  # fmt: skip
     assert len(trained) >= 20

@@ -29,8 +29,8 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     }
     todo = build_plan(Suite.load("smoke").override(one))
     (cell,) = [c for c in todo.tasks() if c.stage == "attack"]
-    federation = federation_of(cell.setting, None)
-    roles = dict(cell.setting.roles)
+    federation = federation_of(cell.federation_config, None)
+    roles = dict(cell.federation_config.roles)
     principals = Threat.parse(cell.threat, roles).principals(roles)
     training = run_training(cell.training, federation)
     case = federation.case(roles, principals, 0, cell.threat, training)

@@ -102,7 +102,7 @@ def fitting(options, monkeypatch):
     found = set()
     for group in build_plan(complete_suite(Suite.parse(SUITE, "x"), options)).groups:
         try:
-            run_training(group.train, federation_of(group.train.setting, None))
+            run_training(group.train, federation_of(group.train.federation_config, None))
         except Unfit:
             continue
         parts = [p.name for p in group.train.defense.parts] or ["none"]

@@ -21,7 +21,7 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
 from fedtrees.experiments.preview import BRIEF, limit_size
-from fedtrees.protocols.compatibility import Data, fits
+from fedtrees.protocols.compatibility import KnownFacts, check_attacks
 
 PRIVATE = (
     *("laplace-hist", "laplace-gradient", "dp-grid-cuts", "dp-quantile-cuts"),
@@ -210,7 +210,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
     nowhere = [
         f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.holds
     ]
-    assert any("protects information of at least one role" in rule for rule in nowhere)
+    assert any("it names the roles whose messages it protects" in rule for rule in nowhere)
 
 
 @pytest.mark.long(but=("-hist", "secureboost", "flower-cyclic", "secure-sum", "id-lmid"))
@@ -249,12 +249,12 @@ def read_beside(protocol):
     """Return the attacks that read a view of a protocol: all are asked at once."""
     found = set()
     for _, view in views_without_truth([protocol]):
-        reasons = fits([asked(name) for name in contenders()], Data(view=view))
+        reasons = check_attacks([asked(name) for name in contenders()], KnownFacts(view=view))
         found |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
     for name in contenders():  # whoever is told all attributes but one
         asker = register.make("attack", asked(name))
         for _, view in views_that_tell(asker, [protocol]):
-            if fits([asked(name)], Data(view=view))[0].ok:
+            if check_attacks([asked(name)], KnownFacts(view=view))[0].ok:
                 found.add(name)
     for name in contenders():  # whoever reads a party that cheats
         for behaviour in getattr(register.get("attack", name), "behaviours", ()):
@@ -355,13 +355,13 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
     load_plugin(file)
     broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
     assert set(broken) == {
-        "what is declared crosses, or `conditional_types` says when (`message_types`)",
-        "its parties keep to transform_examples (`capabilities`), or say why not",
-        "its parties keep to gradient_clip (`capabilities`), or say why not",
+        "all declared types are sent, or are in `conditional_types` (`message_types`)",
+        "its parties comply with transform_examples (`capabilities`), or state a reason",
+        "its parties comply with gradient_clip (`capabilities`), or state a reason",
     }
     assert (
         "Histogram"
-        in broken["what is declared crosses, or `conditional_types` says when (`message_types`)"]
+        in broken["all declared types are sent, or are in `conditional_types` (`message_types`)"]
     )
 
 

@@ -16,7 +16,7 @@ import fedtrees.experiments.runner as runner
 from fedtrees.core.errors import FedtreesError, StoreError, UsageError
 from fedtrees.core.files import write_listed
 from fedtrees.experiments import store
-from fedtrees.experiments.session import Bench, read_suite_of_run
+from fedtrees.experiments.session import BenchSession, read_suite_of_run
 from fedtrees.experiments.suite import CHANGED, Suite
 from fedtrees.report.page import write_report
 from fedtrees.report.results import load_rows, read_json
@@ -34,7 +34,7 @@ TIMES = ("seconds", "run")
 
 
 def finish(folder, text=SUITE, **options):
-    bench = Bench(Suite.parse(text, "tiny"), folder, **options)
+    bench = BenchSession(Suite.parse(text, "tiny"), folder, **options)
     bench.open(resume=True)
     return bench.run()
 
@@ -171,7 +171,7 @@ def test_a_run_killed_while_its_folder_is_made_is_begun_again(tmp_path, monkeypa
         names.append(name)
         write_listed(folder, name, content)
 
-    names, bench = [], Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run")
+    names, bench = [], BenchSession(Suite.parse(SUITE, "tiny"), tmp_path / "run")
     with monkeypatch.context() as context:
         context.setattr(store, "write_listed", killed)
         with pytest.raises(KeyboardInterrupt):

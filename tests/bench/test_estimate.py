@@ -9,7 +9,7 @@ from result_rows import read_rows
 
 from fedtrees.attacks.labels.attack import PublishedID2Graph
 from fedtrees.experiments.cost_estimate import START, estimate_cost, memory
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 
 
@@ -26,7 +26,7 @@ def table(tmp_path_factory):
 
 def _bench(folder, **options):
     one = {"defenses": ["none"], "threats": ["client"], **options}
-    bench = Bench(Suite.load("smoke").override(one), folder)
+    bench = BenchSession(Suite.load("smoke").override(one), folder)
     bench.open(False)
     return bench
 

@@ -8,7 +8,7 @@ import pytest
 from result_rows import read_rows
 
 from fedtrees.core.attack import contenders
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.findings import analyze_run
 from fedtrees.report.json_export import summary
@@ -59,7 +59,7 @@ def suite(protocols, seeds, defenses=FEW, **size):
 
 
 def run(folder, text):
-    bench = Bench(Suite.parse(text, "every"), folder)
+    bench = BenchSession(Suite.parse(text, "every"), folder)
     bench.open(resume=False)
     bench.run()
     return folder

@@ -5,7 +5,7 @@ import pytest
 from fedtrees.benchmarks.papers.comparisons import compare_suite
 from fedtrees.benchmarks.papers.id2graph import defense_table
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
 
@@ -25,7 +25,7 @@ attacks = ["id2graph", "union"]
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("id2graph") / "run"
-    bench = Bench(Suite.parse(SUITE, "small"), folder)
+    bench = BenchSession(Suite.parse(SUITE, "small"), folder)
     bench.open(resume=False)
     bench.run()
     return load_rows(folder)

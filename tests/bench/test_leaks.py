@@ -22,7 +22,7 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.transcript import Transcript
 from fedtrees.isolation import sandbox
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 
 UNSAID = "no message contains values of local data without declaring them"
 
@@ -405,7 +405,7 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
     with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
     assert all(f.holds for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
-    assert attacks().describe(*next(iter(register.elsewhere.items()))).did == ()
+    assert attack_process().describe(*next(iter(register.elsewhere.items()))).did == ()
 
 
 def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
@@ -419,13 +419,13 @@ def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
 
 def test_attacks_are_in_a_file_of_their_own(tmp_path):
     both = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
-    with pytest.raises(UsageError, match="registers dataset 'plain-data' beside the attack"):
+    with pytest.raises(UsageError, match="registers dataset 'plain-data' and the attack"):
         loaded(tmp_path, "both", both)
     hidden = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
     hidden = hidden.replace("core.attack import Attack", "core import *").replace(
         "Attack", "object"
     )
-    with pytest.raises(UsageError, match="registered by a file that does not say so"):
+    with pytest.raises(UsageError, match="registered by a file without the decorator"):
         loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
 
 
@@ -441,7 +441,7 @@ def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the process of attacks
     _entries.cache_clear()
-    attacks().end()
+    attack_process().end()
     try:
         known = register.get("attack", "others-guess")
         assert known.file == str(tmp_path / "others_attacks.py")
@@ -450,4 +450,4 @@ def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkey
     finally:
         del register._known["attack"]["others-guess"]
         _entries.cache_clear()
-        attacks().end()
+        attack_process().end()

@@ -11,7 +11,7 @@ from fedtrees.experiments.evaluate import (
     run_training,
 )
 from fedtrees.experiments.federation import federation_of
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 
 OPTIONS = {
@@ -23,10 +23,10 @@ OPTIONS = {
 
 
 def test_numbers_are_scored_by_r2_and_rmse_and_attacks_on_classes_say_so(tmp_path):
-    bench = Bench(Suite("numbers").override(OPTIONS, "1"), tmp_path / "run")
+    bench = BenchSession(Suite("numbers").override(OPTIONS, "1"), tmp_path / "run")
     cells = list(bench.plan.tasks())
     (train,) = [c for c in cells if c.is_training]
-    federation = federation_of(train.setting, None)
+    federation = federation_of(train.federation_config, None)
     training = run_training(train, federation)
     test = federation.test
     rows = evaluate_training(train, federation, training, 0.0, 0.0).rows

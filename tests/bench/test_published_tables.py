@@ -6,7 +6,7 @@ import pytest
 
 from fedtrees.benchmarks.papers.comparisons import compare_suite
 from fedtrees.benchmarks.papers.timberstrike import TABLES, draw, reduce
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.figures import static
 from fedtrees.report.results import load_rows
@@ -34,7 +34,7 @@ attacks = [
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("published") / "two"
-    bench = Bench(Suite.parse(SUITE, "two"), folder, 1, None)
+    bench = BenchSession(Suite.parse(SUITE, "two"), folder, 1, None)
     bench.open(resume=False)
     bench.run()
     return load_rows(folder)

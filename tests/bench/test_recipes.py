@@ -16,7 +16,7 @@ from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.recipe import recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
-from fedtrees.report.verdict import price as verdict_price
+from fedtrees.report.verdict import describe_utility_change as verdict_price
 from fedtrees.report.wording import can, settled, split_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +56,7 @@ def test_no_figure_of_the_recipe_is_written_outside_of_the_generated_part(name):
     rest = GENERATED.sub("", (ROOT / name).read_text())
     found = recommend(TRIALS)
     best = found.choice or found.least
-    numbers = [f"{best.price.change.mean:+.3f}", f"{best.price.change.low:+.3f}"]
+    numbers = [f"{best.utility_change.change.mean:+.3f}", f"{best.utility_change.change.low:+.3f}"]
     assert not [n for n in (*numbers, split_recipe(best.name)[0], "(blind baseline") if n in rest]
 
 
@@ -65,11 +65,11 @@ def test_pages_name_the_table_of_the_price_and_its_reading(name):
     found = recommend(TRIALS)
     best = found.choice or found.least
     (quoted,) = BETWEEN.findall((ROOT / name).read_text())
-    table = best.dearest.place.split(" \N{MIDDLE DOT} ")[0]
+    table = best.costliest.place.split(" \N{MIDDLE DOT} ")[0]
     (line,) = [x for x in quoted.splitlines() if x.startswith("- **Price.**")]
-    assert f"{best.price.change.mean:+.3f}" in line
+    assert f"{best.utility_change.change.mean:+.3f}" in line
     assert f"on {table}, the table with the largest loss of" in line
-    assert settled(best.price) in line
+    assert settled(best.utility_change) in line
 
 
 def test_a_price_whose_interval_is_below_zero_is_a_clear_loss():
@@ -84,7 +84,7 @@ def cell(scores, populations=(), blinds=None, metric="leaf_mass_exact"):
     n = len(scores)
     lines = {"blinds": blinds or (0.0,) * n, "populations": populations or (math.nan,) * n}
     seeds = tuple(range(n))
-    return LeakageResult(metric, "open", tuple(scores), **lines, advantages=tuple(scores),
+    return LeakageResult(metric, "leaking", tuple(scores), **lines, advantages=tuple(scores),
                 errors=(0.0,) * n, seeds=seeds, attacks=("joint",))  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_nothing_is_named_that_was_not_tested_everywhere():
 def test_a_recipe_that_held_would_be_named(name):
     """With every advantage taken away, and every other recipe as it was."""
     held = [
-        replace(t, results=tuple(replace(c, state="shut") for c in t.results)) for t in TRIALS[name]
+        replace(t, results=tuple(replace(c, state="safe") for c in t.results)) for t in TRIALS[name]
     ]
     (mine,) = (c for c in recommend({**TRIALS, name: held}).recipes if c.name == name)
     assert mine.holds
@@ -129,7 +129,7 @@ def test_a_recipe_that_held_would_be_named(name):
 
 def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
     cells = [c for tried in TRIALS.values() for t in tried for c in t.results]
-    safe = [c for c in cells if c.state == "shut"]
+    safe = [c for c in cells if c.state == "safe"]
     assert safe
     for cell in safe:
         mean = sum(cell.advantages) / len(cell.advantages)
@@ -139,17 +139,17 @@ def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
 def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
     name = recipes.name_of_recipe(recommend(TRIALS))
     held = [
-        replace(t, results=tuple(replace(c, state="shut") for c in t.results)) for t in TRIALS[name]
+        replace(t, results=tuple(replace(c, state="safe") for c in t.results)) for t in TRIALS[name]
     ]
     cell = held[0].results[0]
     n = len(cell.seeds)
-    failed = replace(cell, state="shut", advantages=(-1.0,) * n)
+    failed = replace(cell, state="safe", advantages=(-1.0,) * n)
     held[0] = replace(held[0], results=(failed, *held[0].results[1:]))
     again = recipes.read(recipes.write_trials({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
     (mine,) = recommend(again).recipes
     assert mine.holds
     assert not mine.shown
-    assert mine.left("person") == 1.0
+    assert mine.remaining_leak("person") == 1.0
 
 
 def test_rounding_is_not_named():
@@ -171,7 +171,7 @@ def test_verdicts_and_advice_read_the_computed_recipe():
 def test_the_default_verdict_and_advice_name_the_computed_recipe():
     """The pages are compared with the same name above."""
     found = recipes.default_findings()
-    assert found.settings[0].use.name == recommended()
+    assert found.settings[0].recommended_recipe.name == recommended()
     with resources.as_file(resources.files("fedtrees.benchmarks") / recipes.DEFAULT_RUN) as folder:
         candidates = tried(load_rows(folder), Wish())
     assert candidates[0].name == recommended()

@@ -3,7 +3,7 @@
 import pytest
 from result_rows import read_rows
 
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 
 SUITE = """
@@ -19,7 +19,7 @@ attacks = ["histogram-peeling"]
 
 
 def attack_rows(suite, folder):
-    bench = Bench(Suite.parse(suite, "tiny"), folder, 1)
+    bench = BenchSession(Suite.parse(suite, "tiny"), folder, 1)
     bench.open(resume=False)
     bench.run(lambda status, label: None)
     return [r for r in read_rows(folder) if r["stage"] == "attack"]

@@ -22,7 +22,7 @@ from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments import executor, runner
 from fedtrees.experiments.federation import load_dataset
 from fedtrees.experiments.plan import FederationConfig, Provenance, Task, build_plan
-from fedtrees.experiments.session import Bench, read_suite_of_run
+from fedtrees.experiments.session import BenchSession, read_suite_of_run
 from fedtrees.experiments.store import Store
 from fedtrees.experiments.suite import DataRef, Suite
 
@@ -65,7 +65,7 @@ def say(text):
 
 
 def bench(folder, text=SUITE, **options):
-    return Bench(Suite.parse(text, "tiny"), folder, **options)
+    return BenchSession(Suite.parse(text, "tiny"), folder, **options)
 
 
 def rows_of(folder):
@@ -140,8 +140,8 @@ def test_the_first_verdict_waits_for_trainings_of_the_first_protocol_only(tmp_pa
     first = {job.tasks[0] for job in phases[1]}
     assert {train.protocol.name for train in first} == {"fedtree-hist"}
     assert {str(train.defense) for train in first} == {"none", "split-only"}
-    settings = {train.setting for train in first}
-    assert {job.tasks[0].setting for job in phases[0]} == settings
+    settings = {train.federation_config for train in first}
+    assert {job.tasks[0].federation_config for job in phases[0]} == settings
     assert {setting.seed for setting in settings} == {0}
     cells = [cell for phase in phases for job in phase for cell in job.tasks]
     assert Counter(cells) == Counter(b.plan.tasks())
@@ -564,8 +564,8 @@ def test_an_order_that_is_refused_is_skipped_with_the_one_that_is_right(tmp_path
     }  # fmt: skip
     suite = Suite.load("smoke").override({**grid, "defenses": [wrong]}, "1")
     with pytest.raises(UsageError, match=r"; write laplace-hist\+min-bin"):
-        Bench(suite, None)
-    made = Bench(suite.override({"defenses": [wrong, right]}), tmp_path / "run")
+        BenchSession(suite, None)
+    made = BenchSession(suite.override({"defenses": [wrong, right]}), tmp_path / "run")
     made.open(resume=False)
     made.run()
     rows = [r for r in rows_of(tmp_path / "run") if r["stage"] in ("train", "attack")]
@@ -584,7 +584,7 @@ def test_attacks_in_reverse_order_keep_all_cells_if_two_grids_differ_in_their_th
     two = suite.of((replace(grid, threats=("client",)), replace(grid, threats=("server",))))
     group = next(g for g in build_plan(two).groups if len(g.attacks) > 3)
     job = runner.Job((group.train, *group.attacks))
-    turned = job.turned().tasks
+    turned = job.with_reversed_attacks().tasks
     assert sorted(map(id, turned)) == sorted(map(id, job.tasks))
     attacks = [c for c in turned if c.stage == "attack"]
     assert attacks == [c for c in job.tasks if c.stage == "attack"][::-1]

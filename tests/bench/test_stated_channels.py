@@ -9,7 +9,7 @@ from fedtrees.core.specs import Spec
 HEAD = """
 from dataclasses import dataclass, replace
 import numpy as np
-from fedtrees.core.channel import Event
+from fedtrees.core.channel import ConditionalOmission
 from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
@@ -26,7 +26,7 @@ class Coarse(Defense):
     handled_types = (Histogram,)
     law = Rounding(0.2)
     def transform_message(self, message, ctx):
-        law = self.law.within(*message.unit_of("sums"))
+        law = self.law.in_units_of(*message.unit_of("sums"))
         rng = ctx.rng("mine")
         made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
         return replace(message, **made)
@@ -155,4 +155,4 @@ def test_right_laws_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
     assert [f for f in findings if not f.holds] == []
     stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
-    assert sum("is what it states (`noise_channels`)" in f.rule for f in findings) == stated
+    assert sum("is the stated noise (`noise_channels`)" in f.rule for f in findings) == stated

@@ -16,7 +16,7 @@ from fedtrees.experiments.suite import DataRef, Suite
 def threats(suite):
     found = {}
     for cell in build_plan(suite).blind:
-        roles = {role for _, role in cell.setting.roles}
+        roles = {role for _, role in cell.federation_config.roles}
         found.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
     return found
 
@@ -39,13 +39,13 @@ def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
 
 
 def test_a_threat_that_no_role_has_is_still_an_error():
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
     suite = complete_suite(
         Suite.load("quick"), {"protocols": ["secureboost"], "threats": ["client"]}
     )
     with pytest.raises(UsageError, match="the roles of this protocol are active, passive"):
-        Bench(suite, None)
+        BenchSession(suite, None)
 
 
 def test_a_defense_without_its_budget_is_run_with_several():
@@ -151,10 +151,10 @@ def test_files_that_changed_are_read_again(tmp_path):
 
 @pytest.mark.parametrize("threat", ["public[sensitive=0]", "passive[attributes=2]"])
 def test_a_threat_that_needs_all_columns_is_refused_before_a_vertical_run(threat):
-    from fedtrees.experiments.session import Bench
+    from fedtrees.experiments.session import BenchSession
 
     suite = complete_suite(
         Suite.load("quick"), {"protocols": ["secureboost"], "threats": [threat]}, "1"
     )
     with pytest.raises(UsageError, match="have different columns of the same rows"):
-        Bench(suite, None)
+        BenchSession(suite, None)

@@ -17,7 +17,7 @@ from fedtrees.capture.records import Capture
 from fedtrees.capture.replay import Replay
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.specs import Spec
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.captured import CollectiveCall
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples" / "capture"
@@ -46,7 +46,7 @@ def test_an_attack_reaches_on_the_capture_what_it_reaches_in_simulation(path):
     (attack,) = told["attacks"]
     again = Replay.of(Decoded(Capture(path)))
     view, case = replayed_view(again, "server", truth, simulated=True)
-    guess = attacks().run(Spec("sketch-reading"), view).guess
+    guess = attack_process().run(Spec("sketch-reading"), view).guess
     assert attack["scores"] == main_scores("sketch-reading", guess, case)
     value, blind = attack["scores"]["column_values"]
     assert value == 1.0 > blind

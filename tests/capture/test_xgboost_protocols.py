@@ -30,7 +30,7 @@ from fedtrees.core.specs import parse_composed, parse_list
 from fedtrees.core.streams import Streams
 from fedtrees.defenses.label_noise import OneStage
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.captured import BestSplits, HistogramSegment, MergedCuts, RankedSketch
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.cut_points import public_cuts
@@ -274,7 +274,7 @@ def test_attacks_reach_on_a_capture_what_they_reach_in_the_bench(name, tmp_path)
     owner = "active" if split else "client"
     case = Case(held, done.transcript.roles, who, done.schema, Streams(0), owner)
     for row in told["attacks"]:
-        guess = attacks().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
+        guess = attack_process().run(parse_list([row["attack"]])[0], view_of(done, who, held)).guess
         assert summarize_guess(guess) == row["said"]
         if guess.claims:
             assert main_scores(row["attack"], guess, case) == row["scores"]

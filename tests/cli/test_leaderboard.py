@@ -12,7 +12,7 @@ import pytest
 
 from fedtrees.cli.main import main
 from fedtrees.core.limits import TimeLimit, limited
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report import submissions
 
@@ -36,7 +36,7 @@ def call(*arguments):
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("leaderboard")
-    bench = Bench(Suite.parse(SUITE, "tiny.toml"), folder / "run")
+    bench = BenchSession(Suite.parse(SUITE, "tiny.toml"), folder / "run")
     bench.open(resume=False)
     bench.run()
     assert (
@@ -232,7 +232,7 @@ def test_cells_are_credited_to_the_accepted_bundle_although_a_copy_is_backdated(
     first = submissions.read(all_of / "ours")
     submissions.accept(all_of, [first])
     larger = SUITE.replace("seeds = [0]", "seeds = [0, 1]")
-    bench = Bench(Suite.parse(larger, "tiny.toml"), tmp_path / "run")
+    bench = BenchSession(Suite.parse(larger, "tiny.toml"), tmp_path / "run")
     bench.open(resume=False)
     bench.run()
     folder = submissions.write(tmp_path / "run", all_of / "a-first", "T. Hief").folder

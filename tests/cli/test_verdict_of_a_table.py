@@ -151,8 +151,8 @@ def test_prices_are_what_the_records_say(run, said):
     for defense in found.defenses:
         mine = records.auc(defense.spec)
         gap = mean(mine[s] - base[s] for s in base)
-        assert defense.price.change.mean == pytest.approx(gap, abs=1e-9)
-        assert len(defense.price.by_seed) == 2
+        assert defense.utility_change.change.mean == pytest.approx(gap, abs=1e-9)
+        assert len(defense.utility_change.by_seed) == 2
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedtrees.cluster import RayEngine
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import read_records
 
@@ -108,7 +108,9 @@ def on_ray(bench, port):
     """Run a bench on a cluster, and go on where it is interrupted; return what it says of cells."""
     while True:
         try:
-            engine = RayEngine(f"ray=127.0.0.1:{port}", bench.runner, bench.plan.settings, 2)
+            engine = RayEngine(
+                f"ray=127.0.0.1:{port}", bench.runner, bench.plan.federation_configs, 2
+            )
             return bench.run(engine=engine)
         except KeyboardInterrupt:
             continue
@@ -132,7 +134,7 @@ def main():
     rng, bad, lost = random.Random(given.seed), 0, 0
     with tempfile.TemporaryDirectory() as made:
         folder, suite = Path(given.out or made), Suite.load(given.suite)
-        here = Bench(suite, folder / "here", workers=2)
+        here = BenchSession(suite, folder / "here", workers=2)
         here.open(resume=True)
         begun = time.monotonic()
         here.run()
@@ -146,7 +148,7 @@ def main():
         try:
             while lost < given.losses:
                 n += 1
-                there = Bench(
+                there = BenchSession(
                     replace(suite, time_limit=given.limit), folder / f"run-{n}", workers=2
                 )
                 there.open(resume=True)
@@ -156,7 +158,7 @@ def main():
                 counts = on_ray(there, cluster.address.rpartition(":")[2])
                 losing.end()
                 cluster.remove_node(losing.node, allow_graceful=False)
-                again = Bench(suite, there.folder, workers=2).run().total()
+                again = BenchSession(suite, there.folder, workers=2).run().total()
                 kept, took = rows_of(there), time.monotonic() - begun
                 right = kept.equals(expected)
                 bad, lost = bad + (not right), lost + len(losing.lost)

@@ -20,7 +20,7 @@ from fedtrees.cluster import (
 )
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.experiments.executor import Lost, run_jobs
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import read_records
 
@@ -41,7 +41,7 @@ def made(tmp_path):
     rows = "".join(f"{i % 7},{i * 37 % 101},{i % 2}\n" for i in range(120))
     table = tmp_path / "own.csv"
     table.write_text("a,b,y\n" + rows)
-    return lambda name: Bench(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
+    return lambda name: BenchSession(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
 
 
 def rows_of(bench):
@@ -56,7 +56,7 @@ class Far:
 
     def __init__(self, bench, lose=()):
         self.bench, self.lose, self.jobs = bench, set(lose), []
-        self.tables = tables_of(bench.runner, bench.plan.settings)
+        self.tables = tables_of(bench.runner, bench.plan.federation_configs)
 
     def submit(self, job):
         self.jobs.append(job)
@@ -113,7 +113,7 @@ def test_a_job_on_a_node_is_private_under_a_permissive_umask(made, monkeypatch, 
 
     before = os.umask(0o022)
     try:
-        tables = tables_of(bench.runner, bench.plan.settings)
+        tables = tables_of(bench.runner, bench.plan.federation_configs)
         for job in (job for phase in bench.remaining() for job in phase):
             accept(work(bundle_of(job, bench.runner), tables, look), job, bench.runner)
     finally:
@@ -180,7 +180,7 @@ def test_on_ray_a_worker_is_killed_and_no_row_is_lost(made):
     for bench in (here, there):
         bench.open(resume=False)
     here.run()
-    engine, killed = RayEngine("ray", there.runner, there.plan.settings, 2), []
+    engine, killed = RayEngine("ray", there.runner, there.plan.federation_configs, 2), []
 
     def done(status, label):
         pids = [] if killed else working()

@@ -18,13 +18,13 @@ from fedtrees.privacy.noise import Gaussian, Laplace, NoisyShares, Response, Tru
 
 BITS = np.ldexp(1.0, (30, 30))
 WHOLE = [
-    Rounding((0.1, 0.25)).within(BITS),
-    Rounding(0.3, random=True).within(BITS),
-    Rounding(7.0, whole=True),
-    Suppression(1.25).within(BITS),
-    Chain((Rounding(0.5).within(BITS), Suppression(0.75).within(BITS))),
-    Laplace(3.0, whole=True),
-    Chain((Laplace(2.0, whole=True), Rounding(4.0, whole=True))),
+    Rounding((0.1, 0.25)).in_units_of(BITS),
+    Rounding(0.3, random=True).in_units_of(BITS),
+    Rounding(7.0, integers=True),
+    Suppression(1.25).in_units_of(BITS),
+    Chain((Rounding(0.5).in_units_of(BITS), Suppression(0.75).in_units_of(BITS))),
+    Laplace(3.0, integers=True),
+    Chain((Laplace(2.0, integers=True), Rounding(4.0, integers=True))),
 ]
 
 
@@ -50,7 +50,7 @@ def test_boxes_hold_every_number_that_was_sent(law):
 
 @pytest.mark.parametrize("grid", [1, 2, 3, 107374182])
 def test_the_box_of_a_multiple_is_all_that_rounds_to_it(grid):
-    law = Rounding(float(grid), whole=True)
+    law = Rounding(float(grid), integers=True)
     for y in (-5 * grid, 0, 3 * grid):
         low, high = (int(end[0]) for end in law.bounds(np.array([y])))
         ends = np.array([low - 1, low, high, high + 1])
@@ -62,7 +62,7 @@ def test_the_box_of_a_multiple_is_all_that_rounds_to_it(grid):
 def test_float_boxes_have_room_for_last_places(decimals, dtype):
     rng = np.random.default_rng(decimals)
     x = (rng.normal(size=50_000) * rng.choice([1e-3, 1, 1e3], 50_000)).astype(dtype)
-    law = Decimals(decimals, single=dtype is np.float32)
+    law = Decimals(decimals, float32=dtype is np.float32)
     y = law.send(x)
     low, high = law.bounds(y)
     assert ((low <= x) & (x <= high)).all()
@@ -74,12 +74,12 @@ def test_float_boxes_have_room_for_last_places(decimals, dtype):
 
 
 def test_what_is_suppressed_bounds_the_hessian_alone():
-    law = Suppression(5.0, whole=True)
+    law = Suppression(5.0, integers=True)
     low, high = law.bounds(np.array([[0, 0], [3, 7]]))
     assert (low.tolist(), high.tolist()) == ([[-np.inf] * 2, [3, 7]], [[np.inf, 4], [3, 7]])
-    _, variance = law.error(np.array([[0, 0], [3, 7]]))
+    _, variance = law.posterior_moments(np.array([[0, 0], [3, 7]]))
     assert variance.tolist() == [[np.inf] * 2, [0, 0]]
-    rounded = Chain((Rounding(4.0, whole=True), law))
+    rounded = Chain((Rounding(4.0, integers=True), law))
     low, high = rounded.bounds(np.array([[0, 0]]))
     assert high[0, 1] == 5  # 6 is rounded to 8 and shown
     assert (rounded.send(np.array([[1, 5], [1, 6]])) == [[0, 0], [0, 8]]).all()
@@ -88,10 +88,10 @@ def test_what_is_suppressed_bounds_the_hessian_alone():
 @pytest.mark.parametrize(
     "law",
     [
-        *(Laplace(3.0, whole=True), TruncatedLaplace(3.0, whole=True)),
-        *(Gaussian(3.0, whole=True), Gaussian(0.7, whole=True)),
-        *(Laplace(3.0, whole=True, draws=3), Rounding(4.0, random=True, whole=True)),
-        Chain((Laplace(3.0, whole=True), Rounding(4.0, whole=True))),
+        *(Laplace(3.0, integers=True), TruncatedLaplace(3.0, integers=True)),
+        *(Gaussian(3.0, integers=True), Gaussian(0.7, integers=True)),
+        *(Laplace(3.0, integers=True, draws=3), Rounding(4.0, random=True, integers=True)),
+        Chain((Laplace(3.0, integers=True), Rounding(4.0, integers=True))),
     ],
     ids=repr,
 )
@@ -105,7 +105,7 @@ def test_masses_add_up_to_one_and_are_those_of_draws(law):
         off = 5 * np.sqrt(20_000 * mass[k] + 1)
         assert abs(counted[k] - 20_000 * mass[k]) < off
     if law.additive:
-        variance = law.error(np.zeros(1))[1][0]
+        variance = law.posterior_moments(np.zeros(1))[1][0]
         assert (mass * (y[:, 0] - 5.0) ** 2).sum() == pytest.approx(variance, rel=0.01)
         inside = np.exp(law.log_mass([[2]], [[9]], x))
         assert inside == pytest.approx(mass[302:310].sum(), rel=0.01)
@@ -125,7 +125,7 @@ def test_real_noise_has_densities_at_points_and_masses_between():
 
 
 def test_sums_add_up_bounds_and_refuse_a_likelihood_that_the_split_decides():
-    part, x = Rounding(0.1).within(BITS), np.stack([sums(seed=s) for s in range(3)])
+    part, x = Rounding(0.1).in_units_of(BITS), np.stack([sums(seed=s) for s in range(3)])
     law = SumOf(part, 3)
     y = part.send(x).sum(axis=0)
     low, high = law.bounds(y)
@@ -133,17 +133,17 @@ def test_sums_add_up_bounds_and_refuse_a_likelihood_that_the_split_decides():
     assert (high - low).max() <= 0.3 * 2**30 + 3
     with pytest.raises(ProtocolError, match="how a sum of 3 parties was split is not known"):
         law.log_likelihood(y, x.sum(axis=0))
-    mean, variance = law.error(y)
+    mean, variance = law.posterior_moments(y)
     assert np.std(x.sum(axis=0) - mean) == pytest.approx(np.sqrt(variance[0, 0]), rel=0.1)
     assert SumOf(part, 1).log_likelihood(part.send(x[0]), x[0]).max() == 0
-    noise = SumOf(Laplace(3.0, whole=True), 3)
+    noise = SumOf(Laplace(3.0, integers=True), 3)
     assert noise.log_likelihood([[2]], [[0]]) == Laplace(3.0, True, 3).log_likelihood([[2]], [[0]])
-    hidden = SumOf(Suppression(5.0, whole=True), 2)
+    hidden = SumOf(Suppression(5.0, integers=True), 2)
     assert [end.tolist() for end in hidden.bounds(np.array([[3, 7]]))] == [
         [[-np.inf, 7]],
         [[np.inf, 15]],
     ]
-    assert np.isinf(hidden.error(np.array([[3, 7]]))[1]).all()
+    assert np.isinf(hidden.posterior_moments(np.array([[3, 7]]))[1]).all()
 
 
 def test_a_share_of_noise_has_a_law_only_in_the_whole_sum():
@@ -167,7 +167,7 @@ def test_noise_between_whole_draws_has_the_law_of_its_shares(scale, draws, near)
     tail = np.cumsum(chance[::-1])[::-1][:60]
     np.testing.assert_allclose(np.exp(law.log_mass(k, k + np.inf, x)), tail, rtol=near)
     drawn = law.send(np.zeros(100_000, dtype=np.int64), np.random.default_rng(0))
-    assert drawn.var() == pytest.approx(law.error(np.zeros(1))[1][0], rel=0.03)
+    assert drawn.var() == pytest.approx(law.posterior_moments(np.zeros(1))[1][0], rel=0.03)
     between = [Laplace(2.0, draws=d).log_likelihood(x[:1], k[9:10]) for d in (2, 2.0001)]
     assert between[0] == pytest.approx(between[1], abs=1e-3)
 
@@ -209,7 +209,7 @@ def test_steps_and_scales_that_are_none_are_refused(step):
         with pytest.raises(UsageError, match="must be a finite number > 0"):
             kind(step)
     with pytest.raises(UsageError, match="too coarse for any sum"):
-        Rounding(1e10).within(BITS)
+        Rounding(1e10).in_units_of(BITS)
 
 
 def test_channels_cross_as_values():
@@ -220,10 +220,35 @@ def test_channels_cross_as_values():
 
 def test_a_fraction_of_a_channel_that_states_no_law_for_it_is_refused():
     """Rounding the number of draws would state less noise than is drawn, or none."""
-    law = TruncatedLaplace(3.0, whole=True)
-    assert law.added(2) == Chain((law, law))
+    law = TruncatedLaplace(3.0, integers=True)
+    assert law.sum_of_draws(2) == Chain((law, law))
     for draws in (0.25, 1.5):
         with pytest.raises(ProtocolError, match="does not state the law"):
-            law.added(draws)
+            law.sum_of_draws(draws)
     with pytest.raises(ProtocolError, match="does not state the law"):
         chained([Share(law, colluders=1)], 3)
+
+
+def test_a_channel_of_the_previous_release_works_with_its_former_names():
+    with pytest.warns(DeprecationWarning, match="whole is now integers"):
+        assert Laplace(3.0, whole=True) == Laplace(3.0, integers=True)
+    with pytest.warns(DeprecationWarning, match="added is now sum_of_draws"):
+        assert Laplace(3.0).added(2) == Laplace(3.0, draws=2)
+    with pytest.warns(DeprecationWarning, match="Old") as warned:
+
+        class Old(Channel):
+            hides = True
+
+            def within(self, units, in_units=True):
+                return self
+
+            def send(self, x, rng=None):
+                return x
+
+    assert {str(w.message) for w in warned} == {
+        "Old.hides is now suppresses",
+        "Old.within is now in_units_of",
+    }
+    channel = Old()
+    assert channel.in_units_of(2.0) is channel
+    assert channel.suppresses

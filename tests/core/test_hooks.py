@@ -38,7 +38,7 @@ class First(Defense):
             return replace(message, sums=sums)
         if self.how == "nothing":
             return None
-        law = Gaussian(0.1).within(*message.unit_of("sums"))  # as the message says
+        law = Gaussian(0.1).in_units_of(*message.unit_of("sums"))  # as the message says
         return replace(message, sums=law.send(message.sums, ctx.rng("noise")))
 
 
@@ -59,7 +59,7 @@ def test_noise_of_another_type_is_refused_with_the_line_the_field_its_unit_and_a
     text = str(raised.value)
     assert __file__ in text
     assert "Histogram.sums contains whole numbers (int64), of which 1,073,741,824" in text
-    assert "law = Gaussian(sigma).within(*message.unit_of('sums'))" in text
+    assert "law = Gaussian(sigma).in_units_of(*message.unit_of('sums'))" in text
 
 
 def test_a_hook_that_returns_no_message_is_refused():

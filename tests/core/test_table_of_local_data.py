@@ -19,7 +19,7 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import Histogram, LabelSums
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 SCHEMA = Schema((Feature("a"), Feature("b")), "y")
@@ -97,5 +97,5 @@ class Nowhere(Defense):
 
 def test_labels_pass_defenses_everywhere_and_a_role_that_is_not_there_is_named():
     flip = Composition((Labels(),))
-    assert fit(FedTreeHist(), flip).ok
-    assert "is applied by cleint" in str(fit(FedTreeHist(), [Nowhere()]))
+    assert check_fit(FedTreeHist(), flip).ok
+    assert "is applied by cleint" in str(check_fit(FedTreeHist(), [Nowhere()]))

@@ -171,7 +171,7 @@ def test_sums_that_differ_by_one_client_are_refused_by_default_and_tell_it_if_al
     tables, schema = sample_federation(rows=96, clients=4)
     numbers = [replace(t, y=t.X[:, 0].astype(float)) for t in tables], replace(schema, classes=())
     name = "fedtree-hist[trees=2,max_depth=1,max_bin=6]"
-    with pytest.raises(ExposureError, match="would tell what client-2 sent alone"):
+    with pytest.raises(ExposureError, match="would reveal the array of client-2"):
         run(name, Composition((Losing(3, lost=lost, real=real),)), federation=numbers)
     allowed = Losing(3, exposing=True, lost=lost, real=real)
     found, held = run(name, Composition((allowed,)), federation=numbers)
@@ -192,7 +192,9 @@ def test_who_missed_a_sum_heard_of_it(real):
     def lost(name, reply, wire):
         return name == f"client-{(2, 0, 1)[getattr(reply, 'tree', 0)]}"
 
-    with pytest.raises(ExposureError, match="would tell what client-0, client-1, client-2 sent"):
+    with pytest.raises(
+        ExposureError, match="would reveal the array of client-0, client-1, client-2"
+    ):
         run(
             "forest-hist[trees=3,max_depth=1,max_bin=6]",
             Composition((Losing(2, lost=lost, real=real),)),

@@ -339,7 +339,7 @@ def test_clients_refuse_to_open_a_sum_that_differs_by_one_from_another():
     survivors = one.mask(1)
     one.parties["c"]._opened.note("ab")
     for name in survivors:  # c as well, who was not there
-        with pytest.raises(ExposureError, match="over a, b, would tell what c sent alone"):
+        with pytest.raises(ExposureError, match="over a, b, would reveal the array of c"):
             one.parties[name].unmask(1, survivors)
     with pytest.raises(TooFewPartiesError, match=r"0 parties helped .* missing: a, b, c\."):
         one.server.open_sum(1)

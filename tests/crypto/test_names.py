@@ -6,13 +6,13 @@ from fedtrees.core.reasons import FITS
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_who_opens_a_sum_before_its_noise_is_refused(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
-    opened = fit(protocol, make_defense(parse_composed(["paillier"])[0]).parts)
+    opened = check_fit(protocol, make_defense(parse_composed(["paillier"])[0]).parts)
     assert str(opened) == (
         str(FITS)
         if noise == "distributed"
@@ -21,4 +21,4 @@ def test_who_opens_a_sum_before_its_noise_is_refused(noise):
     )
     (masking,) = make_defense(parse_composed(["masking"])[0]).parts
     own_sums = type("OwnSums", (type(masking),), {"nonexpansive": (), "name": "own-sums"})()
-    assert fit(protocol, [own_sums]).ok == (noise == "distributed")
+    assert check_fit(protocol, [own_sums]).ok == (noise == "distributed")

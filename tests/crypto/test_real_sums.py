@@ -44,9 +44,9 @@ from fedtrees.defenses.secure_sum import SealedSums
 from fedtrees.experiments import training_cache
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.explain import disclosures
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
-from fedtrees.isolation.process import attacks
+from fedtrees.isolation.process import attack_process
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum, PaillierKey, PaillierSeeds
 from fedtrees.messages.forests import ClassCounts, ClassTotals, ClassTotalsRequest
 from fedtrees.messages.horizontal import (
@@ -56,7 +56,7 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
 )
 from fedtrees.messages.models import as_message
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -136,7 +136,7 @@ def test_every_threat_has_the_same_view_real_and_ideal_but_for_the_bits_of_ciphe
     _, defense, _, _, real, twin, held = runs
     views = 0
     for who in threats():
-        if not fit(None, real.defense, None, who, Data(roles=real.transcript.roles)).ok:
+        if not check_fit(None, real.defense, None, who, KnownFacts(roles=real.transcript.roles)).ok:
             continue
         views += 1
         one, other = view_of(real, who, held), view_of(twin, who, held)
@@ -298,7 +298,7 @@ def test_attacks_guess_the_same_on_real_and_ideal(runs):
     guessed = 0
     for who, name in product(("server", "client-2"), ATTACKS):
         spec = parse_grid(name)[0]
-        one, other = (attacks().run(spec, view_of(t, (who,), held)) for t in (real, twin))
+        one, other = (attack_process().run(spec, view_of(t, (who,), held)) for t in (real, twin))
         assert one.reason == other.reason
         if one.guess is not None:
             guessed += 1
@@ -487,7 +487,7 @@ def test_no_secret_is_in_anything_that_is_kept(tmp_path, monkeypatch, caplog, ca
         save(training, *where)
 
     monkeypatch.setattr(training_cache, "save", saved)
-    bench = Bench(Suite.parse(SUITE, "tiny"), tmp_path / "run")
+    bench = BenchSession(Suite.parse(SUITE, "tiny"), tmp_path / "run")
     bench.open(resume=True)
     bench.run()
     for i, transcript in enumerate(t for t in sealed if t.costs):

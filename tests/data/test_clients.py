@@ -10,7 +10,7 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.data.client_tables import load_clients
 from fedtrees.data.column_types import kind_of
 from fedtrees.data.partition import BY_CLIENT, Partition
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 from fedtrees.data.user_tables import load_csv
 from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef

@@ -178,5 +178,5 @@ def test_ids_written_differently_are_told_and_not_matched(tmp_path, ids, said):
 
 def test_a_file_without_columns_is_named(tmp_path):
     paths = [write(tmp_path, "bank", BANK), write(tmp_path, "shop", [[r[1]] for r in SHOP])]
-    with pytest.raises(DataError, match=r"shop.csv: no columns besides the id 'id'; leave this"):
+    with pytest.raises(DataError, match=r"shop.csv: no columns except the id 'id'; leave this"):
         load_joined(paths, "y", id="id")

@@ -7,7 +7,7 @@ from fedtrees.data import plain_file
 from fedtrees.data.csv_file import Reading
 from fedtrees.data.csv_table import class_target, coded, numeric
 from fedtrees.data.plain_file import read_plain
-from fedtrees.data.spreadsheets import read_table
+from fedtrees.data.table_files import read_table
 
 COLUMNS = {"a": (), "b": (), "kind": ("p", "q r"), "y": ("no", "yes")}
 ROWS = [

@@ -8,7 +8,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.views import view_of
 
 SMALL = "secureboost[trees=2,max_depth=2,max_bin=8]"
@@ -61,7 +61,7 @@ def test_limits_and_kinds_compose_in_any_order():
 )
 def test_they_refuse_a_released_model(name):
     released = register.make("protocol", Spec("fedtree-hist"))
-    assert "releases its model" in str(fit(released, [made(name)]))
+    assert "releases its model" in str(check_fit(released, [made(name)]))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import CutPoints, GlobalHistogram, Histogram
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts
@@ -86,7 +86,7 @@ def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
     assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
     assert (rounded[0].sums != plain[0].sums).any()
     law = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
-    law = law.within(*plain[0].unit_of("sums"))
+    law = law.in_units_of(*plain[0].unit_of("sums"))
     np.testing.assert_array_equal(law.send(plain[0].sums), rounded[0].sums)
     low, high = law.bounds(rounded[0].sums)
     assert ((low <= plain[0].sums) & (plain[0].sums <= high)).all()
@@ -146,8 +146,8 @@ def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
 def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
     protocol = register.make("protocol", Spec("fedtree-hist"))
     by_server = Composition((make("min-bin", by="server"),))
-    assert "GlobalHistogram, which '" in str(fit(protocol, by_server))
-    assert fit(protocol, [make("min-bin", by="client")]).ok
+    assert "GlobalHistogram, which '" in str(check_fit(protocol, by_server))
+    assert check_fit(protocol, [make("min-bin", by="client")]).ok
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals,
     assert {s.sender for s, _ in view.messages(Histogram)} == {"client-1"}
     assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
     done.transcript.save(tmp_path / "run.npz")
-    assert Transcript.load(tmp_path / "run.npz").inside == {}  # in no file
+    assert Transcript.load(tmp_path / "run.npz").plain_replies == {}  # in no file
 
 
 @pytest.mark.parametrize("clip", [0.3, 0.1, 1 / 3])

@@ -30,7 +30,7 @@ from fedtrees.privacy.randomised_response import (
     respond,
     true_shares,
 )
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.secureboost import SecureBoost
 from fedtrees.trees.boosted.forest import Tree
@@ -342,7 +342,7 @@ def test_what_makes_no_sense_is_named():
     with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each replace the labels"):
         Composition((OneStage(1.0), GraftingLDP(1.0)))
     protocol = register.make("protocol", parse_grid("fedtree-hist")[0])
-    assert "does not send" in str(fit(protocol, [OneStage(1.0)]))
+    assert "does not send" in str(check_fit(protocol, [OneStage(1.0)]))
 
 
 def test_stages_of_one_row_are_enough():

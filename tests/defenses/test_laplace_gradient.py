@@ -15,7 +15,7 @@ from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.session import Bench
+from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.messages.horizontal import Histogram, LeafValues, NodeSplits
 from fedtrees.protocols.training import train
@@ -62,7 +62,7 @@ def test_a_sum_over_n_rows_carries_n_times_the_declared_variance():
     noise = np.array([from_fixed((a.totals - b.totals)[0, 0]) for a, b in pairs])
     public = sample_federation()[1], done.protocol.parameters
     law = defense.channels(*public)["gradients", "g"]
-    variance = law.error(np.zeros(1))[1][0]
+    variance = law.posterior_moments(np.zeros(1))[1][0]
     assert variance == 2 * 4.0**2  # 2 / e, and e = 150 / (2 x 150)
     sums = (noise**2).sum() / (80 * variance)  # 80 rows a client: nearly normal
     assert stats.chi2.cdf(sums, len(noise)) == pytest.approx(0.5, abs=0.499)
@@ -203,7 +203,7 @@ protocols = ["fedtree-hist[trees=2,max_depth=2,max_bin=16]"]
 defenses = ["split-only+laplace-gradient[epsilon=8]"]
 attacks = ["random-leaf"]
 """
-    bench = Bench(Suite.parse(suite, "noise"), tmp_path / "run")
+    bench = BenchSession(Suite.parse(suite, "noise"), tmp_path / "run")
     bench.open(resume=False)
     bench.run()
     rows = [r for r in read_rows(tmp_path / "run") if "laplace-gradient" in r["defense"]]

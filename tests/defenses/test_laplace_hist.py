@@ -91,7 +91,7 @@ def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
     scale = 2.0 / 0.5
     assert stats.kstest(noise / scale, "laplace").pvalue > 1e-3
     law = defense.channels(schema, protocol.parameters)[Histogram, "sums"]
-    declared = law.error(np.zeros(1))[1][0]
+    declared = law.posterior_moments(np.zeros(1))[1][0]
     assert declared == pytest.approx(2 * scale**2)
 
 

@@ -19,7 +19,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.defenses import dp_sgd
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import GlobalHistogram, Histogram, LeafSums
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 
 NOISE = "laplace-hist[epsilon=1,calibrated=true]"
@@ -143,16 +143,16 @@ def test_a_part_that_says_nothing_of_neighbours_may_not_act_before_noise():
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
-    said = str(fit(protocol, [Halving()]))
+    said = str(check_fit(protocol, [Halving()]))
     assert said == (
         "'halving' changes LeafSums before 'dp-gbdt' adds its noise, so that the claim of the "
         "protocol does not hold; omit the defense"
     )
-    assert "changes labels before 'dp-gbdt'" in str(fit(protocol, [Relabelling()]))
+    assert "changes labels before 'dp-gbdt'" in str(check_fit(protocol, [Relabelling()]))
     for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
-        assert fit(protocol, [kept]).ok
+        assert check_fit(protocol, [kept]).ok
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
-    assert fit(exact, [Halving()]).ok  # it claims nothing
+    assert check_fit(exact, [Halving()]).ok  # it claims nothing
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     assert refused(made("dp-grid-cuts"), OwnClaim()) is None
     private = register.make("protocol", Spec("dp-gbdt", {}))
     open_leaves = type("OpenLeaves", (Open,), {"handled_types": (LeafSums,)})()
-    assert "uses the raw rows" in str(fit(private, [open_leaves]))
+    assert "uses the raw rows" in str(check_fit(private, [open_leaves]))
 
 
 def test_a_part_forbids_and_hides_more_and_never_less():

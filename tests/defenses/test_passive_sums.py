@@ -19,7 +19,7 @@ from fedtrees.defenses.laplace import LaplaceHistogram
 from fedtrees.defenses.suppression import MinBin
 from fedtrees.messages.vertical import NodeRows, OpenedBinSums, replayed
 from fedtrees.privacy.noise import Laplace
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.vertical.passive import Limits
@@ -89,14 +89,16 @@ def test_what_cannot_be_clipped_does_not_fit():
     _, schema = sample_table()
     noise, least = LaplaceHistogram(epsilon=1.0), MinBin()
     real = SecureBoost(crypto="real")
-    assert {fit(real, [p], data=Data(schema)).code for p in (noise, least)} == {"sums-encrypted"}
-    assert fit(BOOST, [noise], data=Data(number)).code == "unbounded-rows"
-    assert fit(BOOST, [LaplaceHistogram(1.0, calibrated=True)]).code == "defense-message"
-    assert fit(VerticalForest(), [noise]).code == "defense-stage"
+    assert {check_fit(real, [p], facts=KnownFacts(schema)).code for p in (noise, least)} == {
+        "sums-encrypted"
+    }
+    assert check_fit(BOOST, [noise], facts=KnownFacts(number)).code == "unbounded-rows"
+    assert check_fit(BOOST, [LaplaceHistogram(1.0, calibrated=True)]).code == "defense-message"
+    assert check_fit(VerticalForest(), [noise]).code == "defense-stage"
     counting = register.make("defense", Spec("id-lmid", {"xi": 0.5}))
-    assert fit(BOOST, [noise, counting], data=Data(schema)).code == "unbounded-rows"
-    assert fit(FedTreeHist(), [MinBin(node=9)]).code == "defense-message"
-    assert fit(FedTreeHist(), [LaplaceHistogram(1.0, proven=False)]).code == "defense-message"
+    assert check_fit(BOOST, [noise, counting], facts=KnownFacts(schema)).code == "unbounded-rows"
+    assert check_fit(FedTreeHist(), [MinBin(node=9)]).code == "defense-message"
+    assert check_fit(FedTreeHist(), [LaplaceHistogram(1.0, proven=False)]).code == "defense-message"
     with pytest.raises(Unfit, match="out of range"):
         opened(least, real)
 
@@ -126,7 +128,7 @@ def test_noisy_sums_name_bins_once_there_are_enough_of_them():
         for t in range(nodes):
             rows = np.sort(rng.permutation(40)[:10]).astype(np.int32)
             brings = rng.choice([-1, 1], (10, 1)) << 30
-            sums = inside[:, rows] @ brings + law.within(2.0**30, True).send(
+            sums = inside[:, rows] @ brings + law.in_units_of(2.0**30, True).send(
                 np.zeros((4, 1), dtype=np.int64), rng
             )
             seen.append(NodeSums(t, rows, brings, np.vstack([sums, [[0]]]).astype(np.int64)))

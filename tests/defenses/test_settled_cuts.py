@@ -28,7 +28,7 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.privacy.mechanisms import discrete_laplace_share
 from fedtrees.privacy.quantiles import private_quantiles, rank_error
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -347,4 +347,4 @@ def test_where_no_cut_points_are_settled_they_have_no_place():
     protocol = register.make("protocol", parse_grid("flower-bagging")[0])
     for defense in DEFENSES:
         by = make_defense(parse_composed([defense])[0])
-        assert "which 'flower-bagging' does not send" in str(fit(protocol, by))
+        assert "which 'flower-bagging' does not send" in str(check_fit(protocol, by))

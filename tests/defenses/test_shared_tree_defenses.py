@@ -14,7 +14,7 @@ from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
 from fedtrees.messages.horizontal import ClientTrees, SharedTrees
 from fedtrees.messages.models import unpack
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.trees.routing import Routes
 
@@ -248,7 +248,7 @@ def test_their_claims_are_structural(name):
 )
 def test_where_they_have_no_place_they_say_why(defense, where, needs):
     known = register.make("protocol", Spec(where, {}))
-    reason = str(fit(known, [make(defense)]))
+    reason = str(check_fit(known, [make(defense)]))
     if needs == "min_leaf_rows":
         assert (
             reason

@@ -217,7 +217,7 @@ def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
         assert held == (None if kind == "audience" else sizes[party])
     context = done.net.context("client-0")
     with pytest.raises(
-        LocalDataError, match="'client-0' holds may be read only by the hooks of this party"
+        LocalDataError, match="local data of 'client-0' may be read only by the hooks of this party"
     ):
         _ = context.local_data
 

@@ -114,7 +114,7 @@ def test_the_published_law_of_a_sum_has_the_variance_of_all_shares():
     assert share.law(3) == Gaussian(2.0 * math.sqrt(3 / 2))
     assert share.law(3, known_shares=1) == Gaussian(2.0)
     assert share.law(3, known_shares=3) is None
-    assert Share(Laplace(3.0, whole=True), colluders=1).law(2) == Laplace(3.0, True, 2.0)
+    assert Share(Laplace(3.0, integers=True), colluders=1).law(2) == Laplace(3.0, True, 2.0)
 
 
 def test_a_guarantee_names_what_it_is_worth_against_others():

@@ -116,7 +116,7 @@ class Tampering:
             finally:
                 self.now, self.kind = before
             if reply.message is not None:
-                told = reply.message if not reply.awaits_sum else host._waiting
+                told = reply.message if not reply.awaits_sum else host._stored_reply
                 self.found.replies[answer] = encode(without_payload(told))
                 kind = type(told).__name__
                 self.found.answers[host.name, kind].add(self.found.replies[answer])

@@ -35,7 +35,7 @@ from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
-from fedtrees.protocols.compatibility import Data, before, fits
+from fedtrees.protocols.compatibility import KnownFacts, check_attacks, check_without_view
 from fedtrees.protocols.cut_points import check_sketches
 from fedtrees.protocols.horizontal.histogram_parties import check_splits
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
@@ -125,9 +125,11 @@ def test_attacks_read_only_who_did_what_they_read():
     view, _, _ = cheated("isolating")
 
     asked = [Spec("timberstrike"), Spec("joint", {"steps": 9}), Spec("isolated-histogram")]
-    codes = [r.code for r in fits(asked, Data(view=view))]
+    codes = [r.code for r in check_attacks(asked, KnownFacts(view=view))]
     assert codes == ["other-behaviour", "other-behaviour", "fits"]
-    assert before(asked[1], Data(view=view)).code == "other-behaviour"  # where a bench asks no more
+    assert (
+        check_without_view(asked[1], KnownFacts(view=view)).code == "other-behaviour"
+    )  # where a bench asks no more
 
 
 def test_a_behaviour_takes_the_place_of_its_party_alone():

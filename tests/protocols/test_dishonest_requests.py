@@ -25,7 +25,7 @@ from fedtrees.defenses.dp_sgd import clipped
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import CutsRequest, LabelSumsRequest
 from fedtrees.protocols.training import train
-from fedtrees.trees.boosted.histogram import saturated, to_fixed
+from fedtrees.trees.boosted.histogram import clip_to_int64, to_fixed
 
 #: Protocols and defenses in which a client or a passive party adds noise, or the arbiter does.
 NOISY = [
@@ -374,8 +374,8 @@ def test_gradients_that_are_not_finite_do_not_exceed_the_bound_of_dp_sgd():
     h=st.floats(width=32),
     bits=st.tuples(st.integers(0, 40), st.integers(0, 40)),
 )
-def test_every_saturated_gradient_fits_into_fixed_point(g, h, bits):
-    units = to_fixed(saturated(np.array([[g, h]], np.float32), bits), bits)
+def test_every_clipped_gradient_fits_into_fixed_point(g, h, bits):
+    units = to_fixed(clip_to_int64(np.array([[g, h]], np.float32), bits), bits)
     ordinary = np.abs([g, h]) < np.ldexp(1.0, 60 - np.array(bits))
     exact = np.rint(np.ldexp(np.array([g, h], np.float64), bits))
     assert (units[0][ordinary] == exact[ordinary]).all()

@@ -103,7 +103,8 @@ def test_one_value_moves_bins_of_others_so_that_nothing_bounds_them():
     other = held.copy()
     other[0] = 100.0
     one, moved = (
-        LocalBins(LocalData(np.arange(64), np.arange(1), X), 8).of_rows()[0] for X in (held, other)
+        LocalBins(LocalData(np.arange(64), np.arange(1), X), 8).bins_by_column()[0]
+        for X in (held, other)
     )
     assert (one[1:] != moved[1:]).any()
     claim = register.make("protocol", parse_grid("federboost-v[epsilon=1.0]")[0]).claim()

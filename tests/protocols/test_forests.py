@@ -28,7 +28,7 @@ from fedtrees.messages.forests import (
     PooledForest,
 )
 from fedtrees.messages.horizontal import NodeSplits
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import bin_rows
@@ -190,10 +190,10 @@ def composed(spec):
     ],
 )
 def test_defenses_of_other_protocols_are_a_mismatch(name, spec):
-    reason = str(fit(protocol(name), composed(spec)))
+    reason = str(check_fit(protocol(name), composed(spec)))
     assert "does not send" in reason
     assert repr(name) in reason
-    assert fit(protocol(name)).ok
+    assert check_fit(protocol(name)).ok
 
 
 @pytest.mark.parametrize("bootstrap", [True, False])
@@ -261,7 +261,7 @@ def test_a_defense_that_chooses_splits_is_a_mismatch():
         def allowed_splits(self, mask, tree, ctx):
             return mask
 
-    reason = str(fit(protocol("forest-hist"), [OddBins()]))
+    reason = str(check_fit(protocol("forest-hist"), [OddBins()]))
     assert (
         reason
         == "'defense' acts through allowed_splits, a step that no party of 'forest-hist' executes"

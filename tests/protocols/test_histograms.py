@@ -22,7 +22,7 @@ from fedtrees.messages.horizontal import (
     LeafValues,
     NodeSplits,
 )
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -176,7 +176,7 @@ def test_rounded_leaves_are_what_everyone_predicts_with(table, schema):
 
 
 def test_split_only_has_no_place_where_clients_find_the_splits():
-    reason = str(fit(protocol("nvflare-hist"), defense(Spec("split-only"))))
+    reason = str(check_fit(protocol("nvflare-hist"), defense(Spec("split-only"))))
     assert reason.startswith("'split-only' changes messages of the types ")
     assert {"LeafValues,", "NodeSplits,"} <= {*reason.split()}
     assert reason.endswith(", which 'nvflare-hist' does not send")

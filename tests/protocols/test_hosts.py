@@ -23,7 +23,7 @@ from fedtrees.core.wire import decode, encode, read_call, write_call
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LabelSumsRequest
 from fedtrees.protocols import training
-from fedtrees.protocols.compatibility import fit
+from fedtrees.protocols.compatibility import check_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
 
@@ -125,7 +125,7 @@ def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
     protocol, tried = small(name), 0
     for text in (*DEFENSES, *REAL):
         defense = make_defense(parse_composed([text])[0])
-        if not fit(protocol, defense).ok or any(
+        if not check_fit(protocol, defense).ok or any(
             importlib.util.find_spec(module) is None
             for p in defense.parts
             for module in p.extra_packages

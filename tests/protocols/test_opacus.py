@@ -32,7 +32,7 @@ from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial
 from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.privacy.gaussian_dp import multiplier, opacus_epsilons, sampled_epsilon
-from fedtrees.protocols.compatibility import Data, fit
+from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr, opacus_gradients
 from fedtrees.protocols.views import view_of
@@ -335,7 +335,10 @@ def test_attacks_on_gradients_read_both_engines(engine, monkeypatch):
 def test_the_same_attacks_apply_to_both_engines(who):
     views = [view_of(run(engine, rounds=1), who, HELD) for engine in ENGINES]
     reasons = [
-        [fit(attack=Spec(name), data=Data(view=view)).code for name in register.names("attack")]
+        [
+            check_fit(attack=Spec(name), facts=KnownFacts(view=view)).code
+            for name in register.names("attack")
+        ]
         for view in views
     ]
     assert reasons[0] == reasons[1]

@@ -66,7 +66,7 @@ def tell(tree, told):
         (asked(3, told=(3,), parents=(1,)), "node 3 has depth 2; max_depth=2"),
         (asked(told=(3,), parents=(0,)), "node 0 has other children than before"),
         (chosen(0, 3), "node 0 was split before"),
-        (chosen(1, 2), "node 1 has other children than before, or those of another node"),
+        (chosen(1, 2), "node 1 has other children than before, or the children of another node"),
         (chosen(7, 9), "node 7 was never announced"),
         (asked(9), "node 9 was never announced"),
         (asked(told=(9,), parents=(7,)), "node 7 was never announced"),

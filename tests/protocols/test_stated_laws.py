@@ -34,7 +34,9 @@ def test_the_release_of_leaves_differs_from_their_sums_by_the_stated_noise():
         errors = [getattr(m, field) - exact[m.tree][:, column] for m in messages(run, LeafValues)]
         errors = np.concatenate(errors)
         assert stats.kstest(errors / law.scale, "norm").pvalue > 1e-3
-        assert np.sqrt(law.error(np.zeros(1))[1][0]) == pytest.approx(np.std(errors), rel=0.15)
+        assert np.sqrt(law.posterior_moments(np.zeros(1))[1][0]) == pytest.approx(
+            np.std(errors), rel=0.15
+        )
     assert view.changes(LeafSums, "sums") == []
 
 
@@ -46,7 +48,9 @@ def test_shared_noise_is_stated_of_the_whole_sum_alone():
     assert share.colluders == 1
     stated = view.channel(LeafSums, "sums", parties=3)
     # Two of three shares make up the claimed noise, so that the sum of three has 3/2 its variance.
-    (_, variance), (_, claimed) = (law.error(np.zeros((1, 2))) for law in (stated, share.total))
+    (_, variance), (_, claimed) = (
+        law.posterior_moments(np.zeros((1, 2))) for law in (stated, share.total)
+    )
     np.testing.assert_allclose(variance, 1.5 * claimed)
     assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
 

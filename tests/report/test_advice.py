@@ -53,7 +53,7 @@ def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
     assert found.nearest is None
     assert found.verdict[1].startswith("Without a defense: d · t can reconstruct 800 of 2,000 rows")
     assert not any(line.startswith("It leaves") for line in found.verdict)
-    assert found.choice.candidate.price.change.mean == pytest.approx(-0.05)
+    assert found.choice.candidate.utility_change.change.mean == pytest.approx(-0.05)
     page = found.page()
     heads = [line[3:] for line in page.splitlines() if line.startswith("## ")]
     assert heads == ["Purpose", "Data", "Adversaries", "Risks without a measure", "Measures",

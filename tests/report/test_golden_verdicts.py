@@ -247,7 +247,7 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         assert case != "nothing"
     readers = (a for f in analyze_run(folder).settings for a in f.tested)
     for cell in (c for a in readers for m in a.all_metrics for c in a.by_defense(m).values()):
-        assert cell.state != "shut" or cell.advantage.mean >= -cell.limit, cell
+        assert cell.state != "safe" or cell.advantage.mean >= -cell.limit, cell
     if case in ("default", "split-only"):
         assert entries["LEAK FOUND"].text.startswith("Your server can reconstruct")
     if case == "rare":

@@ -63,7 +63,7 @@ def test_what_the_population_tells_is_no_leak_of_its_persons(table):
     tried(table, "useful", 0.8, ra=(0.4, 0.41, 0.42), beyond=-0.2)
     tried(table, "leaky", 0.85, ra=(0.4, 0.41, 0.42), beyond=0.2)
     assert found(table).choice.name == "useful"
-    assert reasons(table)["leaky"].startswith("open: ra 0.500 against 0.600")
+    assert reasons(table)["leaky"].startswith("leaking: ra 0.500 against 0.600")
 
 
 def test_a_recipe_against_which_attacks_fail_ranks_behind_one_that_resists_them(table):
@@ -85,14 +85,14 @@ def test_of_equal_measured_leaks_a_failed_attack_counts_as_without_the_defense(t
     tried(table, "leaking", 0.85, ra=(0.2, 0.21, 0.22), **counts)
     ranked = found(table).recipes
     assert [c.name for c in ranked] == ["resisting", "failing", "leaking"]
-    assert [c.left("guess") for c in ranked] == pytest.approx([0.0, 0.5, 0.21])
+    assert [c.remaining_leak("guess") for c in ranked] == pytest.approx([0.0, 0.5, 0.21])
     assert [c.measured("guess") for c in ranked] == pytest.approx([0.0, 0.0, 0.21])
 
 
 def test_where_attacks_fail_without_a_defense_too_the_cell_ranks_no_recipe(table):
     tried(table, "plain", 0.9, (-0.5,) * 3, (0.6,) * 3, claimed="none")
     tried(table, "failing", 0.85, ra=(-0.5,) * 3)
-    assert found(table).recipes[0].left("guess") == 0.0
+    assert found(table).recipes[0].remaining_leak("guess") == 0.0
 
 
 def test_a_failed_attack_does_not_show_that_a_defense_helps():
@@ -109,8 +109,8 @@ def test_a_failed_attack_does_not_show_that_a_defense_helps():
             tuple(range(n)),
         )
 
-    before = cell("open", 0.5, 0.51, 0.52)
-    assert helps([before], [cell("open", 0.1, 0.11, 0.12)])
+    before = cell("leaking", 0.5, 0.51, 0.52)
+    assert helps([before], [cell("leaking", 0.1, 0.11, 0.12)])
     assert helps([before], [cell("unsettled", -0.02, 0.01, 0.08)])
     assert not helps([before], [cell("unsettled", -0.5, -0.51, -0.52)])
 
@@ -122,8 +122,10 @@ def test_of_two_recipes_that_hold_the_one_of_more_utility_is_taken(table):
     choice = found(table).choice
     assert choice.name == "cheap"
     assert choice.shown
-    assert choice.price.change.mean == pytest.approx(-0.05)
-    assert choice.price.change.low == pytest.approx(-0.05)  # paired: the seeds' own spread is gone
+    assert choice.utility_change.change.mean == pytest.approx(-0.05)
+    assert choice.utility_change.change.low == pytest.approx(
+        -0.05
+    )  # paired: the seeds' own spread is gone
     assert [c.name for c in found(table).recipes] == ["cheap", "dear"]
 
 
@@ -142,7 +144,7 @@ def test_rows_and_counts_both_rule_a_recipe_out(table, open_by):
     tried(table, "holds", 0.8)
     assert found(table).choice.name == "holds"
     metric = {"ra": "ra", "counts": "leaf_mass_exact"}[open_by]
-    assert reasons(table)["leaks"].startswith(f"open: {metric} 0.500 against 0.400 (d · ")
+    assert reasons(table)["leaks"].startswith(f"leaking: {metric} 0.500 against 0.400 (d · ")
     assert reasons(table)["holds"] == ""
 
 

@@ -12,7 +12,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.report import page_tables, verdict, wording
 from fedtrees.report.coverage import Coverage, Gaps
 from fedtrees.report.findings import RunAnalysis
-from fedtrees.report.leakage import LeakageResult, is_open, is_safe, margin_of, state_of, upper
+from fedtrees.report.leakage import LeakageResult, is_leaking, is_safe, margin_of, state_of, upper
 
 WHOLE = Coverage(applicable=("a",))
 
@@ -38,13 +38,13 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
 @pytest.mark.parametrize(
     ("advantages", "wanted"),
     [
-        ((0.3, 0.31, 0.32), "open"),
-        ((0.01, 0.3, 0.5), "open"),  # above zero on every seed, whatever the interval
+        ((0.3, 0.31, 0.32), "leaking"),
+        ((0.01, 0.3, 0.5), "leaking"),  # above zero on every seed, whatever the interval
         ((-0.01, 0.3, 0.5), "unsettled"),
-        ((0.0, 0.001, 0.002), "shut"),
+        ((0.0, 0.001, 0.002), "safe"),
         ((0.0, 0.0), "unsettled"),  # two seeds show nothing
-        ((0.02, 0.021, 0.022), "shut"),
-        ((-0.01, -0.02, -0.03), "shut"),
+        ((0.02, 0.021, 0.022), "safe"),
+        ((-0.01, -0.02, -0.03), "safe"),
         ((-0.3, -0.31, -0.32), "unsettled"),  # the attack failed, which shows nothing
     ],
 )
@@ -57,11 +57,13 @@ def test_an_auc_of_membership_opens_what_its_true_positive_rate_leaves_unsettled
     spread = [(k - 6.5) / 4.03 for k in range(14)]  # mean 0, standard deviation 1
     found = tuple(2 * (0.657 + 0.024 * x) - 1 for x in spread)
     rates = tuple(0.043 + 0.024 * x - 0.013 for x in spread)
-    assert state(found, "members_auc") == "open"
-    assert state(rates, "members_1pct", rows=300) != "open"
+    assert state(found, "members_auc") == "leaking"
+    assert state(rates, "members_1pct", rows=300) != "leaking"
 
 
-@pytest.mark.parametrize(("auc", "wanted"), [(0.545, "shut"), (0.56, "open"), (0.44, "unsettled")])
+@pytest.mark.parametrize(
+    ("auc", "wanted"), [(0.545, "safe"), (0.56, "leaking"), (0.44, "unsettled")]
+)
 def test_the_margin_of_an_auc_is_a_difference_of_two_aucs(auc, wanted):
     assert state((2 * auc - 1,) * 3, "members_auc") == wanted
     assert margin_of("members_auc") == 0.1
@@ -70,9 +72,9 @@ def test_the_margin_of_an_auc_is_a_difference_of_two_aucs(auc, wanted):
 
 
 def test_of_counted_persons_one_beyond_blind_is_open():
-    assert state((0.0101, 0.0102, 0.0103), "exact_rows", rows=100) == "open"
-    assert state((0.0005, 0.0006, 0.0007), "exact_rows", rows=100) == "shut"
-    assert state((0.0101, 0.0102, 0.0103), "exact_rows") != "open"  # not counted: the margin
+    assert state((0.0101, 0.0102, 0.0103), "exact_rows", rows=100) == "leaking"
+    assert state((0.0005, 0.0006, 0.0007), "exact_rows", rows=100) == "safe"
+    assert state((0.0101, 0.0102, 0.0103), "exact_rows") != "leaking"  # not counted: the margin
 
 
 @pytest.mark.parametrize(
@@ -90,13 +92,13 @@ def test_one_federation_s_count_is_read_two_deviations_beyond_its_line(found, li
         attacks=("a",),
         rows=193.0,
     )
-    assert is_open(cell) == wanted
+    assert is_leaking(cell) == wanted
 
 
 def test_zero_of_few_rows_shows_nothing():
     """The exact binomial bound: 0 of 3 times 20 rows leaves 6%."""
     assert state((0.0, 0.0, 0.0), "exact_rows", rows=20) == "unsettled"
-    assert state((0.0, 0.0, 0.0), "exact_rows", rows=400) == "shut"
+    assert state((0.0, 0.0, 0.0), "exact_rows", rows=400) == "safe"
     assert (
         upper(
             LeakageResult(
@@ -115,7 +117,7 @@ def test_zero_of_few_rows_shows_nothing():
 
 def test_an_attack_that_is_missing_shuts_nothing():
     assert state((0.0, 0.0, 0.0), coverage=Coverage(("a", "b"), left_out=("b",))) == "unsettled"
-    assert state((0.3, 0.3, 0.3), coverage=Coverage(("a", "b"), failed=("b",))) == "open"
+    assert state((0.3, 0.3, 0.3), coverage=Coverage(("a", "b"), failed=("b",))) == "leaking"
 
 
 @given(
@@ -125,9 +127,9 @@ def test_an_attack_that_is_missing_shuts_nothing():
 def test_noise_never_makes_a_defense_look_safer(values, factor):
     mean = math.fsum(values) / len(values)
     wider = [mean + factor * (v - mean) for v in values]
-    if state(tuple(wider)) == "shut":
-        assert state(tuple(values)) == "shut"
-    assert not (state(tuple(values)) == "shut" and is_open(_cell(values)))
+    if state(tuple(wider)) == "safe":
+        assert state(tuple(values)) == "safe"
+    assert not (state(tuple(values)) == "safe" and is_leaking(_cell(values)))
 
 
 def _cell(values):
@@ -151,7 +153,7 @@ def test_no_cell_of_a_run_is_safe_whose_attack_scored_below_its_baseline(rows, r
         for metric in adversary.metrics
         for d in setting.defenses
     ]
-    assert all(c.advantage.mean >= -c.limit for c in found if c.state == "shut")
+    assert all(c.advantage.mean >= -c.limit for c in found if c.state == "safe")
     assert {c.state for c in found if c.below_baseline} <= {"unsettled"}
 
 
@@ -174,7 +176,7 @@ def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
         table.attack("none", seed, "a", 0.4)
         table.trouble("split-only", seed, "a", "failed")
         table.trouble("min-bin", seed, "a", "skipped")
-    assert cells(table) == {"none": "open", "min-bin": "gone", "split-only": "unknown"}
+    assert cells(table) == {"none": "leaking", "min-bin": "not-applicable", "split-only": "unknown"}
 
 
 def no_claim(table, defense, attack, metric="ra", why="no-trees"):
@@ -198,7 +200,7 @@ def test_an_attack_without_a_claim_leaves_the_cell_unsettled_unless_another_open
     no_claim(table, "split-only", "b", metric)
     no_claim(table, "min-bin", "b", metric)
     assert cells(table) == {
-        "none": "open", "split-only": "unsettled", "min-bin": "unsettled", "masking": "shut",
+        "none": "leaking", "split-only": "unsettled", "min-bin": "unsettled", "masking": "safe",
     }  # fmt: skip
     (found,) = RunAnalysis(table.folder, table.rows()).settings
     cell = found.tested[0].result("min-bin", "ra")
@@ -219,7 +221,7 @@ def test_an_attack_of_other_claims_leaves_a_cell_as_it_is(table):
     no_claim(table, "none", "b", "v_measure")  # names its measure
     no_claim(table, "none", "c", "")  # has scored another measure
     no_claim(table, "none", "z", "ra")  # is for comparison: not among those that apply
-    assert cells(table) == {"none": "shut"}
+    assert cells(table) == {"none": "safe"}
 
 
 def test_where_no_attack_claimed_anything_nothing_is_known(table):
@@ -241,7 +243,7 @@ def test_a_defense_that_no_attack_ran_on_is_not_known(table):
         table.attack("none", seed, "a", 0.3, "ra")
         table.train("min-bin", seed, 0.9)
     (found,) = RunAnalysis(table.folder, table.rows()).settings
-    assert found.tested[0].result("none", "ra").state == "open"
+    assert found.tested[0].result("none", "ra").state == "leaking"
     assert found.tested[0].result("min-bin", "ra").state == "unknown"
 
 
@@ -263,7 +265,7 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
     cell = found.tested[0].result("none", "ra")
     assert cell.state == "unsettled"
     assert cell.below_baseline
-    assert cell.line == pytest.approx(0.6)
+    assert cell.baseline == pytest.approx(0.6)
     assert (
         wording.word(cell)
         == "the attack scored worse than a guess from other rows, which shows nothing"
@@ -307,12 +309,12 @@ def test_a_safe_cell_reaches_its_baseline_and_stays_within_the_margin(
         margin=margin,
     )
     mean = math.fsum(advantages) / n
-    if state_of(cell, complete) == "shut":
+    if state_of(cell, complete) == "safe":
         assert complete
         assert n >= 3
         assert -cell.limit <= mean < cell.limit <= margin
         assert upper(cell) < cell.limit
-        assert not is_open(cell)
+        assert not is_leaking(cell)
     if mean < -cell.limit:
         assert cell.below_baseline
         assert state_of(cell, complete) == "unsettled"

@@ -14,7 +14,7 @@ from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.results import Setting, load_rows
-from fedtrees.report.verdict import SCREEN_LINES, price, verdict
+from fedtrees.report.verdict import SCREEN_LINES, describe_utility_change, verdict
 from fedtrees.report.verdict import table as text_table
 
 TWO = ("a", "b")
@@ -236,7 +236,7 @@ def test_a_collapsed_model_is_said_first(table):
         table.add("reference", "", seed, "auc", 0.5, protocol="majority-class")
     found = RunAnalysis(table.folder, table.rows())
     assert verdict(found).lines[0].label == "NO UTILITY"
-    assert found.settings[0].use is None
+    assert found.settings[0].recommended_recipe is None
 
 
 def test_a_claim_that_was_not_kept_is_said(table):
@@ -371,7 +371,9 @@ def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(
         table.train("split-only", seed + 3, 0.8)
     trains = table.rows()
     known = utility_changes(trains, utility_of(trains), math.nan)["split-only"]
-    assert price(known) == (
+    assert describe_utility_change(known) == (
         "Not known: no seed has a model with this defense and the model to compare it with."
     )
-    assert price(UtilityChange(known.utility)) == "Not known: no model was trained."
+    assert (
+        describe_utility_change(UtilityChange(known.utility)) == "Not known: no model was trained."
+    )

@@ -21,10 +21,10 @@ from fedtrees.data.user_tables import load_csv
 from fedtrees.experiments.federation import spread
 from fedtrees.protocols.training import train
 from fedtrees.trees.files.categories import (
-    by_thresholds,
     check_features,
-    in_table_values,
     read_categories,
+    sets_to_thresholds,
+    with_table_values,
 )
 from fedtrees.trees.files.forests import load_columns, load_random_forest
 
@@ -203,7 +203,7 @@ def test_a_split_of_missing_values_from_all_codes_is_kept():
         (left,) = builder.expand([0], [column], [2.0], [False])
         builder.set_values([left, left + 1], [1.0, -1.0])
         forest = Forest((builder.build(),), np.zeros(1, np.float32))
-        rewritten, names = in_table_values(forest, features)
+        rewritten, names = with_table_values(forest, features)
         values = np.array([[10.0, 0], [20, 1], [np.nan, np.nan]], dtype=np.float32)
         assert rewritten.margin(values).tolist() == [1.0, 1.0, -1.0]
         assert names == {1: ["a", "b"]}
@@ -240,13 +240,13 @@ def test_text_in_alphabetical_order_can_still_be_attacked(tmp_path):
     trained_on(path, frame, "fedtree-hist[trees=4,max_depth=3]")
     model = read_model(path.with_suffix(".json"))
     assert any(model.categorical)
-    ordered = by_thresholds(model.forest, model.categories)
+    ordered = sets_to_thresholds(model.forest, model.categories)
     codes = np.column_stack([np.arange(60) % 4, np.linspace(-2, 2, 60)]).astype(np.float32)
     assert not any(np.isnan(tree.threshold).any() for tree in ordered.trees)
     assert np.array_equal(ordered.margin(codes), model.forest.margin(codes))
     assert not isinstance(evidence_of(audit(model)), Reason)
-    assert by_thresholds(model.forest, {}) is None
-    assert by_thresholds(model.forest, {0: [*model.categories[0], "zz"]}) is None
+    assert sets_to_thresholds(model.forest, {}) is None
+    assert sets_to_thresholds(model.forest, {0: [*model.categories[0], "zz"]}) is None
 
 
 def test_a_saved_forest_of_an_estimator_takes_the_numbers_of_the_table(tmp_path):

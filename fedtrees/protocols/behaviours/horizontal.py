@@ -71,9 +71,9 @@ class Halving(Behaviour, DecidingServer):
     beyond = "chooses splits that isolate single rows, in the first half of the trees"
     noticed = "no: every split is valid, and a client cannot see why it was chosen"
 
-    def settle_start(self, net: Network) -> BaseScore:
+    def agree_on_base_score(self, net: Network) -> BaseScore:
         """Store the contribution of one row to a sum of hessians."""
-        start = super().settle_start(net)
+        start = super().agree_on_base_score(net)
         one = self.objective.gradients(start.margin[:, None], np.zeros(1, dtype=np.int64))
         self.brings = np.ldexp(one[0, 0, 1], start.h_bits)
         return start
@@ -255,8 +255,8 @@ class Poisoned(Behaviour, HistogramClient):
 class UnboundedPoisoning(Poisoned):
     """Send the sums of `poisoned` with a million invented rows on each side."""
 
-    beyond = f"{Poisoned.beyond}, and adds rows that it has not"
-    noticed = "yes, but under noise: the server refuses sums beyond what all declared rows bring"
+    beyond = f"{Poisoned.beyond}, and adds rows that it does not have"
+    noticed = "yes, except under noise: the server refuses sums that declared rows cannot reach"
     pushed = 1 << 20
 
 

@@ -21,8 +21,9 @@ from fedtrees.protocols.vertical.secureboost import BoostingActive
 from fedtrees.trees.boosted.grower import TreeBuilder
 from fedtrees.trees.partition import ROOT, RowPartition
 
-#: Smallest power in standard deviations of the noise, if no proof bounds the statistics.
-CLEAR = 16
+#: Ratio of the smallest power to the standard deviation of the noise, if no range proof bounds the
+#: statistics.
+MIN_POWER_TO_NOISE = 16
 
 
 @dataclass(frozen=True)
@@ -33,26 +34,30 @@ class Powers:
 
     Attributes
     ----------
-    first : int
+    first_exponent : int
         Exponent of the smallest power, in units of 2^-30.
-    g, h : int
-        Number of rows with a power as gradient, and as hessian. The defaults satisfy proofs of a
-        gradient of at most 1 and a hessian of at most 1/4.
+    n_gradients, n_hessians : int
+        Number of rows with a power as gradient, and as hessian. The defaults satisfy range proofs
+        of a gradient of at most 1 = 2^30 units and a hessian of at most 1/4 = 2^28 units.
     """
 
-    first: int = 0
-    g: int = 31
-    h: int = 29
+    first_exponent: int = 0
+    n_gradients: int = 31
+    n_hessians: int = 29
 
     @property
     def rows(self) -> int:
         """Number of rows of a node with a power."""
-        return self.g + self.h
+        return self.n_gradients + self.n_hessians
 
-    def of(self, turn: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the statistics of rows, int64, shape (n, 2), by their number in the node."""
-        g = np.where(turn < self.g, 1 << (self.first + np.minimum(turn, self.g - 1)), 0)
-        h = np.where(turn < self.g, 0, 1 << (self.first + np.maximum(turn - self.g, 0)))
+    def statistics_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the statistics of rows, int64, shape (n, 2), by their position in the node.
+
+        The first rows have a power of two as gradient, and the following ones as hessian.
+        """
+        first, n = self.first_exponent, self.n_gradients
+        g = np.where(positions < n, 1 << (first + np.minimum(positions, n - 1)), 0)
+        h = np.where(positions < n, 0, 1 << (first + np.maximum(positions - n, 0)))
         return np.stack([g, h], axis=1)
 
 
@@ -62,14 +67,20 @@ class Cheating(Behaviour, BoostingActive):
 
     The nodes result from halving all rows repeatedly, down to 60 rows if the depth permits. Each
     tree continues with the rows after those of the previous tree, and its result is a leaf of value
-    0. If a defense suppresses bins with few rows, nodes have more rows, drawn again for every tree,
-    and most of them have statistics 0. If sums are noisy and statistics are proven, all rows have
-    the largest permitted statistics, with random signs for every tree. If sums are noisy without
-    proofs, the powers exceed the noise, in plaintext slots as wide as those of rows with weights.
+    0.
+
+    Defenses change the statistics:
+
+    - If a defense suppresses bins with few rows, nodes have more rows, drawn again for every tree,
+      and most of them have statistics 0.
+    - If sums are noisy and range proofs bound the statistics, all rows have large permitted
+      statistics, with random signs for every tree.
+    - If sums are noisy without range proofs, the powers exceed the noise, in plaintext slots as
+      wide as those of rows with weights.
     """
 
-    beyond = "seals powers of two in place of gradients, and makes up which rows are in a node"
-    noticed = "no: what rows bring is sealed, and any rows may be a node"
+    beyond = "encrypts powers of two in place of gradients, and chooses which rows are in a node"
+    noticed = "no: the statistics of rows are encrypted, and any set of rows may be a node"
 
     def grow(
         self, net: Network, number: int, round: int, gh: NDArray[np.int64]
@@ -124,10 +135,10 @@ class Cheating(Behaviour, BoostingActive):
         if len(few) < len(self.sums_law):  # one of the changes is noise
             law = chained(self.sums_law)
             assert law is not None
-            noise_deviation = float(np.sqrt(np.ravel(law.error(np.zeros(1))[1])[0]))
+            noise_deviation = float(np.sqrt(np.ravel(law.posterior_moments(np.zeros(1))[1])[0]))
             if self.proven:
-                return self._beside_noise(n, max_leaves, noise_deviation, rng)
-            first = self.bits[0] + int(np.ceil(np.log2(CLEAR * noise_deviation)))
+                return self._statistics_under_noise(n, max_leaves, noise_deviation, rng)
+            first = self.bits[0] + int(np.ceil(np.log2(MIN_POWER_TO_NOISE * noise_deviation)))
             n_powers = max(self.slots(n).limit.bit_length() - 1 - first, 1)
             powers = Powers(first, n_powers, n_powers)
         rows = powers.rows
@@ -136,7 +147,7 @@ class Cheating(Behaviour, BoostingActive):
         group = np.minimum(place // rows, max_leaves - 1)
         counts = place < max_leaves * rows
         if few:
-            leaves = self._leaves_shown(n, max_leaves, few, rows)
+            leaves = self._count_visible_leaves(n, max_leaves, few, rows)
             turns = getattr(self, "turns", np.zeros(n, dtype=np.int64))
             first_of = rng.permutation(n)
             group = rng.permutation(n) * leaves // n
@@ -146,18 +157,19 @@ class Cheating(Behaviour, BoostingActive):
             place[order] = np.arange(n) - np.searchsorted(group[order], group[order])
             counts = place < rows
             self.turns = turns + counts
-        return group, np.where(counts[:, None], powers.of(place % rows), 0)
+        return group, np.where(counts[:, None], powers.statistics_of(place % rows), 0)
 
-    def _beside_noise(
-        self, n: int, max_leaves: int, off: float, rng: np.random.Generator
+    def _statistics_under_noise(
+        self, n: int, max_leaves: int, noise_deviation: float, rng: np.random.Generator
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return leaves and the largest permitted statistics.
+        """Return leaves, and statistics that range proofs permit.
 
-        Statistics of different sizes distinguish the rows.
+        Gradients are at least three standard deviations of the noise, or as large as permitted.
+        Their different sizes distinguish the rows.
         """
         group, statistics = rng.permutation(n) * max_leaves // n, np.zeros((n, 2), dtype=np.int64)
         (_, high), (_, hessian) = self.params.ranges(self.objective, self.clip or 1.0)
-        size = rng.uniform(min(1.0, 3 * off), 1.0, n)
+        size = rng.uniform(min(1.0, 3 * noise_deviation), 1.0, n)
         statistics[:, 0] = rng.choice([-1, 1], n) * size * high
         statistics[:, 1] = rng.choice([0, hessian], n)
         return group, statistics
@@ -166,22 +178,24 @@ class Cheating(Behaviour, BoostingActive):
         """Return plaintext slots for any int64, or the honest ones if proofs bound statistics."""
         return super().slots(rows) if self.proven else Slots((2**63 - 1) // rows, rows)
 
-    def _leaves_shown(self, n: int, max_leaves: int, few: list[FewRows], bring: int) -> int:
+    def _count_visible_leaves(
+        self, n: int, max_leaves: int, suppressions: list[FewRows], n_powers: int
+    ) -> int:
         """Return the number of leaves, a power of two, that shows most rows with statistics."""
         from scipy.stats import binom  # takes half a second to load
 
         # Assumes that the rows of a node are evenly distributed over the bins of a column.
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
         min_bin_rows, min_node_rows = (
-            max(change.least for change in few),
-            max(change.node for change in few),
+            max(change.least for change in suppressions),
+            max(change.node for change in suppressions),
         )
 
         def seen(leaves: int) -> float:
             rows = n // leaves
             if rows < min_node_rows:
                 return 0.0
-            return float(leaves * min(rows, bring) * binom.sf(min_bin_rows - 2, rows - 1, rare))
+            return float(leaves * min(rows, n_powers) * binom.sf(min_bin_rows - 2, rows - 1, rare))
 
         n_leaves: int = max((2**k for k in range(max_leaves.bit_length())), key=seen)
         return n_leaves

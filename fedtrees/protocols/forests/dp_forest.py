@@ -243,13 +243,13 @@ class DPForest(Protocol):
     def law(self) -> Laplace:
         """Distribution of the noise on a count, if counts are released."""
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
-        return kind(self.scale, whole=True)
+        return kind(self.scale, integers=True)
 
     def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
-            return {released: Mechanism("of a leaf its label alone, by permute-and-flip")}
+            return {released: Mechanism("only the label of each leaf, by permute-and-flip")}
         if not self.noisy:
             return {}
         if self.noise == "central":

@@ -60,7 +60,7 @@ class ForestClient(BinningClient):
     @handles(
         ClassCountsRequest,
         tree="the tree that is grown",
-        nodes="nodes that wait above the agreed depth",
+        nodes="announced nodes above the agreed depth that are not split",
         features="columns of the schema, each once at each node",
         offsets="in order",
     )
@@ -99,7 +99,7 @@ class ForestClient(BinningClient):
     @handles(
         NodeSplits,
         tree="the tree that is grown",
-        nodes="nodes that wait above the agreed depth, each once",
+        nodes="announced nodes above the agreed depth, each split once",
         left="the next two numbers",
         feature="a column of the schema",
         bin="a bin of that column",
@@ -176,7 +176,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.send("client", message, why="what the leaves predict: the model")
+        sent = net.send("client", message, why="the predictions of the leaves: the model")
         return grown.released(sent.probability, sent.counts)
 
 

@@ -100,7 +100,7 @@ class PoolingServer(Coordinator):
 
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
-        why = "each client's own trees, to pool them"
+        why = "the trees of each client, which are pooled"
         parts = net.request("client", LocalForestRequest(), why=why)
         sent = net.send("client", pool(parts), why="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))

@@ -64,7 +64,7 @@ from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.boosted.histogram import Bits, from_fixed, node_sums, saturated, to_fixed
+from fedtrees.trees.boosted.histogram import Bits, clip_to_int64, from_fixed, node_sums, to_fixed
 from fedtrees.trees.boosted.losses import Objective, objective_of
 from fedtrees.trees.boosted.noisy_leaves import (
     bounded,
@@ -96,7 +96,7 @@ class LeafClient(GrowingClient):
         super().__init__(name, data)
         if data.weight is not None:
             raise DataError(
-                "dp-gbdt bounds what a row brings and does not support sample weights; "
+                "dp-gbdt bounds the contribution of a row and does not support sample weights; "
                 "drop the weights"
             )
         objective.check(data.y)
@@ -115,14 +115,14 @@ class LeafClient(GrowingClient):
         g_bits="as computed from the agreed norm and noise of gradients",
         h_bits="as computed from the agreed norm and noise of hessians",
     )
-    def start(self, message: BaseScore) -> None:
+    def store_base_score(self, message: BaseScore) -> None:
         """Store the initial prediction, after comparing it with the agreed score and units."""
         margin = self.objective.base_margin(self.params.base_score)
         check_equal(message, "margin", margin, "the start of every prediction")
         g_bits, h_bits = self.params.bits(self.objective)
         check_equal(message, "g_bits", g_bits, "the number of binary places")
         check_equal(message, "h_bits", h_bits, "the number of binary places")
-        super().start(message)
+        super().store_base_score(message)
 
     @handles(
         NodeSplits,
@@ -171,7 +171,7 @@ class LeafClient(GrowingClient):
         self.tree, self.level, self.partition = tree, 0, RowPartition(len(self.data))
         # All trees of a round use the gradients at the start of the round, as in XGBoost.
         if tree % self.objective.n_outputs == 0:
-            gh = saturated(self.objective.gradients(self.margin, self.data.y), self.bits)
+            gh = clip_to_int64(self.objective.gradients(self.margin, self.data.y), self.bits)
             bound = self.params.bound(self.objective)
             units = to_fixed(gh, self.bits)
             if math.isinf(bound.norm):
@@ -199,7 +199,7 @@ class LeafClient(GrowingClient):
 
     @handles(
         LeafSumsRequest,
-        tree="the tree whose splits came last; each tree once, in order, at most the agreed trees",
+        tree="the tree of the last splits; each tree once, in order, at most the agreed trees",
         nodes="all leaves of the tree, in order",
     )
     def leaf_sums(self, message: LeafSumsRequest) -> LeafSums:
@@ -392,7 +392,7 @@ class RandomTreeServer(Coordinator):
         """Return the released sums of the leaves, int64, shape (k, 2)."""
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
-        law = Gaussian(self.scales).within(np.ldexp(1.0, self.bits))
+        law = Gaussian(self.scales).in_units_of(np.ldexp(1.0, self.bits))
         return law.send(total.sums, self.streams.noise.rng("noise", total.tree))
 
 

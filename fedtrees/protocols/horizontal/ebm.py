@@ -48,7 +48,7 @@ class ShapesClient(Party):
         self.data, self.params, self.schema = data, protocol, schema
         self.asked = Turns(1)
 
-    @handles(GrowRequest, round="0, and answered once: a second model has noise of its own")
+    @handles(GrowRequest, round="0, and answered once: a second model would contain other noise")
     def train(self, message: GrowRequest) -> ClientShapes:
         """Answer once with a model. It has no bags if all rows belong to one class."""
         self.asked.take(message, "round")
@@ -82,7 +82,9 @@ class MergingServer(Coordinator):
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
-        parts = net.request("client", GrowRequest(0), why="each client's own model, to merge them")
+        parts = net.request(
+            "client", GrowRequest(0), why="the model of each client, which are merged"
+        )
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
@@ -381,7 +383,9 @@ class DPEBM(EBMMerge):
     def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
         """Refuse missing values, and weights, which exceed the sensitivity of the noise."""
         if local_data.weight is not None:
-            raise DataError(f"{self.name!r} takes no sample weights; drop those of {name!r}")
+            raise DataError(
+                f"{self.name!r} does not support sample weights; drop the weights of {name!r}"
+            )
         if self.noisy and np.isnan(local_data.X).any():
             raise DataError(f"{self.name!r} has no bins for missing values, as {name!r} has")
 

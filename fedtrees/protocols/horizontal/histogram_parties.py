@@ -76,15 +76,15 @@ class GrowingClient(BinningClient):
     tree: int
     partition: RowPartition
 
-    started = False
-    ended = -1  # the last tree whose leaf values arrived
+    has_base_score = False  # whether the server has sent the base score
+    last_finished_tree = -1  # number of the last tree whose leaf values arrived, -1 before
 
     @handles(BaseScore, margin="once", g_bits="once", h_bits="once")
-    def start(self, message: BaseScore) -> None:
+    def store_base_score(self, message: BaseScore) -> None:
         """Store the initial prediction of every row, once."""
-        if self.started:
+        if self.has_base_score:
             refuse(message, "", "every prediction has started; it starts once")
-        self.started = True
+        self.has_base_score = True
         # The units are announced by the server, because they can depend on sample weights.
         self.bits: Bits = (message.g_bits, message.h_bits)
         self.margin = np.repeat(message.margin[:, None], len(self.data), axis=1)
@@ -121,13 +121,13 @@ class GrowingClient(BinningClient):
     )
     def end_tree(self, message: LeafValues) -> None:
         """Add the leaf values to the predictions."""
-        if message.tree != self.tree or message.tree == self.ended:
+        if message.tree != self.tree or message.tree == self.last_finished_tree:
             refuse(message, "tree", f"tree {self.tree} is grown, and ends once")
         nodes = message.nodes
         if message.value.shape != nodes.shape or len(np.unique(nodes)) != len(nodes):
             refuse(message, "nodes", "each node has one value")
         check_bounded(message, "value")
-        self.ended = message.tree
+        self.last_finished_tree = message.tree
         # Trees alternate between the outputs of the model.
         margin = self.margin[self.tree % self.objective.n_outputs]
         self.partition.add_to(margin, message.nodes, message.value)
@@ -198,9 +198,12 @@ def check_splits(
         limits.split(node, left)
 
 
-#: The bound of gradients has at least 2^16 fixed-point units, and sums are below 2^62.
-_FINE, _INT64 = 16, 62
-_EXPONENTS = 1100  # larger than every binary exponent of a float64
+#: Clipping rounds a bound down to a whole number of fixed-point units. With at least 2^16 units,
+#: the bound changes by less than a hundred-thousandth.
+_MIN_BOUND_BITS = 16
+#: Sums over the rows of a client must stay below 2^62 units, so that they fit an int64.
+_MAX_SUM_BITS = 62
+_ANY_EXPONENT = 1100  # larger than every binary exponent of a float64
 
 
 class HistogramClient(GrowingClient):
@@ -235,20 +238,24 @@ class HistogramClient(GrowingClient):
         if data.weight is not None:
             checked_weights(data.weight, len(data))
         self.tree = -1
-        self.counted, self.validated = Once(), Turns(params.trees)
+        # Label sums are sent once, and validation losses once for each round.
+        self.label_requests, self.validation_requests = Once(), Turns(params.trees)
 
     @cached_property
-    def held_out(self) -> NDArray[np.bool_]:
+    def validation_rows(self) -> NDArray[np.bool_]:
         """Mask of the validation rows, bool, shape (n,). No tree is grown on them."""
-        return self.params.held_out(len(self.data), self.streams)
+        return self.params.validation_rows(len(self.data), self.streams)
 
     @property
     def summarised_rows(self) -> NDArray[np.float32]:
         """The rows that trees are grown on."""
         X = super().summarised_rows
-        return X[~self.held_out] if self.held_out.any() else X
+        return X[~self.validation_rows] if self.validation_rows.any() else X
 
-    @handles(CutPoints, offsets="at most `max_bin` bins of a column, or what the schema declares")
+    @handles(
+        CutPoints,
+        offsets="at most `max_bin` bins of a column, or the number that the schema declares",
+    )
     def bin(self, message: CutPoints) -> None:
         """Bin the rows. Raise `BeyondParametersError` if a column has too many bins."""
         if message.offsets.shape == (len(self.schema.features) + 1,):  # checked below
@@ -262,7 +269,7 @@ class HistogramClient(GrowingClient):
         "clipped gradients, and coarse enough for sums of 64 bits",
         h_bits="as `g_bits`",
     )
-    def start(self, message: BaseScore) -> None:
+    def store_base_score(self, message: BaseScore) -> None:
         """Store the initial prediction, after comparing it with the agreed score and units."""
         # A dishonest server could change the start, so that gradients reveal more than agreed.
         outputs, score = self.objective.n_outputs, self.params.base_score
@@ -273,28 +280,28 @@ class HistogramClient(GrowingClient):
             check_equal(message, "margin", margin, "the start of every prediction")
         # With a fixed base score and bounded gradients, the units follow from public facts.
         fixed = score is not None and math.isfinite(self.objective.bounds[0])
+        low, high = self.permitted_bits
         for name in ("g_bits", "h_bits"):
             if fixed:
                 check_equal(message, name, FIXED_POINT_BITS, "the number of binary places")
-            elif not self.places[0] <= getattr(message, name) <= self.places[1]:
-                refuse(message, name, f"binary places are {self.places[0]} to {self.places[1]}")
-        super().start(message)
+            elif not low <= getattr(message, name) <= high:
+                refuse(message, name, f"binary places are {low} to {high}")
+        super().store_base_score(message)
 
     @cached_property
-    def places(self) -> tuple[int, int]:
+    def permitted_bits(self) -> tuple[int, int]:
         """The smallest and largest permitted number of binary places of gradients.
 
-        Gradients are clipped to a whole number of units, so that coarse units lower the bound. With
-        2^16 units below the bound, the difference is less than a hundred-thousandth of the bound.
-        With too fine units, sums over the rows do not fit an int64.
+        These are the exponents b of a fixed-point unit 2^-b, see `_MIN_BOUND_BITS` and
+        `_MAX_SUM_BITS`.
         """
         # Without clipping no noise depends on the units. Honest units follow from sample weights.
         if self.clip is None:
-            return -_EXPONENTS, _EXPONENTS
+            return -_ANY_EXPONENT, _ANY_EXPONENT
         bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
         # Powers of two: `coarse` places keep 2^16 units below the smaller of the two bounds.
-        coarse = _FINE - math.floor(math.log2(min(bounds)))
-        return coarse, _INT64 - math.ceil(math.log2(rows * max(bounds)))
+        coarse = _MIN_BOUND_BITS - math.floor(math.log2(min(bounds)))
+        return coarse, _MAX_SUM_BITS - math.ceil(math.log2(rows * max(bounds)))
 
     @handles(LabelSumsRequest)
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
@@ -307,15 +314,17 @@ class HistogramClient(GrowingClient):
         """
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
-        self.counted.take(message)
+        self.label_requests.take(message)
         # Validation rows do not influence the model, not even through the base score.
-        training_rows = self.data if not self.held_out.any() else self.data.take(~self.held_out)
+        held_out = self.validation_rows
+        training_rows = self.data if not held_out.any() else self.data.take(~held_out)
         return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
     @handles(
         HistogramRequest,
         tree="in order, at most the agreed trees",
-        nodes="nodes that wait above the agreed depth, one of each pair of children, each once",
+        nodes="announced nodes above the agreed depth that are not split, one of each pair of "
+        "children, each once",
     )
     def histogram(self, message: HistogramRequest) -> Histogram:
         """Answer with the histograms of the requested nodes. A new tree starts with its root.
@@ -366,14 +375,14 @@ class HistogramClient(GrowingClient):
             units = clip_to_fixed(gh, clipped_bounds(self.objective, self.clip), self.bits)
         units = self.row_hook(ExampleStage("gradients", self.bits), units)
         # Zero gradients remove a row from all sums without changing the partition.
-        units[:, self.held_out] = 0
+        units[:, self.validation_rows] = 0
         drop_rows(units, self.params.subsample, self.streams, round)
         return units
 
     @handles(
         NodeSplits,
         tree="the tree that is grown",
-        nodes="nodes that wait above the agreed depth, each once",
+        nodes="announced nodes above the agreed depth, each split once",
         left="the next two numbers",
         feature="a column of the schema",
         bin="a cut of that column",
@@ -399,11 +408,12 @@ class HistogramClient(GrowingClient):
     def validate(self, message: ValidationRequest) -> ValidationLoss:
         """Answer with the loss over the validation rows, once for each finished round."""
         if not self.params.early_stopping_rounds:
-            refuse(message, "", "early_stopping_rounds=0: no rows are held out")
-        if self.ended + 1 != (message.round + 1) * self.objective.n_outputs:
-            refuse(message, "round", f"the trees of that round are not finished: {self.ended + 1}")
-        self.validated.take(message, "round")
-        rows = self.held_out
+            refuse(message, "", "early_stopping_rounds=0: there are no validation rows")
+        finished = self.last_finished_tree + 1
+        if finished != (message.round + 1) * self.objective.n_outputs:
+            refuse(message, "round", f"the trees of that round are not finished: {finished}")
+        self.validation_requests.take(message, "round")
+        rows = self.validation_rows
         losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
         if self.clip is not None:
             # A bounded loss gives the secure sum a known sensitivity.
@@ -454,7 +464,7 @@ class HistogramServer(Coordinator):
         categories = self.params.category_counts(self.schema)
         method, gather = (self.params.cuts, self.params.max_bin), self.gathers_sketches
         self.cuts = settle_cuts(net, *method, self.schema, categories, gather=gather)
-        start = self.settle_start(net)
+        start = self.agree_on_base_score(net)
         per_round, trees = self.objective.n_outputs, list[Tree]()
         losses: list[float] = []
         for round in range(self.params.trees):
@@ -473,14 +483,14 @@ class HistogramServer(Coordinator):
 
     def validation_loss(self, net: Network, round: int) -> float:
         """Return the mean loss over all validation rows, from a secure sum."""
-        why = "loss on held-out rows, for early stopping"
+        why = "loss on validation rows, for early stopping"
         total = net.request_sum("client", ValidationRequest(round), why=why)
         loss, rows = total.sums
         # With noise, the number of rows is almost never exactly 0.
         if rows == 0 and round == 0:
             raise DataError(
-                f"validation_fraction={self.params.validation_fraction} holds out no row of this "
-                "federation; give a larger one, or early_stopping_rounds=0"
+                f"validation_fraction={self.params.validation_fraction} selects no row of this "
+                "federation; give a larger fraction, or early_stopping_rounds=0"
             )
         return float(loss / max(rows, 1.0))
 
@@ -573,7 +583,7 @@ class HistogramServer(Coordinator):
             Number of the tree.
         """
 
-    def settle_start(self, net: Network) -> BaseScore:
+    def agree_on_base_score(self, net: Network) -> BaseScore:
         """Agree on initial prediction and fixed-point units, and broadcast both."""
         score, objective = self.params.base_score, self.objective
         why = "the fixed start of every prediction"
@@ -595,11 +605,11 @@ class DecidingServer(HistogramServer):
 
     Attributes
     ----------
-    tells_statistics : bool
-        Whether it also broadcasts gradient sums and gains of splits and leaf values.
+    sends_statistics : bool
+        Whether the server also broadcasts gradient sums and gains of splits and leaf values.
     """
 
-    tells_statistics: ClassVar[bool] = True
+    sends_statistics: ClassVar[bool] = True
 
     def share_level(
         self,
@@ -618,7 +628,7 @@ class DecidingServer(HistogramServer):
         chosen = grower.choose_splits(total.sums, mask)
         if len(chosen):
             message = NodeSplits(tree=total.tree, **vars(chosen))
-            if self.tells_statistics:
+            if self.sends_statistics:
                 g, h, gain = grower.statistics(chosen.nodes)
                 message = replace(message, g=g, h=h, gain=gain)
             net.send("client", message, why="the chosen splits (FedTree adds G, H and gain)")
@@ -633,7 +643,7 @@ class DecidingServer(HistogramServer):
         """
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T
-        statistics = (g, h) if self.tells_statistics else (None, None)
+        statistics = (g, h) if self.sends_statistics else (None, None)
         sent = net.send(
             "client",
             LeafValues(tree, nodes, grower.leaf_values(), *statistics),

@@ -96,7 +96,7 @@ class AllReduceClient(HistogramClient):
         tree="the tree that is grown",
         **dict.fromkeys(
             ("nodes", "sums", "totals", "g_bits", "h_bits", "allowed"),
-            "any: the splits that follow are held to the rules of `NodeSplits`",
+            "any: the later splits must comply with the rules of `NodeSplits`",
         ),
     )
     def follow(self, message: GlobalHistogram) -> None:
@@ -115,7 +115,7 @@ class AllReduceClient(HistogramClient):
             leaves = tree.leaves.astype(np.int32)
             margin = self.margin[self.tree % self.objective.n_outputs]
             self.partition.add_to(margin, leaves, tree.value[leaves])
-            self.ended = self.tree
+            self.last_finished_tree = self.tree
 
 
 class AllReduceServer(HistogramServer):
@@ -200,7 +200,7 @@ class NVFlareHist(HistogramProtocol):
 class SummingServer(DecidingServer):
     """A server that broadcasts splits and leaf values without their statistics."""
 
-    tells_statistics = False
+    sends_statistics = False
 
 
 @register.protocol("federboost-h")

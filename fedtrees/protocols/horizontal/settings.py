@@ -85,7 +85,7 @@ class HistogramProtocol(BoostingProtocol):
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
-    def held_out(self, n: int, streams: Streams) -> NDArray[np.bool_]:
+    def validation_rows(self, n: int, streams: Streams) -> NDArray[np.bool_]:
         """Return which of a client's rows are validation rows, bool, shape (n,).
 
         Rows are drawn independently, so that a further row does not change the draw of any other
@@ -121,7 +121,7 @@ class HistogramProtocol(BoostingProtocol):
         dropped = dropped_rows(n, self.subsample, streams, round)
         if dropped is None and not self.early_stopping_rounds:
             return None
-        out = self.held_out(n, streams)
+        out = self.validation_rows(n, streams)
         # Validation rows are excluded from every round, dropped rows only from this one.
         return ~out if dropped is None else ~(out | dropped)
 

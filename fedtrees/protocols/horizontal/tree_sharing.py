@@ -299,7 +299,7 @@ class BaggingServer(TreeSharingServer):
     def train(self, net: Network) -> Forest:
         """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
-            why = "trees each client grew on its own rows, on top of the global model"
+            why = "trees that each client grew on its local rows, starting from the global model"
             replies = net.request("client", GrowRequest(round), why=why)
             for part in self.order_replies(replies, round):
                 self.keep(part)
@@ -372,7 +372,7 @@ class CyclicServer(TreeSharingServer):
             # In the first round there is no model to send.
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
-            why = "trees the client grew on its own rows, on top of the model"
+            why = "trees that the client grew on its local rows, starting from the model"
             (part,) = net.request(name, GrowRequest(round), why=why)
             assert isinstance(part, ClientTrees)
             self.keep(part)
@@ -423,7 +423,7 @@ class EnsembleServer(TreeSharingServer):
 
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
-        why = "the model each client boosted on its own rows"
+        why = "the model that each client boosted on its local rows"
         replies = net.request("client", GrowRequest(0), why=why)
         # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
@@ -438,7 +438,7 @@ class EnsembleServer(TreeSharingServer):
             owner=np.array(owners, dtype=np.int32),
             trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
         )
-        sent = net.send("client", message, why="everybody's models: the aggregated ensemble")
+        sent = net.send("client", message, why="the models of all clients: the aggregated ensemble")
         return sent
 
     def average_models(self, models: ClientModels) -> Forest:

@@ -205,7 +205,9 @@ class NetworkServer(Coordinator):
             spread = np.maximum(second - n * mean**2, 0) / np.maximum(n - 1, 1)
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
-        net.send("client", message, why="by what all inputs are standardised")
+        net.send(
+            "client", message, why="the mean and deviation by which all inputs are standardised"
+        )
         return encoding
 
     def chosen(self, net: Network, round: int) -> str:

@@ -50,7 +50,7 @@ class Peer(Party):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         # Every received message is stored for the script, so that no type needs its own handler.
-        rule = "any: what a party sends, and how often, follows from its own script"
+        rule = "any: the script of a party determines which messages it sends"
         for kind in vars(cls).get("receives", ()):
 
             def store(self: Peer, message: Message) -> None:

@@ -123,7 +123,7 @@ class Worker(HorizontalPeer):
             s.points, s.weights, s.offsets, s.low, self.name, whole=np.array(is_complete)
         )
         all_sketches = yield from self.exchange(
-            local_sketch_message, "everybody makes cut points of all sketches"
+            local_sketch_message, "every worker computes the cut points from all sketches"
         )
         sketches = [Sketch(t.points, t.weights, t.offsets, t.low) for t in all_sketches]
         return merge_sketches(sketches, self.params.max_bin, pruned_cuts)

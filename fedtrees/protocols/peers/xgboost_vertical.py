@@ -122,7 +122,9 @@ class ColumnHolder(Peer):
             A message with the same key, by which the other parties wait for it.
         """
         if not self.rank:
-            return self.send_to_others(state(), "every party sums them over its own bins")
+            return self.send_to_others(
+                state(), "every party sums them over the bins of its columns"
+            )
         return (yield self.key(like, 0))
 
     def grow_tree(self, round: int) -> Script:
@@ -136,7 +138,7 @@ class ColumnHolder(Peer):
             local_splits = grower.best(hist, pruned=False)
             best_splits = yield from self.exchange(
                 self.best(round, level, grower.nodes, local_splits),
-                "everybody finds the best of all",
+                "every party determines the best split of all columns",
             )
             # All parties receive the same messages and choose the same split.
             splits = together(best_splits, local_splits, self.rank)

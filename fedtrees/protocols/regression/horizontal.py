@@ -203,7 +203,7 @@ class AveragingServer(Coordinator):
         p, d = self.params, len(self.schema.features)
         # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
-        net.send("client", scales, why="how everybody standardises its columns")
+        net.send("client", scales, why="the scales by which all clients standardise their columns")
         sent: AverageWeights | None = None
         for round in range(p.rounds):
             why = "weights after a step on your rows; I learn their sum"

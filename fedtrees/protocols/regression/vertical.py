@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
 from fedtrees.core.local_data import Declared, LocalData
-from fedtrees.core.messages import Sealed, Sealing
+from fedtrees.core.messages import EncryptedComputation, Sealed
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
@@ -25,7 +25,7 @@ from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import Seen
 from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
-from fedtrees.crypto.modes import MODES, make_sealing
+from fedtrees.crypto.modes import MODES, create_encrypted_computation
 from fedtrees.crypto.vectors import (
     IdealVectors,
     VectorCombiner,
@@ -153,18 +153,18 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         """Return the roles: arbiter, active party (with the labels), and passive parties."""
         return {**super().roles(parties), ARBITER: ARBITER}
 
-    def sealing(self) -> Sealing:
+    def encrypted_computation(self) -> EncryptedComputation:
         """Return the functions that encrypt, compute and decrypt in one run."""
         sides = IdealVectors, VectorKeyOwner, VectorEvaluator
-        return make_sealing(self.arbiter, *sides, self.key_bits, ARBITER)
+        return create_encrypted_computation(self.arbiter, *sides, self.key_bits, ARBITER)
 
-    def jointly_opened(self, seen: Sequence[Seen], sealing: Mapping[str, Any]) -> list[Seen]:
+    def jointly_opened(self, seen: Sequence[Seen], encryption: Mapping[str, Any]) -> list[Seen]:
         """Return the residuals and scores that a colluding arbiter can decrypt."""
         residuals = [s.message for s in seen if isinstance(s.message, EncryptedResiduals)]
         # Only a coalition with the arbiter has the private key.
-        if ARBITER not in sealing or not residuals:
+        if ARBITER not in encryption or not residuals:
             return []
-        key, m, opened_messages = sealing[ARBITER], residuals[0].residuals.shape[0], list[Seen]()
+        key, m, opened_messages = encryption[ARBITER], residuals[0].residuals.shape[0], list[Seen]()
         for item in seen:
             message = item.message
             if isinstance(message, EncryptedResiduals):
@@ -206,8 +206,8 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         super().check_joint_data(declarations, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
             raise UsageError(
-                f"degree=3: {len(declarations) - 1} passive parties would multiply what they "
-                "encrypt; take degree=1, or one passive party"
+                f"degree=3: {len(declarations) - 1} passive parties would multiply ciphertexts; "
+                "take degree=1, or one passive party"
             )
 
     def create_party(
@@ -262,7 +262,7 @@ class Arbiter(Party):
     """
 
     role = ARBITER
-    sealing: VectorDecrypter
+    encryption: VectorDecrypter
 
     def __init__(self, name: str, protocol: VerticalRegression, schema: Schema) -> None:
         super().__init__(name)
@@ -273,7 +273,7 @@ class Arbiter(Party):
     def tell_key(self, message: KeyRequest) -> PaillierKey:
         """Answer with the public key."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
-        key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
+        key = Sealed((), (size,), "|u1", size, self.encryption.public_key())
         return PaillierKey(self.name, bits, key)
 
     @handles(
@@ -295,14 +295,14 @@ class Arbiter(Party):
             refuse(message, "gradient", f"a party has at most {max_weights} weights")
         self.opened.setdefault(message.party, Turns(p.rounds)).take(message, "round")
         sealed, name = message.gradient, f"{message.party}/{message.round}/g"
-        gradient = self.sealing.decrypt(name, sealed.payload, sealed.shape[0])
+        gradient = self.encryption.decrypt(name, sealed.payload, sealed.shape[0])
         return Gradient(message.party, message.round, pack_integers(gradient), message.bits)
 
 
 class Holder(Party):
     """Common computations of active and passive parties: standardisation, scores, and steps."""
 
-    sealing: VectorCombiner
+    encryption: VectorCombiner
 
     def __init__(
         self,
@@ -342,9 +342,9 @@ class Holder(Party):
 
     def _seal(self, payload: bytes, count: int, kind: str) -> Sealed:
         """Return a ciphertext as a message field, and record its size."""
-        nbytes = self.sealing.nbytes(count)
-        self.sealing.ledger.sent(kind, count, nbytes)
-        return Sealed((ARBITER,), (count,), f"|V{self.sealing.nbytes(1)}", nbytes, payload)
+        nbytes = self.encryption.nbytes(count)
+        self.encryption.ledger.sent(kind, count, nbytes)
+        return Sealed((ARBITER,), (count,), f"|V{self.encryption.nbytes(1)}", nbytes, payload)
 
     def _descend(self, message: EncryptedResiduals) -> None:
         """Multiply the residuals by the columns, have the product decrypted, and take a step."""
@@ -354,7 +354,7 @@ class Holder(Party):
         zero = to_python_integers(np.zeros(self.design.shape[1], dtype=np.int64))
         parts = {f"{message.round}/d": (message.residuals.payload, X.T)}
         # The product of ciphertexts and integers is a linear combination, which Paillier supports.
-        payload = self.sealing.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
+        payload = self.encryption.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
         (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
@@ -389,7 +389,7 @@ class PassiveRegression(Holder):
         check_among(message, "holder", self.agreement.members(ARBITER), "the holder of the key")
         check_equal(message, "bits", self.params.key_bits, "the length of the key")
         self.keyed.take(message)
-        self.sealing.learn(message.key.payload, message.bits)
+        self.encryption.learn(message.key.payload, message.bits)
         columns = self.local_data.columns.astype(np.int32)
         public = self.params.statistics == "public"
         return ColumnScales(self.name, columns, self.mean, self.scale, public)
@@ -405,7 +405,7 @@ class PassiveRegression(Holder):
         degree = len(self.link) - 1
         # The residual polynomial of degree d needs the powers 1 to d of the passive scores.
         names = [f"{self.name}/{message.round}/z{p}" for p in range(1, degree + 1)]
-        payload = [self.sealing.encrypt(n, z**p) for p, n in enumerate(names, 1)]
+        payload = [self.encryption.encrypt(n, z**p) for p, n in enumerate(names, 1)]
         sealed = self._seal(b"".join(payload), degree * len(z), "EncryptedScores")
         return EncryptedScores(self.name, message.round, sealed)
 
@@ -440,7 +440,7 @@ class ActiveRegression(Holder, Coordinator):
         for round in range(self.params.rounds):
             replies: list[EncryptedScores] = []
             if self.passive:
-                why = "what your columns bring to the scores, sealed"
+                why = "the contributions of the receiver's columns to the scores, encrypted"
                 replies = net.request(PASSIVE, ScoresRequest(round), why=why)
             residuals = self._residuals(round, replies)
             if self.passive:
@@ -454,7 +454,7 @@ class ActiveRegression(Holder, Coordinator):
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
         (key,) = net.request(ARBITER, KeyRequest(), why="the key that scores are sealed with")
-        self.sealing.learn(key.key.payload, key.bits)
+        self.encryption.learn(key.key.payload, key.bits)
         if self.passive:
             net.request(PASSIVE, key, why="the key, and how you standardise your columns")
         self.center, self.spread = 0.0, 1.0
@@ -478,7 +478,7 @@ class ActiveRegression(Holder, Coordinator):
         p, degree = self.params, len(self.link) - 1
         rows, local_scores = self._batch(round), self._own_scores(round)
         m = len(local_scores)
-        bits, size = p.residual_bits(self.schema), self.sealing.nbytes(m)
+        bits, size = p.residual_bits(self.schema), self.encryption.nbytes(m)
         # All terms get the same number of binary places, so that integers can be added.
         factors = [int(c * (1 << SIGMOID_BITS)) for c in self.link]
         scale = [factors[k] << (2 * p.bits * (degree - k)) for k in range(degree + 1)]
@@ -494,7 +494,7 @@ class ActiveRegression(Holder, Coordinator):
                 )
                 payload = reply.scores.payload[(k - 1) * size : k * size]
                 parts[f"{reply.party}/{round}/z{k}"] = (payload, factor)
-        payload = self.sealing.combine(f"{round}/d", parts, plain)
+        payload = self.encryption.combine(f"{round}/d", parts, plain)
         return EncryptedResiduals(round, self._seal(payload, m, "EncryptedResiduals"))
 
     def predict(self, net: Network) -> NDArray[np.float64]:
@@ -503,7 +503,7 @@ class ActiveRegression(Holder, Coordinator):
         if self.params.intercept:
             z = z + from_fixed_point(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
-            why = "what your columns bring to the scores of rows to predict"
+            why = "the contributions of the receiver's columns to the scores of rows to predict"
             for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)

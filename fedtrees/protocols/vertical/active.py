@@ -94,7 +94,7 @@ class Active(Coordinator):
     """
 
     role = ACTIVE
-    sealing: BinSumDecrypter
+    encryption: BinSumDecrypter
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
@@ -116,11 +116,11 @@ class Active(Coordinator):
     def settle(self, net: Network) -> None:
         """Send the public key, and receive the numbers of bins of the passive parties' columns."""
         bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
-        key = Sealed((), (size,), "|u1", size, self.sealing.public_key())
+        key = Sealed((), (size,), "|u1", size, self.encryption.public_key())
         self.passive = bool(net.members(PASSIVE))
         replies = []
         if self.passive:
-            why = "the numbers of candidate splits, and the key of what will be summed"
+            why = "the numbers of candidate splits, and the key for the encrypted sums"
             replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
@@ -170,7 +170,7 @@ class Active(Coordinator):
             Layout of the statistics in a plaintext.
         """
         rng = self.streams.rng("columns", number)
-        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
         # A defense can hide a tree completely from the passive parties.
@@ -219,13 +219,19 @@ class Active(Coordinator):
     def _send_statistics(
         self, net: Network, tree: int, rows: NDArray[np.int64], slots: Slots, receivers: int
     ) -> None:
-        payload = self.sealing.encrypt(rows, slots)
+        payload = self.encryption.encrypt(rows, slots)
         nbytes = costs.row_traffic(len(rows), self.params.key_bits).nbytes
         sealed = Sealed((self.name,), rows.shape, "<i8", nbytes, payload)
         message = RowStatistics(tree, slots.limit, slots.terms, sealed)
-        net.send(PASSIVE, message, why="what each row brings to the sums, which only I can read")
-        net.record_opened(OwnRowStatistics(tree, rows), why="the same, as I know it")
-        self.sealing.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
+        net.send(
+            PASSIVE,
+            message,
+            why="the encrypted statistics of each row, which only the active party can decrypt",
+        )
+        net.record_opened(
+            OwnRowStatistics(tree, rows), why="the same statistics, as the active party knows them"
+        )
+        self.encryption.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
     def sums(
         self,
@@ -260,7 +266,7 @@ class Active(Coordinator):
             (len(requested), self.cuts.total_bins, tree.statistics.shape[1]), dtype=np.int64
         )
         is_known = np.zeros((len(open_nodes), self.cuts.total_bins), dtype=bool)
-        self.bins.look(tree.rows, requested)
+        self.bins.compute_bins(tree.rows, requested)
         local_places = self._places(tree.columns[self.name])
         out[:, local_places], is_known[:, local_places] = (
             self.bins.sums(tree.statistics, tree.rows, requested),
@@ -341,14 +347,14 @@ class Active(Coordinator):
         requested: NDArray[Any],
     ) -> dict[str, NDArray[np.int64]]:
         """Ask the passive parties for sums, and decrypt their replies."""
-        why = "which rows are in which node, to sum what they bring over bins"
+        why = "the rows of each node, whose statistics are summed over bins"
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
         for reply in net.request(PASSIVE, message, why=why):
             bins = self.cuts.n_bins[reply.columns]
             shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
-            opened = self.sealing.decrypt(reply.party, reply.sums.payload, shape)
+            opened = self.encryption.decrypt(reply.party, reply.sums.payload, shape)
             sums_by_party[reply.party] = opened
             # The note puts the decrypted sums into the view of this party, which attacks read.
             note = OpenedBinSums(
@@ -395,7 +401,7 @@ class Active(Coordinator):
     def finished(self, net: Network) -> None:
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
-            why = "the trees that I grew, and of others' splits the bin"
+            why = "the trees of the active party, with the bin of each split of another party"
             net.record_opened(self.model.as_message(), why=why)
 
     def predict(self, net: Network) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Memory
+from fedtrees.core.channel import Change, VaryingChannel
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Place
 from fedtrees.core.errors import UsageError
@@ -48,18 +48,18 @@ class BucketHolder(SplitHolder):
         schema: Schema,
     ) -> None:
         super().__init__(name, local_data, bins)
-        self.params, self.schema, self.asked = protocol, schema, Turns(1)
+        self.params, self.schema, self.requests = protocol, schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
-    def tell(self, message: GrowRequest) -> RowBuckets:
+    def send_bins(self, message: GrowRequest) -> RowBuckets:
         """Answer with the bins of all rows, randomised if epsilon is finite.
 
         Raises
         ------
         BeyondParametersError
-            At the second request, because two randomised replies reveal more than one.
+            At the second request, because two responses of a row have twice the privacy loss.
         """
-        self.asked.take(message, "round")
+        self.requests.take(message, "round")
         p = self.params
         bins = [*self.own_bins().values()]
         if p.noisy:
@@ -85,7 +85,7 @@ class BucketHolder(SplitHolder):
         bins="bins of these columns",
         default_left="as `tree`",
     )
-    def note(self, message: ChosenSplits) -> None:
+    def store_splits(self, message: ChosenSplits) -> None:
         """Store the splits by its columns for predictions."""
         parts = (message.columns, message.bins, message.default_left)
         if any(len(part) != len(message.nodes) for part in parts):
@@ -132,7 +132,7 @@ class BoostingAlone(Active):
         """Return the bins of all columns. The cut points of passive columns are bin numbers."""
         d, n = len(self.schema.features), len(self.local_data)
         codes, sizes = np.full((n, d), -1), np.zeros(d, dtype=np.int32)
-        local_bins = self.bins.of_rows()
+        local_bins = self.bins.bins_by_column()
         sizes[self.bins.columns] = self.bins.n_bins
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
@@ -232,7 +232,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         if not self.noisy:
             return {}
         why = "randomised response among the bins of each column"
-        return {(RowBuckets, "bins"): Memory(why, self.response(self.max_bin, True))}
+        return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
 
     def without_noise(self) -> FederBoostV:
         """Return the same protocol with bins in plain text."""

@@ -43,7 +43,7 @@ class LocalBins:
         self.chosen = np.arange(len(self.columns))
         self._bins: Bins | None = None
 
-    def of_rows(self) -> dict[int, NDArray[np.int64]]:
+    def bins_by_column(self) -> dict[int, NDArray[np.int64]]:
         """Return the bin of every row, int64, by position of the column in the schema.
 
         A missing value has bin -1.
@@ -54,7 +54,7 @@ class LocalBins:
         codes[codes == self._all.missing] = -1
         return dict(zip(self.columns.tolist(), codes.T, strict=True))
 
-    def choose(self, chosen: NDArray[np.intp]) -> None:
+    def choose_columns(self, chosen: NDArray[np.intp]) -> None:
         """Choose the columns of the next tree, by position among `columns`, ascending."""
         self.chosen, self._bins = chosen, None
 
@@ -70,8 +70,8 @@ class LocalBins:
                 self._bins = Bins(codes, self._all.missing, offsets.astype(np.int32))
         return self._bins
 
-    def look(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
-        """Prepare sums over some nodes. Bins that are the same at all nodes need no preparation."""
+    def compute_bins(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
+        """Do nothing. The bins of all nodes are the same, and are computed at construction."""
 
     def sums(
         self, statistics: NDArray[np.int64], rows: RowPartition, nodes: NDArray[np.int32]
@@ -103,7 +103,7 @@ class LocalBins:
             parts.append(pair_sums[..., : statistics.shape[1] - first])
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
 
-    def codes(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
+    def bins_of_rows(self, rows: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the bins of some rows, int64, shape (m, chosen columns), -1 for missing values."""
         codes = self.bins.codes[rows].astype(np.int64)
         codes[codes == self.bins.missing] = -1
@@ -183,15 +183,15 @@ class NodeQuantiles(LocalBins):
         self._X, self._quantiles = local_data.X, quantiles
         self._cuts: dict[int, list[NDArray[np.float32]]] = {}
 
-    def of_rows(self) -> dict[int, NDArray[np.int64]]:
+    def bins_by_column(self) -> dict[int, NDArray[np.int64]]:
         """Return an empty mapping, because the bin of a row depends on the node."""
         return {}
 
-    def choose(self, chosen: NDArray[np.intp]) -> None:
+    def choose_columns(self, chosen: NDArray[np.intp]) -> None:
         """Choose the columns of the next tree, by position among `columns`, ascending."""
         self.chosen = chosen
 
-    def look(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
+    def compute_bins(self, rows: RowPartition, nodes: NDArray[np.int32]) -> None:
         """Compute the bins of some nodes. They are valid until the next call."""
         # There are q + 1 bins, so that this code is free.
         missing = self._quantiles + 1

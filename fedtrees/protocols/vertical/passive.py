@@ -223,7 +223,7 @@ class SplitHolder(Party):
 
     def own_bins(self) -> dict[int, NDArray[np.int64]]:
         """Return the bin of every row, by column. Empty if bins differ between nodes."""
-        return self.bins.of_rows()
+        return self.bins.bins_by_column()
 
     def note_splits(self, m: ChosenSplits) -> None:
         """Store the thresholds of the chosen splits."""
@@ -272,7 +272,7 @@ class Passive(SplitHolder):
         Limits of the public parameters.
     """
 
-    sealing: BinSumAdder
+    encryption: BinSumAdder
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Passive(SplitHolder):
         check_equal(message, "bits", self.agreement.parameters["key_bits"], "the length of the key")
         self.described.take(message)
         self.holder, self.key = message.holder, message.bits
-        self.sealing.learn(message.key.payload, message.bits)
+        self.encryption.learn(message.key.payload, message.bits)
         return BinCounts(self.name, self.bins.columns, self.bins.n_bins)
 
     @handles(
@@ -314,7 +314,7 @@ class Passive(SplitHolder):
         self.limited = self.limited.start_next(message, len(self.local_data))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
-        self.bins.choose(drawn_columns(len(self.bins.columns), self.share, rng))
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
         return TreeColumns(self.name, self.bins.columns[self.bins.chosen])
 
     @handles(
@@ -322,7 +322,7 @@ class Passive(SplitHolder):
         tree="the tree that is grown",
         limit="any: only the sender can read the slots that it sizes",
         terms="the number of rows of the tree",
-        statistics="once, of the agreed width; clipped where a defense says so",
+        statistics="once, of the agreed width; clipped if a defense requires it",
     )
     def keep(self, message: RowStatistics) -> None:
         """Store the encrypted row statistics of the tree."""
@@ -346,7 +346,7 @@ class Passive(SplitHolder):
         # The party records the rows of all nodes, and derives those of siblings.
         self.known.told(message)
         sent, rows = self.statistics, self.known.partition
-        self.bins.look(rows, message.asked)
+        self.bins.compute_bins(rows, message.asked)
         _, width = sent.statistics.shape
         ranges = rows.ranges(message.asked)
         # Shape of the encrypted sums: rows per node, bins per column, statistics per row.
@@ -362,7 +362,7 @@ class Passive(SplitHolder):
             place = np.full(len(self.root), -1)
             for j, (begin, end) in enumerate(ranges):
                 place[np.searchsorted(self.root, rows.rows[begin:end])] = j
-            return self.bins.codes(self.root), place
+            return self.bins.bins_of_rows(self.root), place
 
         def adding(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
             # With proofs, a malicious active party cannot send statistics outside of their ranges.
@@ -375,10 +375,10 @@ class Passive(SplitHolder):
             bin_sums = self.bins.sums(self.every, rows, message.asked)
             return self._changed(message, bin_sums) if self.defended else bin_sums
 
-        payload = self.sealing.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
+        payload = self.encryption.sum_rows(self.name, sent.statistics.payload, sums, binned, adding)
         traffic = sums.traffic(self.key)
         nbytes = sum(t.nbytes for t in traffic)
-        self.sealing.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
+        self.encryption.ledger.sent("BinSums", sum(t.ciphertexts for t in traffic), nbytes)
         sealed = Sealed((self.holder,), sums.shape, "<i8", nbytes, payload)
         return BinSums(
             self.name, message.tree, message.asked, self.bins.columns[self.bins.chosen], sealed
@@ -391,7 +391,7 @@ class Passive(SplitHolder):
         counts = self.bins.sums(one, self.known.partition, request.asked)[..., 0]
         columns, bits = self.bins.columns[self.bins.chosen], self.limits.bits
         opened = OpenedBinSums(self.name, request.tree, request.asked, columns, sums, bits, counts)
-        defended: OpenedBinSums = self.before_sealing(opened)
+        defended: OpenedBinSums = self.before_encryption(opened)
         return defended.sums
 
     @handles(
@@ -401,7 +401,7 @@ class Passive(SplitHolder):
         left="children of no other node",
         columns="columns that this party drew for the tree",
         bins="bins of these columns",
-        default_left="any: it says where missing values go",
+        default_left="any: the direction of missing values",
     )
     def split(self, message: ChosenSplits) -> RoutedRows:
         """Move rows to the children, store the thresholds, and answer which rows go left."""

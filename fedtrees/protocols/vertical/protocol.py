@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, check_known
-from fedtrees.core.messages import Sealing
+from fedtrees.core.messages import EncryptedComputation
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
 from fedtrees.crypto.bin_sums import BinSumEvaluator, BinSumKeyOwner, IdealBinSums
 from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
-from fedtrees.crypto.modes import MODES, make_sealing
+from fedtrees.crypto.modes import MODES, create_encrypted_computation
 from fedtrees.messages.vertical import (
     BinCounts,
     BinCountsRequest,
@@ -88,10 +88,10 @@ class VerticalProtocol(VerticallyPartitioned):
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
         return super().missing_requirement(schema, defense)
 
-    def sealing(self) -> Sealing:
+    def encrypted_computation(self) -> EncryptedComputation:
         """Return the functions that encrypt, add and decrypt in one run."""
         sides = IdealBinSums, BinSumKeyOwner, BinSumEvaluator
-        return make_sealing(self.crypto, *sides, self.key_bits, ACTIVE)
+        return create_encrypted_computation(self.crypto, *sides, self.key_bits, ACTIVE)
 
     def visible_node_rows(self, view: View) -> Iterator[NDArray[np.int32]]:
         """Yield the rows of all visible roots, inner nodes and leaves."""

@@ -259,8 +259,8 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         if self.candidates == "node-quantiles" and self.grow_policy != "depthwise":
             raise UsageError(
-                f"grow_policy={self.grow_policy!r}: candidates=node-quantiles are those of one "
-                "level, and then forgotten; take candidates=global, or leave grow_policy out"
+                f"grow_policy={self.grow_policy!r}: candidates=node-quantiles exist for one "
+                "level only; take candidates=global, or leave grow_policy out"
             )
         for name in ("colsample_bylevel", "colsample_bynode"):
             if getattr(self, name) < 1:
@@ -276,7 +276,9 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             return reason
         clips = next(p for p in defense.parts if p.requirements.gradient_clip is not None)
         unbounded = [] if schema.classes else ["a numeric target"]
-        unbounded += ["class counts beside gradients"] if defense.requirements.class_counts else []
+        unbounded += (
+            ["class counts in addition to gradients"] if defense.requirements.class_counts else []
+        )
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 

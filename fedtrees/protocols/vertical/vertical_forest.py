@@ -62,7 +62,7 @@ class ForestActive(Active):
         while len(grower.nodes):
             # The grower can ask for the same nodes again with further features.
             if int(grower.nodes[0]) not in tree.classes:
-                allowed = self.look(net, tree, grower.nodes)
+                allowed = self.count_classes(net, tree, grower.nodes)
             counts = self.select_requested(grower, tree.classes)
             mask = None if allowed is None else self.select_requested(grower, allowed)
             chosen = grower.choose_splits(counts, mask)
@@ -70,7 +70,7 @@ class ForestActive(Active):
                 self.split(net, tree, chosen)
         return grower.finish(), tree.rows
 
-    def look(
+    def count_classes(
         self, net: Network, tree: TreeInProgress, nodes: NDArray[np.int32]
     ) -> dict[int, NDArray[np.bool_]] | None:
         """Count the classes of a level over all bins, and return the permitted splits by node.

@@ -18,8 +18,10 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.binning import Bins
 from fedtrees.trees.jit import add_pair, prefetch
 
-# One unit is 2^-30. A float32 of absolute value 2^-7 or more is then represented exactly. The error
-# of a smaller one is at most 2^-31. With |g| <= 1, the sum of fewer than 2^33 rows fits an int64.
+# One unit is 2^-30. A float32 has 24 significant bits, so that the last bit of a number of absolute
+# value 2^-7 or more is worth at least 2^(-7 - 23) = 2^-30, and the number is represented exactly.
+# The error of a smaller number is at most half a unit, 2^-31. With |g| <= 1, the sum of fewer than
+# 2^33 rows fits an int64.
 FIXED_POINT_BITS = 30
 
 # Binary places of a gradient with weight 1, so that residuals up to 2^12 fit an int64.
@@ -27,7 +29,7 @@ _FINEST_BITS = 50
 
 _BLOCK = 65536  # number of rows that are converted at a time, to limit the temporary memory
 
-LOSS_BITS = 20  # losses of test rows are summed in units of 2^-20
+LOSS_BITS = 20  # losses of validation rows are summed in units of 2^-20
 
 Bits = tuple[int, int]  # binary places of the gradient and of the hessian
 UNIT_BITS: Bits = (FIXED_POINT_BITS, FIXED_POINT_BITS)
@@ -83,12 +85,11 @@ def clip_to_fixed(
     return np.clip(units, -largest, largest, out=units)
 
 
-# Bits of the largest number of units that `saturated` returns, so that a sum of seven such numbers
-# fits an int64.
+# `clip_to_int64` permits up to 2^60 units, so that a sum of seven such numbers fits an int64.
 _LARGEST_BITS = 60
 
 
-def saturated(values: NDArray[Any], bits: Bits) -> NDArray[np.float64]:
+def clip_to_int64(values: NDArray[Any], bits: Bits) -> NDArray[np.float64]:
     """Clip gradients and hessians to the range that `to_fixed` accepts, shape (..., 2).
 
     Predictions that follow from the messages of another party may be so large that a gradient does

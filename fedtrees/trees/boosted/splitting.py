@@ -323,6 +323,28 @@ def _gain(g: float, h: float, reg_lambda: float, alpha: float) -> np.float32:
     return np.float32(g * g) / np.float32(h + reg_lambda)  # XGBoost divides in float32
 
 
+@inner_kernel
+def _split_gain(
+    lg: np.int64, lh: np.int64, rg: np.int64, rh: np.int64,
+    root: np.float32, limits: NDArray[np.float64],
+) -> np.float32:  # fmt: skip
+    """Return the gain of a split into sums (lg, lh) and (rg, rh), -infinity if it is not allowed.
+
+    `root` is the gain of the node itself. `limits` is described in `_scan`.
+    """
+    reg_lambda, alpha, weight = limits[0], limits[1], limits[2]
+    unit_g, unit_h = limits[3], limits[4]
+    a = lh * unit_h
+    b = rh * unit_h
+    if a < weight or b < weight:
+        return np.float32(-np.inf)
+    gain = (
+        _gain(lg * unit_g, a, reg_lambda, alpha) + _gain(rg * unit_g, b, reg_lambda, alpha) - root
+    )
+    # An overflow or a division by 0 gives infinity or NaN, which is not greater than any gain.
+    return gain if gain < np.inf else np.float32(-np.inf)
+
+
 @kernel
 def _scan(
     hist: NDArray[np.int64],
@@ -336,19 +358,16 @@ def _scan(
     gain: NDArray[np.float32],
     left_sums: NDArray[np.int64],
 ) -> None:
-    """Choose the best threshold of every node by a forward and a backward scan over all bins."""
-    reg_lambda, alpha, weight, unit_g, unit_h = (
-        limits[0],
-        limits[1],
-        limits[2],
-        limits[3],
-        limits[4],
-    )
+    """Choose the best threshold of every node by a forward and a backward scan over all bins.
+
+    `limits` contains lambda, alpha, the smallest hessian of a child, and the size of one unit of
+    the gradient and of the hessian. The last five arrays are results, one entry per node.
+    """
     masked = mask.shape[0] > 0
     for node in range(hist.shape[0]):
         tg = totals[node, 0]
         th = totals[node, 1]
-        root = _gain(tg * unit_g, th * unit_h, reg_lambda, alpha)
+        root = _gain(tg * limits[3], th * limits[4], limits[0], limits[1])
         best = np.float32(0)
         for f in range(offsets.shape[0] - 1):
             # Forward: missing values go right.
@@ -359,22 +378,12 @@ def _scan(
                 lh += hist[node, i, 1]
                 if masked and not mask[node, i]:
                     continue
-                a = lh * unit_h
-                b = (th - lh) * unit_h
-                if a < weight or b < weight:
-                    continue
-                change = (
-                    _gain(lg * unit_g, a, reg_lambda, alpha)
-                    + _gain((tg - lg) * unit_g, b, reg_lambda, alpha)
-                    - root
-                )
-                if change > best and change < np.inf:
-                    best = change
-                    feature[node] = f
-                    bin[node] = i - offsets[f]
+                candidate = _split_gain(lg, lh, tg - lg, th - lh, root, limits)
+                if candidate > best:
+                    best = candidate
+                    feature[node], bin[node] = f, i - offsets[f]
                     default_left[node] = False
-                    left_sums[node, 0] = lg
-                    left_sums[node, 1] = lh
+                    left_sums[node, 0], left_sums[node, 1] = lg, lh
             # Without missing values, the backward scan finds the same splits.
             if lg == tg and lh == th:
                 continue
@@ -388,22 +397,12 @@ def _scan(
                 # so that they share a mask.
                 if masked and not mask[node, i - 1 if i > offsets[f] else offsets[f + 1] - 1]:
                     continue
-                a = (th - rh) * unit_h
-                b = rh * unit_h
-                if a < weight or b < weight:
-                    continue
-                change = (
-                    _gain((tg - rg) * unit_g, a, reg_lambda, alpha)
-                    + _gain(rg * unit_g, b, reg_lambda, alpha)
-                    - root
-                )
-                if change > best and change < np.inf:
-                    best = change
-                    feature[node] = f
-                    bin[node] = i - offsets[f] - 1
+                candidate = _split_gain(tg - rg, th - rh, rg, rh, root, limits)
+                if candidate > best:
+                    best = candidate
+                    feature[node], bin[node] = f, i - offsets[f] - 1
                     default_left[node] = True
-                    left_sums[node, 0] = tg - rg
-                    left_sums[node, 1] = th - rh
+                    left_sums[node, 0], left_sums[node, 1] = tg - rg, th - rh
         gain[node] = best
 
 

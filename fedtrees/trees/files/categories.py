@@ -27,18 +27,21 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 #: Names of the categories of a column, in the order of their codes.
 Names = Sequence[str] | Sequence[int]
 
-_INT64 = 15  # XGBoost's number of the integer type
+_INT64 = 15  # code of the type of 64-bit integers in XGBoost's files
 #: Text in lower case that pandas reads as booleans, and XGBoost as 0 and 1.
 BOOLEANS = {"false": 0.0, "true": 1.0}
-# Before this version, XGBoost counts the characters of a name in place of its bytes.
-_COUNTS_BYTES = (3, 4)
+# Versions from 3.1 to the one before this count the characters of a name in place of its bytes.
+_FIRST_WITH_BYTES = (3, 4)
 
 
-def in_table_values(forest: Forest, features: Sequence[Feature]) -> tuple[Forest, dict[int, Names]]:
-    """Return a forest over the values of the table, and the names of its categories by column.
+def with_table_values(
+    forest: Forest, features: Sequence[Feature]
+) -> tuple[Forest, dict[int, Names]]:
+    """Convert a forest over codes of categories to one over the values of the user's table.
 
-    Categories whose names are numbers or booleans become these numbers. Text is coded in
-    alphabetical order, as in pandas.
+    Categories whose names are numbers or booleans become these numbers: a threshold on the codes of
+    a column with the categories 10, 20 and 50 becomes a threshold on 10, 20 and 50. Text is split
+    by sets of categories, which are coded in alphabetical order, as in pandas.
 
     Parameters
     ----------
@@ -46,6 +49,12 @@ def in_table_values(forest: Forest, features: Sequence[Feature]) -> tuple[Forest
         The forest, over codes.
     features : sequence of Feature
         Columns on which the forest was trained.
+
+    Returns
+    -------
+    forest : Forest
+    names : dict of int to names
+        Names of the categories, by the position of each column that is split by sets.
 
     Raises
     ------
@@ -57,7 +66,7 @@ def in_table_values(forest: Forest, features: Sequence[Feature]) -> tuple[Forest
     for k, feature in enumerate(features):
         if not feature.categories:
             continue
-        numbers = numbers_of(feature)
+        numbers = category_numbers(feature)
         if numbers is None:
             order = sorted(range(len(feature.categories)), key=feature.categories.__getitem__)
             names[k] = [feature.categories[code] for code in order]
@@ -84,18 +93,21 @@ def check_features(features: Sequence[Feature], by_sets: bool) -> None:
     Raises
     ------
     DataError
-        As in `in_table_values`.
+        As in `with_table_values`.
     """
     for feature in features:
-        numbers = numbers_of(feature) if feature.categories else None
+        numbers = category_numbers(feature) if feature.categories else None
         if numbers is not None and by_sets:
             _codes_of_numbers(feature, numbers)
 
 
-def by_names(
+def with_category_names(
     forest: Forest, categories: Mapping[int, Sequence[Any]]
 ) -> tuple[Forest, dict[int, Names]]:
-    """Return a forest that splits categorical columns by sets, and their names by column.
+    """Convert a forest over the codes of a data frame to one that splits by sets of categories.
+
+    In contrast to `with_table_values`, the columns have the dtype ``category`` of pandas, so that
+    their codes are those of the data frame.
 
     Parameters
     ----------
@@ -113,7 +125,7 @@ def by_names(
     return forest, names
 
 
-def numbers_of(feature: Feature) -> NDArray[np.float32] | None:
+def category_numbers(feature: Feature) -> NDArray[np.float32] | None:
     """Return the numbers that are the categories of a column, None if a category is text.
 
     Raises
@@ -191,7 +203,7 @@ def _numbers_for(
     return values[np.clip(np.ceil(thresholds), 0, len(numbers)).astype(np.intp)]
 
 
-def thresholds_in_table(
+def table_thresholds(
     feature: NDArray[np.int32], threshold: NDArray[np.float32], features: Sequence[Feature]
 ) -> NDArray[np.float32]:
     """Return thresholds in the units of the table for columns of numbers.
@@ -208,11 +220,11 @@ def thresholds_in_table(
     Raises
     ------
     DataError
-        As in `in_table_values`.
+        As in `with_table_values`.
     """
     out = threshold.copy()
     for k, column in enumerate(features):
-        numbers = numbers_of(column) if column.categories else None
+        numbers = category_numbers(column) if column.categories else None
         if numbers is not None:
             out[feature == k] = _numbers_for(threshold[feature == k], numbers)
     return out
@@ -250,7 +262,7 @@ def _split_by_sets(forest: Forest, column: int, codes: NDArray[np.intp]) -> Fore
     return replace(forest, trees=tuple(map(rewritten, forest.trees)))
 
 
-def by_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | None:
+def sets_to_thresholds(forest: Forest, categories: Mapping[int, Names]) -> Forest | None:
     """Return a forest with a threshold in place of every set of the last categories of a column.
 
     For example, of the categories 0 to 3 the set {2, 3} consists of all codes of at least 2. None
@@ -322,7 +334,7 @@ def read_categories(
     try:
         listed = (booster.get("cats") or {}).get("enc")
         columns = enumerate([] if listed is None else listed)
-        by_bytes = not (3, 1) <= tuple(version[:2]) < _COUNTS_BYTES
+        by_bytes = not (3, 1) <= tuple(version[:2]) < _FIRST_WITH_BYTES
         names = {k: _read_names(column, by_bytes) for k, column in columns}
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(f"not a complete XGBoost model: cats ({error})") from error

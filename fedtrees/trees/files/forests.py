@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature
-from fedtrees.trees.files.categories import numbers_of, thresholds_in_table
+from fedtrees.trees.files.categories import category_numbers, table_thresholds
 from fedtrees.trees.files.model_file import MAX_MODEL_BYTES, check_depth, read_model_file
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -72,7 +72,7 @@ def save_random_forest(
         If the file cannot be written, or cannot contain the values of a column.
     """
     trees = (
-        replace(t, threshold=thresholds_in_table(t.feature, t.threshold, features))
+        replace(t, threshold=table_thresholds(t.feature, t.threshold, features))
         for t in forest.trees
     )
     forest = RandomForest(tuple(trees))
@@ -91,7 +91,9 @@ def _describe_columns(features: Sequence[Feature]) -> dict[str, NDArray[Any]]:
     columns = [
         {
             "name": f.name,
-            "categories": [] if not f.categories or numbers_of(f) is not None else f.categories,
+            "categories": []
+            if not f.categories or category_numbers(f) is not None
+            else f.categories,
         }
         for f in features
     ]
@@ -150,7 +152,7 @@ def save_random_decision_forest(
         As in `save_random_forest`.
     """
     splits = forest.splits
-    threshold = thresholds_in_table(splits.feature, splits.threshold, features)
+    threshold = table_thresholds(splits.feature, splits.threshold, features)
     tests = {"feature": splits.feature, "threshold": threshold, **_describe_columns(features)}
     if mechanism is not None and epsilon is not None:
         tests |= {"mechanism": np.array(mechanism), "epsilon": np.array(float(epsilon))}
@@ -240,7 +242,7 @@ def _arrays(path: str | PathLike[str]) -> Iterator[dict[str, NDArray[Any]]]:
             items = archive.infolist()
             # Limits against files that would exhaust the memory when they are unpacked.
             if len(items) > 2 * len(_KINDS):
-                raise ValueError(f"{len(items)} arrays are not those of a forest")
+                raise ValueError(f"{len(items)} arrays are not the arrays of a forest")
             limit = min(max(_MOST_TIMES * len(data), _SMALL), MAX_MODEL_BYTES)
             size = sum(item.file_size for item in items)
             if size > limit:
@@ -320,8 +322,12 @@ def _check(tree: ClassTree) -> None:
     if tree.counts is not None:
         both = tree.counts[tree.left[inner]] + tree.counts[tree.right[inner]]
         if (tree.counts < 0).any() or not np.array_equal(tree.counts[inner], both):
-            raise ValueError("class counts are negative, or those of children are not the parent's")
+            raise ValueError(
+                "class counts are negative, or the counts of children do not sum to the parent's"
+            )
     if tree.distinct is not None:
         both = tree.distinct[tree.left[inner]] + tree.distinct[tree.right[inner]]
         if (tree.distinct < 0).any() or not np.array_equal(tree.distinct[inner], both):
-            raise ValueError("rows are negative, or those of children are not the parent's")
+            raise ValueError(
+                "rows are negative, or the rows of children do not sum to the parent's"
+            )

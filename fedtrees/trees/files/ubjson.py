@@ -1,7 +1,9 @@
 """Decode UBJSON (Universal Binary JSON, draft 12) as far as XGBoost uses it.
 
-XGBoost does not write high-precision numbers, characters, no-ops, and containers with a declared
-type that is not a number. They are not supported.
+Every value begins with a one-byte marker of its type. For example, ``l`` is followed by a 32-bit
+integer, ``[`` by the elements of an array, and ``{`` by the names and values of an object. The
+decoder does not support types that XGBoost does not write: high-precision numbers, characters,
+no-ops, and containers whose elements have a declared type that is not a number.
 """
 
 from typing import Any
@@ -21,7 +23,7 @@ _NUMBERS: dict[bytes, np.dtype[Any]] = {
     b"D": np.dtype(">f8"),
 }
 _CONSTANTS = {b"Z": None, b"T": True, b"F": False}
-_MAX_DEPTH = 64  # XGBoost's models have a depth of 8
+_MAX_DEPTH = 64  # the containers of XGBoost's models are nested 8 deep
 
 
 def decode_ubjson(data: bytes) -> Any:
@@ -73,9 +75,9 @@ class _Decoder:
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise DataError(f"the UBJSON is nested deeper than {_MAX_DEPTH} levels")
-        inside = self._array() if marker == b"[" else self._object()
+        container = self._array() if marker == b"[" else self._object()
         self._depth -= 1
-        return inside
+        return container
 
     def _numbers(self, marker: bytes, count: int) -> NDArray[Any]:
         """Return an array of numbers of one type."""

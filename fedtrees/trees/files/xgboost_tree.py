@@ -291,7 +291,7 @@ def _check_contents(
     if np.isnan(condition[~leaf]).any():
         raise DataError(
             "a threshold of the model is NaN: the file is damaged, or it is the part of one party "
-            "in a secure vertical training, which cannot predict without the others; "
+            "in a secure vertical training, which cannot predict without the other parts; "
             "fedtrees model audit reads its "
             "leaf counts"
         )

@@ -1,12 +1,20 @@
-"""Read tables from Excel workbooks, Parquet and Feather files as the text that they show."""
+"""Read tables from text files, Excel workbooks, Parquet and Feather files.
 
-from collections.abc import Mapping, Sequence
+The contents of a file decide how it is read, and its file extension must agree. `FORMATS` has one
+record per format that is not text. All later steps work on the `TextTable` that this module
+returns: cells are text, as a CSV file would show them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fedtrees.core.errors import DataError, Problem, Problems
-from fedtrees.core.formats import table_format
 from fedtrees.data.cleaning import with_composed_cells, with_empty_cells, with_plain_numbers
 from fedtrees.data.csv_file import (
     UNDECLARED,
@@ -22,16 +30,11 @@ from fedtrees.data.csv_file import (
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The package that pandas needs to read a format.
-_PACKAGES = {"xlsx": "openpyxl", "parquet": "pyarrow", "feather": "pyarrow"}
-#: File extensions of these formats. The contents of a file decide how it is read.
-_ENDINGS = {".xlsx": "xlsx", ".parquet": "parquet", ".pq": "parquet", ".feather": "feather"}
-
 
 def read_table(
     path: str | Path,
     reading: Reading = UNDECLARED,
-    named: Sequence[str] = (),
+    required: Sequence[str] = (),
     values: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> TextTable:
     """Read a text file, an Excel workbook, a Parquet or a Feather file, and clean its cells.
@@ -44,8 +47,9 @@ def read_table(
         The file.
     reading : Reading
         Declared format of the file.
-    named : sequence of str
-        Columns that exist.
+    required : sequence of str
+        Columns that the table must contain, for example the target. A first line that contains one
+        of them is a header.
     values : mapping of str to sequence of str
         By column, categories that are values although they look like marks of missing cells.
 
@@ -53,10 +57,10 @@ def read_table(
     -------
     table : TextTable
     """
-    return with_empty_cells(read_uncleaned(path, reading, named), values)
+    return with_empty_cells(read_uncleaned(path, reading, required), values)
 
 
-def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()) -> TextTable:
+def read_uncleaned(path: str | Path, reading: Reading, required: Sequence[str] = ()) -> TextTable:
     """Read a table with plain numbers, in which marks of missing cells are still text.
 
     The files of several clients are joined before the marks are interpreted. Cells are written as
@@ -68,8 +72,9 @@ def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()
         The file.
     reading : Reading
         Declared format of the file.
-    named : sequence of str
-        Columns that exist.
+    required : sequence of str
+        Columns that the table must contain, for example the target. A first line that contains one
+        of them is a header.
 
     Returns
     -------
@@ -82,20 +87,21 @@ def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()
         the format is not installed.
     """
     path = Path(path)
-    form, ending = table_format(path), _ENDINGS.get(path.suffix.lower(), "text")
-    if form == "text" != ending and path.is_file():
+    table_format = find_format(path)
+    of_extension = next((f for f in FORMATS if path.suffix.lower() in f.extensions), None)
+    if table_format is None and of_extension is not None and path.is_file():
         raise DataError(
             f"{path}: cannot be read as {path.suffix}: its content is of another format; save the "
             "table again, or as CSV"
         )
-    if form == "text":
-        return with_plain_numbers(read_text(path, reading, named))
-    frame, notes = _frame(path, form, reading), [f"read from {path.suffix}"]
+    if table_format is None:
+        return with_plain_numbers(read_text(path, reading, required))
+    frame, notes = _read_frame(path, table_format, reading), [f"read from {path.suffix}"]
     cells = [frame.iloc[:, k].tolist() for k in range(frame.shape[1])]
     first, names = 1, [str(name) for name in frame.columns]
-    if form == "xlsx":
+    if table_format.names_in_cells:
         rows = [list(map(_text, row)) for row in zip(*(c[:201] for c in cells), strict=True)]
-        names, first = header(rows, frame.shape[1], named, notes) if rows else ([], 0)
+        names, first = header(rows, frame.shape[1], required, notes) if rows else ([], 0)
         twice = twice_named(rows[0]) if first else frozenset()
         cells = [column[first:] for column in cells]
     else:
@@ -118,26 +124,98 @@ def read_uncleaned(path: str | Path, reading: Reading, named: Sequence[str] = ()
     return with_plain_numbers(with_composed_cells(table))
 
 
-def _frame(path: Path, form: str, reading: Reading) -> "pd.DataFrame":
-    """Return the contents of a typed file. Raises `DataError` as `read_uncleaned`."""
-    import pandas as pd
-
+def _read_frame(path: Path, table_format: TableFormat, reading: Reading) -> pd.DataFrame:
+    """Return the contents of a file. Raises `DataError` as `read_uncleaned`."""
     try:
-        if form != "xlsx":
-            frame = pd.read_parquet(path) if form == "parquet" else pd.read_feather(path)
-            return with_index_columns(frame)
-        sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object, na_filter=False)
+        return table_format.read(path, reading)
     except ImportError:
         raise DataError(
-            f"{path}: reading {path.suffix} needs {_PACKAGES[form]}; pip install "
+            f"{path}: reading {path.suffix} needs {table_format.package}; pip install "
             "'fedtrees[tables]', or save the table as CSV"
         ) from None
+    except Problems:
+        raise
     except Exception as error:  # parsers raise any type of error on a damaged file
         raise DataError(f"{path}: cannot be read as {path.suffix} ({error})") from None
+
+
+def _read_workbook(path: Path, reading: Reading) -> pd.DataFrame:
+    """Return the cells of one sheet of an Excel workbook, including the row with the names."""
+    import pandas as pd
+
+    sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object, na_filter=False)
     return _sheet(path, {str(name): sheet for name, sheet in sheets.items()}, reading.sheet)
 
 
-def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
+def _read_parquet(path: Path, reading: Reading) -> pd.DataFrame:
+    import pandas as pd
+
+    return with_index_columns(pd.read_parquet(path))
+
+
+def _read_feather(path: Path, reading: Reading) -> pd.DataFrame:
+    import pandas as pd
+
+    return with_index_columns(pd.read_feather(path))
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """A format of tables that is not text.
+
+    Attributes
+    ----------
+    extensions : tuple of str
+        File extensions in lower case, with the dot.
+    signature : bytes
+        First bytes of the file.
+    package : str
+        Package that pandas needs to read the format.
+    read : callable
+        ``read(path, reading)`` returns the table as a data frame.
+    member : str
+        File that the ZIP archive contains, empty if the format is no ZIP archive.
+    names_in_cells : bool
+        Whether the names of the columns are cells of the table, so that they must be recognised.
+    """
+
+    extensions: tuple[str, ...]
+    signature: bytes
+    package: str
+    read: Callable[[Path, Reading], pd.DataFrame]
+    member: str = ""
+    names_in_cells: bool = False
+
+    def matches(self, path: Path) -> bool:
+        """Return whether a file has this format. False if it cannot be read."""
+        try:
+            with path.open("rb") as file:
+                if file.read(len(self.signature)) != self.signature:
+                    return False
+            if not self.member:
+                return True
+            with zipfile.ZipFile(path) as archive:
+                return self.member in archive.namelist()
+        except (OSError, zipfile.BadZipFile):
+            return False
+
+
+#: The supported formats. To add one, add a record.
+FORMATS = (
+    TableFormat(
+        (".xlsx",), b"PK", "openpyxl", _read_workbook, "xl/workbook.xml", names_in_cells=True
+    ),
+    TableFormat((".parquet", ".pq"), b"PAR1", "pyarrow", _read_parquet),
+    TableFormat((".feather",), b"ARROW1", "pyarrow", _read_feather),
+)
+
+
+def find_format(path: Path) -> TableFormat | None:
+    """Return the format of a table file by its contents, None if it is text."""
+    return next((table_format for table_format in FORMATS if table_format.matches(path)), None)
+
+
+def with_index_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a frame with its named index as a column.
 
     An index without a name only counts rows and is ignored.
@@ -146,7 +224,7 @@ def with_index_columns(frame: "pd.DataFrame") -> "pd.DataFrame":
     return frame.reset_index() if named else frame
 
 
-def _sheet(path: Path, sheets: Mapping[str, "pd.DataFrame"], sheet_name: str) -> "pd.DataFrame":
+def _sheet(path: Path, sheets: Mapping[str, pd.DataFrame], sheet_name: str) -> pd.DataFrame:
     """Return the requested sheet of a workbook, or the only sheet that is not empty.
 
     Raises `Problems` if there is no such sheet, or if several sheets are not empty.
