@@ -84,11 +84,11 @@ MOVED = {
     "metrics.routed_labels": "metrics.labels",
     "metrics.rows": "metrics.records",
     "privacy.discrete_gaussian": "privacy.mechanisms",
-    "privacy.measured": "auditing.bounds",
+    "privacy.measured": "privacy_audit.bounds",
     "privacy.polya": "privacy.mechanisms",
     "privacy.sampled_gaussian": "privacy.gaussian_dp",
     "protocols.boosting_protocol": "protocols.settings",
-    "protocols.canaries": "auditing.canaries",
+    "protocols.canaries": "privacy_audit.canaries",
     "protocols.fit": "protocols.compatibility",
     "protocols.forest_settings": "protocols.settings",
     "protocols.horizontal.dp_ebm": "protocols.horizontal.ebm",
@@ -117,6 +117,7 @@ MOVED = {
     "trees.boosted.categorical": "trees.boosted.splitting",
     "trees.boosted.splits": "trees.boosted.splitting",
     "trees.grid": "trees.cut_points",
+    "trees.imputer": "blind_baselines.imputer",
     "trees.sketch": "trees.cut_points",
 }
 #: Former attributes of a defense or composition -> fields of `core.defense.Requirements`.

@@ -182,7 +182,7 @@ ROLES = {
 
 
 #: Packages that know the protocols: these, defenses, and canaries of audits.
-THEIRS = ("fedtrees/protocols/", "fedtrees/auditing/", "defenses/")
+THEIRS = ("fedtrees/protocols/", "fedtrees/privacy_audit/", "defenses/")
 
 
 @pytest.mark.long

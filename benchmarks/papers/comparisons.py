@@ -88,6 +88,7 @@ KINDS = {
     "batch accuracy": Kind(3, 1, 1, 100),
     "known data ratio": Kind(0.003, 0, 3),
     "queries": Kind(0, 0, 0),
+    "relative error": Kind(0, -1, 0),
     "seconds": Kind(0, -1, 1),
 }
 SHARE = Kind(0.03, 0, 3)

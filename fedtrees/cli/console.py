@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -51,6 +52,19 @@ def console() -> Console:
     out = Console(highlight=False)
     wide = None if "COLUMNS" in os.environ else 160
     return out if out.is_terminal else Console(highlight=False, width=wide)
+
+
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """Show a spinner with a text on stderr while the body runs, if stderr is a terminal."""
+    from rich.console import Console
+
+    out = Console(stderr=True)
+    if out.is_terminal:
+        with out.status(text):
+            yield
+    else:
+        yield
 
 
 def text_table(

@@ -171,10 +171,10 @@ def one_protocol(argument: str | None, options: Sequence[str] | None) -> str | N
 
     Raises `UsageError` if several are given.
     """
-    given = [*([argument] if argument is not None else []), *(options or ())]
-    if len(given) > 1:
-        raise UsageError(f"give one protocol, not {len(given)}: {', '.join(given)}")
-    return given[0] if given else None
+    values = [*([argument] if argument is not None else []), *(options or ())]
+    if len(values) > 1:
+        raise UsageError(f"give one protocol, not {len(values)}: {', '.join(values)}")
+    return values[0] if values else None
 
 
 def columns_of(texts: Sequence[str] | None) -> list[str]:

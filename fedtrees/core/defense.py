@@ -272,6 +272,8 @@ Site = type[Message] | str
 #: A site together with the name of the changed field. For example, ``(Histogram, "sums")`` or
 #: ``("gradients", "g")``.
 Place = tuple[Site, str]
+#: Changes of a defense or protocol, by place.
+Channels = Mapping[Place, Change]
 
 
 @dataclass(frozen=True)
@@ -518,7 +520,7 @@ class Defense:
             If the defense does not support them.
         """
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """Return the change of each field that the defense changes, from public information only.
 
         Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a

@@ -164,6 +164,23 @@ def check_positive(name: str, value: Any) -> None:
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
+def is_finite_number(value: Any) -> bool:
+    """Return whether a value is a finite number and no boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_nonnegative(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a parameter is a finite number, 0 or more."""
+    if not is_finite_number(value) or value < 0:
+        raise UsageError(f"{name}={value!r}: give a finite number, 0 or more")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a parameter is a number in (0, 1]."""
+    if not is_finite_number(value) or not 0 < value <= 1:
+        raise UsageError(f"{name}={value!r}: give a number in (0, 1]")
+
+
 def check_share(name: str, value: Any) -> None:
     """Raise `UsageError` unless a parameter is a number strictly between 0 and 1."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -179,7 +179,7 @@ def side_by_side(local_data: Iterable[LocalData], schema: Schema) -> Table | Non
 
 
 @dataclass(frozen=True)
-class Declared:
+class LocalDataSummary:
     """Description of a party's local data.
 
     The parties exchange these descriptions to check that their parts make up a table.
@@ -204,7 +204,7 @@ class Declared:
     order: bytes
 
     @classmethod
-    def of(cls, local_data: LocalData, key: bytes = b"") -> Declared:
+    def of(cls, local_data: LocalData, key: bytes = b"") -> LocalDataSummary:
         """Describe local data. The parties that have rows must use the same secret `key`."""
         # Without the key, ids could be guessed from the digest.
         order = hashlib.blake2b(local_data.ids.tobytes(), key=key, digest_size=16).digest()
@@ -214,7 +214,7 @@ class Declared:
         )
 
 
-def rows_declared(declared: Iterable[Declared]) -> int:
+def rows_declared(declared: Iterable[LocalDataSummary]) -> int:
     """Return the number of different rows that the parties declared together."""
     return sum({one.order: one.rows for one in declared}.values())
 
@@ -262,7 +262,7 @@ def check_own(name: str, local_data: LocalData, schema: Schema) -> None:
             )
 
 
-def check_together(declared: Mapping[str, Declared], schema: Schema) -> None:
+def check_together(declared: Mapping[str, LocalDataSummary], schema: Schema) -> None:
     """Check that the declared parts of all parties make up a table.
 
     Raises

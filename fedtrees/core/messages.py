@@ -413,7 +413,7 @@ class _Having:
 def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
     """Return the message types with given traits, in order of the traits, with the reasons."""
     registered = sorted(_TYPES.items())
-    return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
+    return {t: reason for trait, reason in traits for _, t in registered if trait in t.traits}
 
 
 def types_with(*traits: Trait) -> Any:

@@ -33,7 +33,7 @@ class Seen:
     sender: str
     receivers: tuple[str, ...]
     message: Message
-    why: str
+    reason: str
 
     @property
     def opened(self) -> bool:
@@ -190,10 +190,10 @@ def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]
     """
     names, plain_replies = set(principals), transcript.plain_replies
     return tuple(
-        Seen(d.round, d.sender, d.receivers, d.message, d.why)
+        Seen(d.round, d.sender, d.receivers, d.message, d.reason)
         # Only the sender of a sealed reply may see its plain content.
         if d.sender not in names
-        else Seen(d.round, d.sender, d.receivers, plain_replies.get(d.index, d.message), d.why)
+        else Seen(d.round, d.sender, d.receivers, plain_replies.get(d.index, d.message), d.reason)
         for d in transcript
         if d.sender in names or names & set(d.receivers)
     )

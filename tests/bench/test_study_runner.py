@@ -99,6 +99,7 @@ def comparison(**values):
         ({"score": "error", "published": 0.1, "ours": 0.06}, "better"),
         ({"score": "error", "published": 0.1, "ours": 0.14}, "differs by +0.04"),
         ({"score": "AUC", "published": 0.8, "ours": 0.9}, "differs by +0.1"),
+        ({"score": "relative error", "published": 4e-4, "ours": 5e-15}, "better"),
         ({"score": "queries", "published": 30.0, "ours": 31.0}, "differs by +1"),
         ({"score": "error", "published": float("nan"), "ours": 0.2}, "better"),
     ],

@@ -193,3 +193,19 @@ def test_a_model_of_five_hundred_trees_is_audited(tmp_path):
     command = [sys.executable, "-m", "fedtrees.cli.main", "audit", str(made.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "500 trees" in done.stdout
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".xlsx"])
+def test_a_table_in_another_format_gives_the_scores_of_its_csv_file(capsys, made, tmp_path, ending):
+    table = tmp_path / f"train{ending}"
+    frame = pd.read_csv(made / "train.csv")[:150]
+    frame.to_parquet(table) if ending == ".parquet" else frame.to_excel(table, index=False)
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    attacks = []
+    for truth in (tmp_path / "train.csv", table):
+        given = ("--own", made / "own.csv", "--truth", truth, "--target", "ill", "--format", "json")
+        code, out, err = run(capsys, made / "m.json", *given)
+        assert code == 0, err
+        attacks.append(json.loads(out)["attack"])
+    assert attacks[0]["targets"] == 50
+    assert attacks[0]["scores"] == attacks[1]["scores"]

@@ -5,6 +5,7 @@ column is equal, left out with a note, asked about, or different with a note. An
 silent difference.
 """
 
+import argparse
 import csv
 import io
 import sys
@@ -339,8 +340,13 @@ def campaign(seeds):
 
 
 if __name__ == "__main__":
-    result = campaign(range(int(sys.argv[1])))
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("tables", type=int)
+    options.add_argument("--first", type=int, default=0, help="seed of the first table")
+    given = options.parse_args()
+    result = campaign(range(given.first, given.first + given.tables))
     for line in result.silent[:40]:
         print("silent:", *line)
     for name, count in sorted(result.counts.items()):
         print(f"{count:7} {name}")
+    sys.exit(bool(result.silent))

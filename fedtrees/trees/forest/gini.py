@@ -100,6 +100,12 @@ def scan_feature(
 ) -> float:
     """Search for a better split on one feature of one node.
 
+    The counts of missing values are the difference between the totals and the shown bins. If a
+    defense suppresses bins, the totals of a node are themselves estimates from shown bins of its
+    parent, so that the difference can be negative in one class. Suppression replaces counts by 0,
+    and never adds rows. Therefore only a positive sum over all classes means that rows of the node
+    have no shown bin.
+
     Among all borders between two neighbouring occupied bins, the middle one is chosen, because the
     rows do not distinguish them. scikit-learn likewise chooses the middle of two values.
 
@@ -138,10 +144,7 @@ def scan_feature(
     absent = 0
     for k in range(n_classes):
         total += totals[k]
-        c = counts[missing * n_classes + k]
-        # Where splits are restricted, bins can be suppressed or hidden. The counts of missing
-        # values, which are differences, can then be negative in one class.
-        absent += c if allowed is None else c != 0
+        absent += counts[missing * n_classes + k]
     for missing_left in range(2 if absent > 0 else 1):
         n_left = 0
         left_squares = 0
@@ -154,7 +157,7 @@ def scan_feature(
             right_squares += (totals[k] - start) * (totals[k] - start)
         # Without missing values, or with missing values on the left, a split after the last bin
         # leaves no rows on the right.
-        for i in range(n_codes - (absent == 0 or missing_left == 1)):
+        for i in range(n_codes - (absent <= 0 or missing_left == 1)):
             base = codes[i] * n_classes
             for k in range(n_classes):
                 c = counts[base + k]
@@ -222,7 +225,7 @@ def _choose(
                 n_codes += 1 if occupied > 0 else 0
             for k in range(n_classes):
                 flat[n_bins * n_classes + k] = absent[k]
-                n_absent += absent[k] if allowed is None else absent[k] != 0
+                n_absent += absent[k]
             # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import Canaries, register_audit_setting
 from fedtrees.core.channel import chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError
@@ -13,6 +12,7 @@ from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.linear import SCORE_BOUND, from_fixed_point, link_polynomial, unpack_integers
 from fedtrees.messages.regression import EncryptedResiduals, Gradient
+from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting
 from fedtrees.protocols.regression.vertical import VerticalRegression
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training

@@ -2,7 +2,8 @@
 
 Attribute inference uses it as a baseline and as a prior: it learns from the adversary's rows and
 estimates the probability of each value of the attribute in the victims' rows. The models are ridge
-regression, multinomial logistic regression and boosted trees.
+regression, multinomial logistic regression and boosted trees. `KnownRows` is the background
+knowledge of such an adversary.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,6 @@ from scipy.optimize import minimize
 from scipy.special import softmax
 
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.sensitive import Told
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.trees.boosted.boosting import grow_forest
@@ -33,6 +33,45 @@ _FEW = 12  # largest number of distinct values of a number that is treated as a 
 _DOUBT = 0.02  # share of the marginal distribution in the probabilities of categories
 _MOST = 256  # number of values that represent a numeric column
 FEWEST_ROWS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class KnownRows:
+    """Rows of the victims of which the threat model declares all attributes but one known.
+
+    Attributes
+    ----------
+    rows : Table
+        n rows with labels. The values of the sensitive attribute are missing.
+    ids : int64 array, shape (n,)
+        Ids of the rows.
+    columns : tuple of int
+        Columns of the sensitive attribute.
+    """
+
+    rows: Table
+    ids: NDArray[np.int64]
+    columns: tuple[int, ...]
+
+    @staticmethod
+    def of(view: View) -> "KnownRows | None":
+        """Return the declared rows of a view.
+
+        None unless the labels and exactly all attributes but one are declared for the same rows.
+        """
+        if view.entries is None or view.known is None or not len(view.entries):
+            return None
+        known_columns, X = view.entries.of_all_rows
+        ids = np.unique(view.entries.ids)
+        unknown_attributes = [
+            a for a in view.schema.attributes if not np.isin(a, known_columns).any()
+        ]
+        order = np.argsort(view.known.ids)
+        if len(unknown_attributes) != 1 or not np.array_equal(view.known.ids[order], ids):
+            return None
+        values = np.full((len(ids), len(view.schema.features)), np.nan, dtype=np.float32)
+        values[:, known_columns] = X
+        return KnownRows(Table(values, view.known.table.y[order]), ids, unknown_attributes[0])
 
 
 @dataclass(frozen=True)
@@ -361,7 +400,7 @@ def imputed(view: View, share: float) -> Cells | None:
 
     None if the view declares no such attribute. `share` is that of `guessed`.
     """
-    background = Told.of(view)
+    background = KnownRows.of(view)
     if background is None:
         return None
     imputer = Imputer(view.rows, view.schema, background.columns)
@@ -370,13 +409,17 @@ def imputed(view: View, share: float) -> Cells | None:
 
 
 def guessed(
-    background: Told, schema: Schema, chances: Floats, values: NDArray[np.float32], share: float
+    background: KnownRows,
+    schema: Schema,
+    chances: Floats,
+    values: NDArray[np.float32],
+    share: float,
 ) -> Cells:
     """Return the cells of the unknown attribute with their most likely values.
 
     Parameters
     ----------
-    background : Told
+    background : KnownRows
         Background knowledge about the victims' rows.
     schema : Schema
         Columns of the table.

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.additive import ClientShapes
+from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.protocols.horizontal.ebm import DPEBM
 from fedtrees.protocols.training import Training
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.core.channel import Chain, Channel, chained
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
@@ -28,6 +27,7 @@ from fedtrees.messages.horizontal import (
     GridRequest,
     Histogram,
 )
+from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.protocols.training import Training
 from fedtrees.trees.binning import Cuts, bin_rows

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import (
+from fedtrees.core.composition import Composition
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.privacy.mechanisms import noise_log_pmf
+from fedtrees.privacy_audit.canaries import (
     SEPARATE_CANARIES,
     SEPARATE_RUNS,
     SEPARATING_DEPTH,
@@ -16,9 +19,6 @@ from fedtrees.auditing.canaries import (
     register_canaries,
     spare_noise,
 )
-from fedtrees.core.composition import Composition
-from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.privacy.mechanisms import noise_log_pmf
 from fedtrees.protocols.forests.dp_forest import DPForest
 from fedtrees.protocols.training import Training
 

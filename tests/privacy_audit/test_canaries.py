@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import pytest
 from present import here
 
-from fedtrees.auditing.canaries import choose_audit_setting, create_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
+from fedtrees.privacy_audit.canaries import choose_audit_setting, create_canaries
 from fedtrees.protocols.base import Protocol
 
 NONE = Composition(())
@@ -30,7 +30,7 @@ def test_a_protocol_without_registered_canaries_has_none():
 def test_methods_of_a_protocol_of_version_1_0_are_called():
     @dataclass(frozen=True, kw_only=True)
     class Older(Protocol):
-        def create_party(self, name, role, local_data, schema, defense):
+        def create_party(self, seat):
             raise NotImplementedError
 
         def canaries(self):

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import (
+from fedtrees.core.composition import Composition
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.privacy_audit.canaries import (
     SEPARATE_CANARIES,
     SEPARATE_RUNS,
     SEPARATING_DEPTH,
@@ -17,9 +20,6 @@ from fedtrees.auditing.canaries import (
     register_canaries,
     spare_noise,
 )
-from fedtrees.core.composition import Composition
-from fedtrees.core.errors import ProtocolError
-from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.protocols.horizontal.dp_gbdt import DPGBDT
 from fedtrees.protocols.training import Training
 from fedtrees.trees.boosted.losses import objective_of

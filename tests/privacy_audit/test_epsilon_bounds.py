@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedtrees.auditing.bounds import bound_of_guesses, most_of_guesses
 from fedtrees.core.errors import UsageError
+from fedtrees.privacy_audit.bounds import bound_of_guesses, most_of_guesses
 
 
 def test_right_guesses_bound_by_their_number():

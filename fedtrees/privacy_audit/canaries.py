@@ -1,7 +1,8 @@
 """Canaries of a privacy audit: rows that a training includes or omits by coin flips.
 
 The audit (Steinke, Nasr and Jagielski 2023) guesses from the messages of a run which canaries took
-part. The number of correct guesses gives a lower bound on epsilon (`fedtrees.auditing.bounds`).
+part. The number of correct guesses gives a lower bound on epsilon
+(`fedtrees.privacy_audit.bounds`).
 
 The canaries of a protocol are found by its class. The other modules of this package register those
 of the built-in protocols, and the module of a plug-in registers its own.
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-import fedtrees.auditing
+import fedtrees.privacy_audit
 from fedtrees.core.channel import honest_shares
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, over_clients
@@ -199,8 +200,8 @@ def choose_audit_setting(
 @cache
 def _import_canaries() -> None:
     """Import the modules of this package, which register the canaries of the built-in protocols."""
-    for module in iter_modules(fedtrees.auditing.__path__):
-        import_module(f"fedtrees.auditing.{module.name}")
+    for module in iter_modules(fedtrees.privacy_audit.__path__):
+        import_module(f"fedtrees.privacy_audit.{module.name}")
 
 
 def spare_noise(training: Training) -> float:

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import Canaries, register_audit_setting
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.vertical import visible_nodes
+from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.training import Training
 from fedtrees.protocols.vertical.secureboost import SecureBoost

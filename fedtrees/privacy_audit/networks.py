@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.auditing.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.local_data import LocalData, client_names, over_clients
 from fedtrees.core.messages import has_sealed_field
@@ -15,6 +14,7 @@ from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, Standardis
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients
+from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting, register_canaries
 from fedtrees.protocols.networks.network_training import FedSGD, NetworkProtocol
 from fedtrees.protocols.training import Training
 
