@@ -52,10 +52,10 @@ FAMILIES = {
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("audit", "cli.audit", "cli.audit_report"),
+    "audit": ("model_audit", "cli.audit", "cli.audit_report"),
 }  # fmt: skip
 #: Packages that combine families.
-ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")
+ABOVE = ("cli", "api", "estimators", "benchmarks", "model_audit", "capture")
 #: The only family that builds on other families.
 CROSSING = {("tree-networks", "networks"), ("tree-networks", "horizontal")}
 FOLDERS = {"fedtrees": "", "attacks": "attacks", "defenses": "defenses", "benchmarks": "benchmarks"}

@@ -161,11 +161,6 @@ Target = Annotated[
 ]
 
 
-def file_option(help: str) -> Any:
-    """Return the option ``--output`` of a command that writes a file or a folder."""
-    return option(OUTPUT, "PATH", help, "-o", "--output")
-
-
 def one_protocol(argument: str | None, options: Sequence[str] | None) -> str | None:
     """Return the protocol that is given as an argument or by ``-p``, None without one.
 

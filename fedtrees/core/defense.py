@@ -351,6 +351,12 @@ class Requirements:
         claim of epsilon, such a part must therefore claim an epsilon itself.
     range_proofs : bool
         Whether the party that sums values it cannot read receives a proof that they are clipped.
+
+    Examples
+    --------
+    >>> from fedtrees import Requirements
+    >>> Requirements(gradient_clip=1.0, bounded_hessian=True).gradient_clip
+    1.0
     """
 
     gradient_clip: float | None = _requirement(None, min)
@@ -400,6 +406,12 @@ class DefenseInfo:
     deployments : mapping of str to Deployed
         Systems that contain the defense, or whose users can add it, with the settings of the
         system.
+
+    Examples
+    --------
+    >>> from fedtrees import DefenseInfo
+    >>> DefenseInfo(bench_grid={"epsilon": (1.0, 8.0)}).bench_grid["epsilon"]
+    (1.0, 8.0)
     """
 
     bench_grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -466,6 +478,16 @@ class Defense:
         parameters.
     info : DefenseInfo
         Facts that training does not use.
+
+    Examples
+    --------
+    >>> from fedtrees.core.registry import register
+    >>> from fedtrees.core.specs import Spec
+    >>> defense = register.make("defense", Spec("min-leaf", {"k": 20}))
+    >>> defense.k
+    20
+    >>> print(defense.claim())
+    structural
     """
 
     name: ClassVar[str] = "defense"
@@ -673,6 +695,15 @@ class ChannelDefense(Defense):
     ----------
     randomness : str
         Name of the random stream of `Context.rng` that all fields of a message draw from.
+
+    Examples
+    --------
+    >>> from fedtrees.core.registry import register
+    >>> from fedtrees.core.specs import Spec
+    >>> noise = register.make("defense", Spec("laplace-hist", {"epsilon": 4}))
+    >>> from fedtrees import ChannelDefense
+    >>> isinstance(noise, ChannelDefense)
+    True
     """
 
     randomness: ClassVar[str] = "noise"

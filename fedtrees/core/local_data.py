@@ -41,6 +41,14 @@ class LocalData:
     ------
     DataError
         If the shapes do not agree, or an id occurs twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import LocalData, Table
+    >>> table = Table(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    >>> LocalData.of(table)
+    <LocalData: 3 rows, 2 columns, with labels>
     """
 
     ids: NDArray[np.int64]
@@ -76,6 +84,10 @@ class LocalData:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        labels = "without" if self.y is None else "with"
+        return f"<LocalData: {len(self)} rows, {len(self.columns)} columns, {labels} labels>"
 
     @staticmethod
     def of(table: Table, ids: NDArray[np.integer[Any]] | None = None) -> LocalData:

@@ -52,6 +52,12 @@ class Coordinator(Party):
     ----------
     model : Model
         Result of `train` after the defenses processed it.
+
+    Examples
+    --------
+    >>> from fedtrees import Coordinator, Party
+    >>> issubclass(Coordinator, Party)
+    True
     """
 
     role = "server"
@@ -131,6 +137,13 @@ class ProtocolInfo:
         Modules that training imports and that only an extra installs.
     deployments : mapping of str to Deployed
         Frameworks that implement the protocol, with the corresponding settings.
+
+    Examples
+    --------
+    >>> from fedtrees import register
+    >>> info = register.get("protocol", "fedtree-hist").info
+    >>> sorted(kind.__name__ for kind in info.message_types)[:2]
+    ['BaseScore', 'CutPoints']
     """
 
     message_types: tuple[type[Message], ...] = ()

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.clients.masked_hessians import FLOAT32
 from fedtrees.attacks.observations.boosting import leaves_below
-from fedtrees.audit.exposure import UNKNOWN, TreeExposure
-from fedtrees.audit.model import ModelFile, parameter
+from fedtrees.model_audit.exposure import UNKNOWN, TreeExposure
+from fedtrees.model_audit.model import ModelFile, parameter
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.forest.random_forest import ClassTree

@@ -1,10 +1,10 @@
 """Audit a model file: list its statistics and derive how many training rows are in each leaf.
 
 `audit` is the entry point. It computes the learning rate and the L2 penalty of the training
-(`fedtrees.audit.training_settings`), derives the rows and labels per leaf
-(`fedtrees.audit.leaf_counts` for XGBoost, `fedtrees.audit.first_trees` for files that contain
-counts, `fedtrees.audit.leaf_value_counts` for files without statistics), and assigns the trees to
-clients (`fedtrees.audit.tree_sources`).
+(`fedtrees.model_audit.training_settings`), derives the rows and labels per leaf
+(`fedtrees.model_audit.leaf_counts` for XGBoost, `fedtrees.model_audit.first_trees` for files that
+contain counts, `fedtrees.model_audit.leaf_value_counts` for files without statistics), and assigns
+the trees to clients (`fedtrees.model_audit.tree_sources`).
 """
 
 from collections.abc import Sequence
@@ -14,26 +14,26 @@ from itertools import pairwise
 import numpy as np
 
 from fedtrees.attacks.clients.masked_hessians import AGREES
-from fedtrees.audit.exposure import Known, Rows, Summary, TreeExposure, summary
-from fedtrees.audit.first_trees import (
+from fedtrees.core.errors import UsageError
+from fedtrees.model_audit.exposure import Known, Rows, Summary, TreeExposure, summary
+from fedtrees.model_audit.first_trees import (
     LeafStatistics,
     recover_forest,
     recover_lightgbm,
     samples_rows,
 )
-from fedtrees.audit.leaf_counts import first_round, recover_boosted, start_of, sums_of
-from fedtrees.audit.leaf_value_counts import count_from_values, label_share
-from fedtrees.audit.model import ModelFile, is_logistic
-from fedtrees.audit.readers import LIGHTGBM_STATISTICS, XGBOOST_STATISTICS, state_of
-from fedtrees.audit.training_settings import (
+from fedtrees.model_audit.leaf_counts import first_round, recover_boosted, start_of, sums_of
+from fedtrees.model_audit.leaf_value_counts import count_from_values, label_share
+from fedtrees.model_audit.model import ModelFile, is_logistic
+from fedtrees.model_audit.readers import LIGHTGBM_STATISTICS, XGBOOST_STATISTICS, state_of
+from fedtrees.model_audit.training_settings import (
     Settings,
     agreement,
     infer_settings,
     is_unshrunk,
     settings_by_tree,
 )
-from fedtrees.audit.tree_sources import Sources, find_sources
-from fedtrees.core.errors import UsageError
+from fedtrees.model_audit.tree_sources import Sources, find_sources
 from fedtrees.trees.boosted.forest import Forest
 
 STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
@@ -105,7 +105,7 @@ def audit(model: ModelFile, background: Known | None = None) -> Audit:
     Parameters
     ----------
     model : ModelFile
-        Result of `fedtrees.audit.readers.read_model`.
+        Result of `fedtrees.model_audit.readers.read_model`.
     background : Known, optional
         Background knowledge of the auditor, for example the size of the training table.
 

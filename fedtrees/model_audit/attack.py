@@ -24,11 +24,6 @@ from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.reading import read_boosting as evidence_of_view
 from fedtrees.attacks.reconstruction.targets import Moments
 from fedtrees.attacks.timberstrike import Options, reconstruct, reconstruct_numbers
-from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import TreeExposure
-from fedtrees.audit.leaf_counts import sums_of
-from fedtrees.audit.model import ModelFile
-from fedtrees.audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.blind_baselines.guesses import blind_guesses
 from fedtrees.core.claims import LeafCounts, Records
 from fedtrees.core.errors import DataError, UsageError
@@ -49,6 +44,11 @@ from fedtrees.metrics.leaf_counts import (
     true_leaf_counts,
 )
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
+from fedtrees.model_audit.audit import Audit
+from fedtrees.model_audit.exposure import TreeExposure
+from fedtrees.model_audit.leaf_counts import sums_of
+from fedtrees.model_audit.model import ModelFile
+from fedtrees.model_audit.rows import MOST_TARGETS, OWN_SHARE
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR
 from fedtrees.trees.files.categories import sets_to_thresholds

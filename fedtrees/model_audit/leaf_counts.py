@@ -1,8 +1,8 @@
 """Derive rows and labels per leaf of boosted XGBoost models from the sums of their leaves.
 
 The rows of a first tree are counted exactly, because all of them have the same hessian
-(`fedtrees.audit.first_trees`). The rows of later trees are only bounded. With squared error, each
-row has a hessian of 1 in every tree, so that all trees are counted.
+(`fedtrees.model_audit.first_trees`). The rows of later trees are only bounded. With squared error,
+each row has a hessian of 1 in every tree, so that all trees are counted.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.clients.masked_hessians import FLOAT32
-from fedtrees.audit.exposure import UNKNOWN, Known, TreeExposure, least_rows, most_rows
-from fedtrees.audit.first_trees import (
+from fedtrees.model_audit.exposure import UNKNOWN, Known, TreeExposure, least_rows, most_rows
+from fedtrees.model_audit.first_trees import (
     LEAST_SHARE,
     FirstTree,
     LeafStatistics,
     counts_at,
     find_first_tree,
 )
-from fedtrees.audit.model import ModelFile, Statistics, parameter
-from fedtrees.audit.training_settings import Settings, leaf_sums
+from fedtrees.model_audit.model import ModelFile, Statistics, parameter
+from fedtrees.model_audit.training_settings import Settings, leaf_sums
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import SQUARED_ERROR, Softmax, sigmoid
 

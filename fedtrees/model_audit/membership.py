@@ -27,13 +27,13 @@ from fedtrees.attacks.membership.references import (
     rmia,
 )
 from fedtrees.attacks.membership.structure import shared_thresholds
-from fedtrees.audit.audit import Audit
-from fedtrees.audit.rows import Columns, read_rows
-from fedtrees.audit.tables import check_labels
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.membership import FEW, FEWER, AtFew, at_few, auc, blind_scores, error_of
+from fedtrees.model_audit.audit import Audit
+from fedtrees.model_audit.rows import Columns, read_rows
+from fedtrees.model_audit.tables import check_labels
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.params import TreeParams
 

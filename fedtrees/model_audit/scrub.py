@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.margins import margins_of
-from fedtrees.audit.model import ModelFile
-from fedtrees.audit.readers import XGBOOST_STATISTICS, read_model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.files import write_text
+from fedtrees.model_audit.margins import margins_of
+from fedtrees.model_audit.model import ModelFile
+from fedtrees.model_audit.readers import XGBOOST_STATISTICS, read_model
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import Softmax
 from fedtrees.trees.files.xgboost import learner_of, model_of, model_text, order_of_trees

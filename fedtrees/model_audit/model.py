@@ -1,7 +1,7 @@
 """A model and the statistics in its file that are not needed for predictions.
 
-Each reader (`fedtrees.audit.readers`) converts a file of its format to a `ModelFile`. The remaining
-modules of the audit work on this class only.
+Each reader (`fedtrees.model_audit.readers`) converts a file of its format to a `ModelFile`. The
+remaining modules of the audit work on this class only.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.model import Floats, ModelFile, Statistics, parameter, width_of
 from fedtrees.core.errors import DataError, many
 from fedtrees.core.formats import is_numpy_archive, unreadable
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.model import Floats, ModelFile, Statistics, parameter, width_of
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.files.categories import read_categories
 from fedtrees.trees.files.forests import (

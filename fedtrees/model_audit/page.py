@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from fedtrees import __version__
-from fedtrees.audit.attack import AttackResult
-from fedtrees.audit.audit import Audit
-from fedtrees.audit.tables import (
+from fedtrees.core.files import write_text
+from fedtrees.model_audit.attack import AttackResult
+from fedtrees.model_audit.audit import Audit
+from fedtrees.model_audit.tables import (
     ReportTable,
     attack_table,
     fields_table,
@@ -16,8 +17,7 @@ from fedtrees.audit.tables import (
     settings_text,
     trees_table,
 )
-from fedtrees.audit.verdict import advice, verdict
-from fedtrees.core.files import write_text
+from fedtrees.model_audit.verdict import advice, verdict
 from fedtrees.report.web_page import render as render_page
 
 MOST_TREES, MOST_LEAVES, MOST_BARS = 24, 30, 500

@@ -33,7 +33,7 @@ from fedtrees.attacks.clients.masked_hessians import (
     hessians_from_gains,
     pieces,
 )
-from fedtrees.audit.model import Statistics
+from fedtrees.model_audit.model import Statistics
 from fedtrees.trees.boosted.forest import Tree
 
 Floats = NDArray[np.float64]
@@ -214,7 +214,7 @@ def infer_settings(trees: Sequence[Tree], statistics: Sequence[Statistics]) -> S
     settings : Settings or None
         None if no values agree up to float32 errors, for example because of an L1 penalty, a limit
         on steps, or a change after the training. None also if the equations do not determine eta
-        and lambda (`fedtrees.audit.training_settings`).
+        and lambda (`fedtrees.model_audit.training_settings`).
     """
     fits = _fits(trees, statistics)
     fitted = _choose_settings(fits)

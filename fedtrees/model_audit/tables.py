@@ -20,14 +20,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.attack import AttackResult
-from fedtrees.audit.audit import Audit
-from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
-from fedtrees.audit.leaf_value_counts import may_be_mean
-from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, many
 from fedtrees.core.results import measure
 from fedtrees.data.dataset import Dataset
+from fedtrees.model_audit.attack import AttackResult
+from fedtrees.model_audit.audit import Audit
+from fedtrees.model_audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.model_audit.leaf_value_counts import may_be_mean
+from fedtrees.model_audit.model import ModelFile
 from fedtrees.report.wording import number
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.forest.random_forest import ClassTree

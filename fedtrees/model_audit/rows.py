@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.model import ModelFile
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.data.categories import codes_of_cells
@@ -21,6 +20,7 @@ from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare
 from fedtrees.data.table_files import read_table
+from fedtrees.model_audit.model import ModelFile
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import SQUARED_ERROR
 from fedtrees.trees.files.categories import BOOLEANS

@@ -35,13 +35,13 @@ from fedtrees.attacks.clients.base_score import (
     union,
 )
 from fedtrees.attacks.counts.leaf_values import positives_of_value
-from fedtrees.audit.exposure import UNKNOWN, Known, Rows, TreeExposure
-from fedtrees.audit.first_trees import CHANCE as FIRST_CHANCE
-from fedtrees.audit.first_trees import FirstTree
-from fedtrees.audit.leaf_counts import start_of
-from fedtrees.audit.model import ModelFile, is_logistic
-from fedtrees.audit.training_settings import Settings
-from fedtrees.audit.tree_sources import MOST_CLIENTS
+from fedtrees.model_audit.exposure import UNKNOWN, Known, Rows, TreeExposure
+from fedtrees.model_audit.first_trees import CHANCE as FIRST_CHANCE
+from fedtrees.model_audit.first_trees import FirstTree
+from fedtrees.model_audit.leaf_counts import start_of
+from fedtrees.model_audit.model import ModelFile, is_logistic
+from fedtrees.model_audit.training_settings import Settings
+from fedtrees.model_audit.tree_sources import MOST_CLIENTS
 from fedtrees.trees.boosted.forest import Forest, Tree
 
 Ints = NDArray[np.int64]

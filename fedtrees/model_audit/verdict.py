@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.audit.attack import AttackResult
-from fedtrees.audit.audit import ONCE, SAMPLED, Audit
-from fedtrees.audit.exposure import SMALL, UNKNOWN, TreeExposure
-from fedtrees.audit.leaf_value_counts import may_be_mean
-from fedtrees.audit.model import ModelFile
-from fedtrees.audit.readers import XGBOOST_STATISTICS
-from fedtrees.audit.scrub import LOST, Scrubbed
-from fedtrees.audit.tables import names_lines, names_text
 from fedtrees.core.errors import many
+from fedtrees.model_audit.attack import AttackResult
+from fedtrees.model_audit.audit import ONCE, SAMPLED, Audit
+from fedtrees.model_audit.exposure import SMALL, UNKNOWN, TreeExposure
+from fedtrees.model_audit.leaf_value_counts import may_be_mean
+from fedtrees.model_audit.model import ModelFile
+from fedtrees.model_audit.readers import XGBOOST_STATISTICS
+from fedtrees.model_audit.scrub import LOST, Scrubbed
+from fedtrees.model_audit.tables import names_lines, names_text
 
 SETTINGS = {
     "learning_rate": "learning_rate",
@@ -285,7 +285,7 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     before, after : Audit
         Audits of the model and of its scrubbed copy.
     done : Scrubbed
-        Result of `fedtrees.audit.scrub.scrub`.
+        Result of `fedtrees.model_audit.scrub.scrub`.
 
     Returns
     -------
