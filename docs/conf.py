@@ -1,5 +1,6 @@
 """Sphinx configuration: `sphinx-build -W docs docs/_build`."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -10,8 +11,23 @@ author = "The fedtrees maintainers"
 copyright = "2026, the fedtrees maintainers"
 release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",  # contains myst_parser
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.napoleon",
+]
 exclude_patterns = ["_build"]
+# Pages about findings to which maintainers could not respond yet. `-t embargo` includes them.
+if not tags.has("embargo"):  # noqa: F821, a name of Sphinx
+    exclude_patterns += sorted(
+        str(page.relative_to(Path(__file__).parent))
+        for page in Path(__file__).parent.rglob("*.md")
+        if re.match(r"---\n(.*\n)*?tags:.*\bembargo\b", page.read_text(encoding="utf-8"))
+    )
+nb_execution_mode = "off"  # the tests execute the notebooks and compare their outputs
+autosummary_generate = True
+templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", flags=re.S)
+LISTING = re.compile(r"```\{literalinclude\} (\S+)")
+#: A command that is expected to fail ends with this comment.
+STATUS = re.compile(r"# exit code (\d+)$")
 #: Durations differ between runs, and are replaced before texts are compared.
 DURATION = re.compile(r"\d+(\.\d+)? (s|min|minutes?|seconds?|MiB|GiB)\b")
 
@@ -45,6 +49,12 @@ def read_commands(page: str) -> list[Command]:
     return commands
 
 
+def copy_listings(path: Path, folder: Path) -> None:
+    """Copy the Python files that a page shows into the folder in which its commands run."""
+    for name in LISTING.findall(path.read_text(encoding="utf-8")):
+        shutil.copy(path.parent / name, folder)
+
+
 def run_command(line: str, folder: Path) -> str:
     """Return the output of a command without progress messages, which are sent to stderr."""
     arguments = shlex.split(line, comments=True)
@@ -58,7 +68,8 @@ def run_command(line: str, folder: Path) -> str:
     done = subprocess.run(
         arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    expected = int(status[1]) if (status := STATUS.search(line)) else 0
+    assert done.returncode == expected, done.stderr
     return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip("\n").splitlines())
 
 
@@ -88,6 +99,7 @@ def rewrite(path: Path) -> None:
     """Write the output of all commands into a page, except where the page shortens it."""
     page = path.read_text(encoding="utf-8")
     with TemporaryDirectory() as folder:
+        copy_listings(path, Path(folder))
 
         def updated(match: re.Match[str]) -> str:
             text = ""

@@ -17,6 +17,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.federation.site import Settings, read_site_data
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
@@ -25,6 +26,11 @@ def sample_federation(seed=0, rows=240, clients=3):
     """Return the rows of each client in the small table, and its schema."""
     table, schema = sample_table(seed, rows)
     return [table.take(part) for part in np.array_split(np.arange(rows), clients)], schema
+
+
+def client_seat(name, rows, schema, defense=None):
+    """Return the seat of a client that has a table."""
+    return Seat(name, "client", LocalData.of(rows), schema, defense or Composition())
 
 
 def network_of(parties, schema, defense=None, summed=(), held=(), network=Network):
@@ -77,7 +83,7 @@ def leaf_scores(guess, federation, principals, training):
 def crossings(transcript):
     """Return all contents of a transcript except for ciphertexts."""
     messages = [
-        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(without_payload(d.message)))
+        (d.round, d.sender, d.receivers, d.reason, d.nbytes, encode(without_payload(d.message)))
         for d in transcript
     ]
     inside = {index: encode(message) for index, message in transcript.plain_replies.items()}
@@ -115,7 +121,7 @@ def equal_to_simulation(folder, federation, log):
     expected = [d for d in simulation.transcript if d.receivers != (d.sender,) or d.sender == who]
     seen = list(Capture(log))
     assert [(r.sender, r.receivers, r.why) for r in seen] == [
-        (d.sender, d.receivers, d.why) for d in expected
+        (d.sender, d.receivers, d.reason) for d in expected
     ]
     assert [encode(without_payload(r.message)) for r in seen] == [
         encode(without_payload(d.message)) for d in expected

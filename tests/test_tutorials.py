@@ -3,16 +3,18 @@
 from pathlib import Path
 
 import pytest
-from console_blocks import agrees, read_commands, run_command
+from console_blocks import agrees, copy_listings, read_commands, run_command
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("docs/tutorials/own-table.md", "docs/tutorials/paper.md")
+PAGES = ("own-table", "paper", "first-audit", "first-protocol", "first-defense", "first-attack")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_shows_the_output_of_its_commands(page, tmp_path):
-    commands = read_commands((ROOT / page).read_text(encoding="utf-8"))
+    path = ROOT / f"docs/tutorials/{page}.md"
+    copy_listings(path, tmp_path)
+    commands = read_commands(path.read_text(encoding="utf-8"))
     assert commands
     for command in commands:
         output = run_command(command.line, tmp_path)
@@ -36,3 +38,12 @@ def test_numbers_may_differ_slightly_and_words_may_not():
     assert not agrees("83 of 456 rows", "12 of 456 rows")
     assert not agrees("AUC 0.98", "AUC 0.90")
     assert not agrees("83 of 456 rows", "83 of 456 members")
+
+
+def test_a_command_has_to_fail_exactly_where_the_page_says_so(tmp_path):
+    assert "unknown" not in run_command("fedtrees list defenses", tmp_path)
+    with pytest.raises(AssertionError):
+        run_command("fedtrees list defences", tmp_path)
+    run_command("fedtrees list defences  # exit code 2", tmp_path)
+    with pytest.raises(AssertionError):
+        run_command("fedtrees list defenses  # exit code 2", tmp_path)

@@ -23,17 +23,16 @@ from fedtrees.attacks.observations.columns import Column, columns_of
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, cuts_of
 from fedtrees.attacks.observations.rows_from_columns import pool_columns
+from fedtrees.blind_baselines.imputer import Imputer, KnownRows, guessed
 from fedtrees.blind_baselines.rows import SIGMA_SHARE
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Entries, Guess
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.sensitive import Told
 from fedtrees.core.view import View
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
-from fedtrees.trees.imputer import Imputer, guessed
 
 Floats = NDArray[np.float64]
 _SWEEPS, _STEP = 30, 3.0
@@ -86,7 +85,7 @@ class Sums:
 
     @staticmethod
     def of(
-        view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
+        view: View, seen: BoostingObservations, knowledge: KnownRows, values: NDArray[np.float32]
     ) -> Sums | None:
         """Read the sums of boosted trees of one output that contain all rows, else return None.
 
@@ -105,7 +104,11 @@ class Sums:
 
 class _Reader:
     def __init__(
-        self, view: View, seen: BoostingObservations, knowledge: Told, values: NDArray[np.float32]
+        self,
+        view: View,
+        seen: BoostingObservations,
+        knowledge: KnownRows,
+        values: NDArray[np.float32],
     ) -> None:
         self._seen, self._told, self._own = seen, knowledge, view.rows
         d = knowledge.rows.X.shape[1]
@@ -333,9 +336,10 @@ class AttributeInference(Attack):
     """Infer the sensitive attribute of rows whose other columns are known (``sensitive=0``).
 
     The probability of every value is estimated from local rows or from rows of the population
-    (`fedtrees.trees.imputer.Imputer`). It is multiplied by the model's confidence in the known
-    label (Fredrikson et al. 2014; Mehnaz et al. 2022), and fitted to the other evidence: values and
-    counts of sketches, sums of nodes and bins, and leaf values (this part is not in a paper).
+    (`fedtrees.blind_baselines.imputer.Imputer`). It is multiplied by the model's confidence in the
+    known label (Fredrikson et al. 2014; Mehnaz et al. 2022), and fitted to the other evidence:
+    values and counts of sketches, sums of nodes and bins, and leaf values (this part is not in a
+    paper).
     Without such rows all values are equally likely at first. Estimates from the sums then replace
     this prior.
     """
@@ -348,13 +352,13 @@ class AttributeInference(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no attribute is to be inferred or the view has no tree model."""
-        if Told.of(view) is None:
+        if KnownRows.of(view) is None:
             return Reason("not-all-but-one")
         return Reason("no-trees") if model_in(view) is None else None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return a value of the attribute for every row."""
-        knowledge = Told.of(view)
+        knowledge = KnownRows.of(view)
         if knowledge is None:
             return Guess.none(Reason("not-all-but-one"))
         imputer = Imputer(view.prior_rows, view.schema, knowledge.columns)
@@ -383,7 +387,7 @@ class AttributeInference(Attack):
         return Guess((Entries("", *cells),), {"confidence_weight": weight})
 
 
-def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
+def _taught(knowledge: KnownRows, schema: Schema, values: NDArray[np.float32], p: Floats) -> Floats:
     """Return the likelihood of every value according to rows with imputed values."""
     X = knowledge.rows.X.copy()
     _, _, cells = guessed(knowledge, schema, p, values, SIGMA_SHARE)
@@ -395,7 +399,7 @@ def _taught(knowledge: Told, schema: Schema, values: NDArray[np.float32], p: Flo
     return np.ones(p.shape) if held_out is None else held_out[1]
 
 
-def _read_column(view: View, knowledge: Told) -> Column | None:
+def _read_column(view: View, knowledge: KnownRows) -> Column | None:
     """Return all values of the victims' column if their sketches reveal these, else None."""
     if len(knowledge.columns) > 1 or not columns_of(view):
         return None
@@ -408,7 +412,7 @@ def _read_column(view: View, knowledge: Told) -> Column | None:
 
 
 def _spread(
-    view: View, knowledge: Told, values: NDArray[np.float32]
+    view: View, knowledge: KnownRows, values: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], Floats]:
     """Return values and their probabilities from the thresholds, without prior rows.
 
@@ -434,7 +438,9 @@ def _spread(
     return line[:, None], near / near.sum()
 
 
-def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowledge: Told) -> Floats:
+def _confidence(
+    model: object, rows: Table, values: NDArray[np.float32], knowledge: KnownRows
+) -> Floats:
     """Return the log probability of each row's label for each value of the attribute, (n, K)."""
     log_chances = []
     for value in values:
@@ -450,7 +456,9 @@ def _confidence(model: object, rows: Table, values: NDArray[np.float32], knowled
     return np.column_stack(log_chances)
 
 
-def _weight(model: object, imputer: Imputer, values: NDArray[np.float32], knowledge: Told) -> float:
+def _weight(
+    model: object, imputer: Imputer, values: NDArray[np.float32], knowledge: KnownRows
+) -> float:
     """Return the weight of the model's log confidence that fits the prior's rows best."""
     held_out = imputer.held_out(imputer.values)
     if held_out is None:

@@ -1,7 +1,8 @@
 """Print the performance tables.
 
 ``python -m fedtrees.benchmarks.perf [--only PART] [--data-dir FOLDER]`` measures all parts, or the
-selected ones. ``--draw-rows FILE`` draws the cost by the number of rows instead.
+selected ones. ``--draw-rows FILE`` draws the cost by the number of rows instead, and
+``--draw-clients FILE`` by the number of clients.
 """
 
 import argparse
@@ -16,6 +17,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 from fedtrees.benchmarks.perf.measure import Size, markdown
 from fedtrees.benchmarks.perf.parts import parts
 from fedtrees.benchmarks.perf.runs import draw_rows
+from fedtrees.benchmarks.perf.scaling import draw_clients
 
 
 def main() -> None:
@@ -37,9 +39,15 @@ def main() -> None:
         help=f"measure this part (may be repeated); growth, or one of {', '.join(names)}",
     )
     parser.add_argument("--draw-rows", metavar="FILE", help="draw the cost by the number of rows")
+    parser.add_argument(
+        "--draw-clients", metavar="FILE", help="draw the cost by the number of clients"
+    )
     options = parser.parse_args()
     if options.draw_rows:
         draw_rows(options.draw_rows)
+        return
+    if options.draw_clients:
+        draw_clients(options.draw_clients)
         return
     print(f"{platform.machine()}, Python {platform.python_version()}", end="")
     print("; one thread, CPU seconds, medians, unless a line says otherwise")

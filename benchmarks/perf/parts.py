@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from fedtrees.benchmarks.perf import central, crypto, federations, runs
+from fedtrees.benchmarks.perf import central, crypto, federations, runs, scaling
 from fedtrees.benchmarks.perf.measure import Line, Size
 
 
@@ -25,6 +25,7 @@ def parts(data_dir: str | None = None) -> dict[str, Callable[[Size], Iterator[Li
         "growth-bins": partial(central.by, "bins"),
         "growth-depth": partial(central.by, "depth"),
         "growth-clients": federations.by_clients,
+        "clients": scaling.by_clients_and_rows,
         "crypto": crypto.lines,
         "secure-sums": crypto.secure_sums,
         "scoring": runs.scoring,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtrees import Coordinator, Message, Party, Protocol, ProtocolInfo, Reveal, handles, register
+from fedtrees.core.messages import summable
 from fedtrees.protocols.base import ENCODED_FILE
 
 
@@ -34,7 +35,7 @@ class Stumps(Message):  # the model so far. The server sends it to request the n
 @dataclass(frozen=True, eq=False)
 class Sums(Message):
     discloses = frozenset({Reveal.FEATURES, Reveal.LABELS, Reveal.COUNTS})
-    sums: np.ndarray
+    sums: np.ndarray = summable()
 
 
 class Client(Party):
@@ -72,7 +73,7 @@ class Server(Coordinator):
         return model
 
     def add_replies(self, net, model):
-        replies = net.request("client", model, why="sums over the rows, to grow the next stump")
+        replies = net.request("client", model, reason="sums over the rows, to grow the next stump")
         return sum(reply.sums for reply in replies)
 
 
@@ -85,5 +86,5 @@ class MinimalStumps(Protocol):
     learning_rate: float = 0.3
     info = ProtocolInfo(message_types=(Stumps, Sums), model_file=ENCODED_FILE)
 
-    def create_party(self, name, role, local_data, schema, defense):
-        return Server(self) if local_data is None else Client(name, local_data)
+    def create_party(self, seat):
+        return Server(self) if seat.role == "server" else Client(seat.name, seat.local_data)

@@ -2,5 +2,5 @@
 
 `fedtrees.metrics` uses this package to match guessed rows with true rows and to compute blind
 baselines, which are guesses of an adversary that receives no message. Attacks use it to merge
-several reconstructions. Of fedtrees, the package imports only `fedtrees.core`.
+several reconstructions. The package imports only `fedtrees.core` and `fedtrees.trees`.
 """

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit import audit
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.models import trees_of
 from fedtrees.capture.readings import ObservedTrees
@@ -55,7 +54,8 @@ from fedtrees.messages.horizontal import (
     Histogram,
     HistogramRequest,
 )
-from fedtrees.protocols.base import Protocol
+from fedtrees.model_audit import audit
+from fedtrees.protocols.base import Protocol, Seat
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
@@ -307,13 +307,11 @@ class Replay:
             def roles(self, parties: int) -> Mapping[str, str]:
                 return {SERVER: SERVER, **dict.fromkeys(names, BinningClient.role)}
 
-            def create_party(
-                self, name: str, role: str, local_data: LocalData | None, *given: object
-            ) -> Party:
-                if name == SERVER or truth is not None:
-                    real: Party = super().create_party(name, role, local_data, *given)
+            def create_party(self, seat: Seat) -> Party:
+                if seat.name == SERVER or truth is not None:
+                    real: Party = super().create_party(seat)
                     return real
-                return RecordedClient(name, sent[name])
+                return RecordedClient(seat.name, sent[seat.name])
 
         again = Replayed(**{f.name: getattr(protocol, f.name) for f in fields(protocol)})
         # Recorded clients need no rows, and only the sizes of these tables are used.

@@ -5,8 +5,8 @@ leaves. A metric for this type compares claims with the ground truth (`fedtrees.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,97 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 
+C = TypeVar("C", bound="Claim")
+
+
+class _Rules(NamedTuple):
+    """Rules for one array of a claim, which `Claim` checks."""
+
+    kind: type
+    axes: str
+    within: tuple[float, float] | None
+    finite: bool
+    unique: bool
+
+    def check(self, values: Any, sizes: dict[str, int]) -> NDArray[Any]:
+        """Convert values to an array of the declared type. Raise `ValueError` for a broken rule."""
+        array = np.asarray(values)
+        if array.ndim != len(self.axes) or any(
+            sizes.setdefault(axis, size) != size
+            for axis, size in zip(self.axes, array.shape, strict=True)
+        ):
+            shape = ", ".join(
+                f"{axis}={sizes[axis]}" if axis in sizes else axis for axis in self.axes
+            )
+            raise ValueError(f"has the shape {array.shape}; give one of shape ({shape})")
+        if array.size and array.dtype.kind not in {int: "iu", bool: "b"}.get(self.kind, "iuf"):
+            raise ValueError(f"is {array.dtype}; give {_KINDS.get(self.kind, 'numbers')}")
+        array = array.astype(self.kind, copy=False)
+        if self.within and ((array < self.within[0]) | (array > self.within[1])).any():
+            raise ValueError("has values outside of {:g} to {:g}".format(*self.within))
+        if self.finite and not np.isfinite(array).all():
+            raise ValueError("has infinite or missing values; leave them out")
+        if self.unique and len(np.unique(array)) < len(array):
+            raise ValueError("has a value twice; give every row once")
+        return array
+
+
+_KINDS = {int: "whole numbers", bool: "booleans"}
+
+
+def _array(
+    kind: type,
+    axes: str,
+    *,
+    within: tuple[float, float] | None = None,
+    finite: bool = False,
+    unique: bool = False,
+    default: Any = MISSING,
+) -> Any:
+    """Declare an array field of a claim.
+
+    Each letter of `axes` is one axis. Axes with the same letter have the same length in all arrays
+    of the claim, where m and d are the numbers of rows and columns of its table.
+    """
+    rules = _Rules(kind, axes, within, finite, unique)
+    return field(default=default, metadata={"rules": rules})
+
+
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(_array, field))
+def _claim(cls: type[C]) -> type[C]:
+    """Declare a claim, whose arrays are declared with `_array`."""
+    return dataclass(frozen=True, eq=False)(cls)
+
 
 @dataclass(frozen=True, eq=False)
 class Claim:
     """Base class of all claims.
 
     The metrics of its type define the ground truth and the blind baseline
-    (`fedtrees.metrics.metric.Metric`).
+    (`fedtrees.metrics.metric.Metric`). The arrays of a claim are checked and converted at its
+    construction.
+
+    Examples
+    --------
+    >>> from fedtrees import Claim, Records
+    >>> issubclass(Records, Claim)
+    True
     """
+
+    def __post_init__(self) -> None:
+        sizes: dict[str, int] = {}
+        if hasattr(self, "table"):
+            if not isinstance(self.table, Table):
+                raise ProtocolError(f"guessed rows are a {type(self.table).__name__}, not a Table")
+            sizes = dict(zip("md", self.table.X.shape, strict=True))
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if "rules" in item.metadata and not (value is None and item.default is None):
+                try:
+                    checked = item.metadata["rules"].check(value, sizes)
+                except ValueError as err:
+                    raise ProtocolError(f"{type(self).__name__}.{item.name} {err}") from None
+                object.__setattr__(self, item.name, checked)
 
     @property
     def certain(self) -> bool:
@@ -32,13 +115,15 @@ class Claim:
     @property
     def empty(self) -> bool:
         """Whether the claim contains no row, leaf, value or other entry that could be scored."""
-        return False
+        parts = (getattr(self, item.name) for item in fields(self))
+        return any(
+            len(part) == 0 if isinstance(part, Table) else part.size == 0
+            for part in parts
+            if isinstance(part, (Table, np.ndarray))
+        )
 
 
-C = TypeVar("C", bound=Claim)
-
-
-@dataclass(frozen=True, eq=False)
+@_claim
 class Records(Claim):
     """Reconstructed rows of the victims.
 
@@ -51,48 +136,53 @@ class Records(Claim):
         rows they are certain of set it.
     owner : tuple of str, length m, or None
         Name of the party that has each row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Records, Table
+    >>> claim = Records(Table(np.array([[1.0, 2.0]], dtype=np.float32), np.array([1])))
+    >>> len(claim.table)
+    1
     """
 
     table: Table
-    confidence: NDArray[np.float64] | None = None
+    confidence: NDArray[np.float64] | None = _array(
+        float, "m", within=(0.0, 1.0), finite=True, default=None
+    )
     owner: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, Table):
-            raise ProtocolError(f"guessed records are a {type(self.table).__name__}, not a Table")
-        m = len(self.table)
-        if self.confidence is not None:
-            c = np.asarray(self.confidence, dtype=np.float64)
-            object.__setattr__(self, "confidence", c)
-            if c.shape != (m,) or not ((c >= 0) & (c <= 1)).all():
-                raise ProtocolError(
-                    f"confidence of shape {c.shape} for {m} guessed rows; give one probability, "
-                    "0 to 1, per row"
-                )
+        super().__post_init__()
         if self.owner is not None and not (
-            len(self.owner) == m and all(isinstance(o, str) for o in self.owner)
+            len(self.owner) == len(self.table) and all(isinstance(o, str) for o in self.owner)
         ):
             raise ProtocolError(
-                f"{len(self.owner)} owners for {m} guessed rows; give one party name per row"
+                f"{len(self.owner)} owners for {len(self.table)} guessed rows; give one party "
+                "name per row"
             )
 
     @property
     def certain(self) -> bool:
-        """Whether the attack returned only rows that it is certain of."""
+        """Whether the attack states a probability of every row."""
         return self.confidence is not None
 
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return len(self.table) == 0
 
-
-@dataclass(frozen=True, eq=False)
+@_claim
 class EveryRecord(Records):
-    """Rows of all parties, including the principals' local rows, as some papers score them."""
+    """Rows of all parties, including the principals' local rows, as some papers score them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import EveryRecord, Table
+    >>> rows = Table(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    >>> len(EveryRecord(rows).table)
+    3
+    """
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class BatchRows(Claim):
     """Rows that one round of training was computed on.
 
@@ -111,29 +201,17 @@ class BatchRows(Claim):
     owner: tuple[str, ...]
     round: int
     table: Table
-    confidence: NDArray[np.float64] | None = None
+    confidence: NDArray[np.float64] | None = _array(
+        float, "md", within=(0.0, 1.0), finite=True, default=None
+    )
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, Table):
-            raise ProtocolError(f"guessed rows are a {type(self.table).__name__}, not a Table")
+        super().__post_init__()
         if not self.owner or not all(isinstance(o, str) for o in self.owner):
             raise ProtocolError(f"owners of a batch are {self.owner!r}; name one party at least")
-        if self.confidence is not None:
-            c = np.asarray(self.confidence, dtype=np.float64)
-            object.__setattr__(self, "confidence", c)
-            if c.shape != self.table.X.shape or not ((c >= 0) & (c <= 1)).all():
-                raise ProtocolError(
-                    f"confidence of shape {c.shape} for rows of shape {self.table.X.shape}; give "
-                    "one number, 0 to 1, per cell"
-                )
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return len(self.table) == 0
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class LeafCounts(Claim):
     """Number of the victims' rows of each class in each leaf of one tree.
 
@@ -149,45 +227,27 @@ class LeafCounts(Claim):
     certified : bool array, shape (J,), or None
         True for leaves whose counts the attack has proved, so that a wrong count is an error in the
         attack. None if it has proved none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import LeafCounts
+    >>> LeafCounts(tree=0, leaf=np.array([1, 2]), counts=np.array([[5, 0], [1, 9]])).counts.sum()
+    np.int64(15)
     """
 
     tree: int
-    leaf: NDArray[np.intp]
-    counts: NDArray[np.int64]
-    certified: NDArray[np.bool_] | None = None
-
-    def __post_init__(self) -> None:
-        leaf, counts = np.shape(self.leaf), np.shape(self.counts)
-        if len(leaf) != 1 or len(counts) != 2 or counts[0] != leaf[0]:
-            raise ProtocolError(
-                f"counts of shape {counts} for leaves of shape {leaf}; give one row of class "
-                "counts, (leaves, classes), per leaf"
-            )
-        for name in ("leaf", "counts"):
-            if np.asarray(getattr(self, name)).dtype.kind not in "iu" and leaf[0]:
-                raise ProtocolError(f"{name} of leaf counts are whole numbers; round them")
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype=np.int64))
-        if self.certified is not None:
-            certified = np.asarray(self.certified)
-            if certified.dtype != np.bool_ or certified.shape != leaf:
-                raise ProtocolError(
-                    f"certified is {certified.dtype} of shape {certified.shape} for {leaf[0]} "
-                    "leaves; give one boolean per leaf"
-                )
-            object.__setattr__(self, "certified", certified)
+    leaf: NDArray[np.intp] = _array(int, "l")
+    counts: NDArray[np.int64] = _array(int, "lK")
+    certified: NDArray[np.bool_] | None = _array(bool, "l", default=None)
 
     @property
     def certain(self) -> bool:
-        """Whether the counts of all leaves are certified."""
+        """Whether all counts are certified."""
         return self.certified is not None and bool(self.certified.all())
 
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no leaf."""
-        return len(self.leaf) == 0
 
-
-@dataclass(frozen=True, eq=False)
+@_claim
 class ColumnValues(Claim):
     """Values of one victim in one column, without their rows.
 
@@ -208,36 +268,27 @@ class ColumnValues(Claim):
 
     owner: str
     feature: int
-    values: NDArray[np.float32]
-    counts: NDArray[np.int64]
+    values: NDArray[np.float32] = _array(np.float32, "n", finite=True)
+    counts: NDArray[np.int64] = _array(int, "n", within=(1, np.inf))
     exact: bool
 
     def __post_init__(self) -> None:
-        values, counts = np.asarray(self.values), np.asarray(self.counts)
-        if values.ndim != 1 or counts.shape != values.shape:
-            raise ProtocolError(
-                f"column values of shape {values.shape} with counts of shape {counts.shape}; give "
-                "one count per value"
-            )
-        if not np.isfinite(values).all() or (np.diff(values) <= 0).any():
-            raise ProtocolError("column values are finite and ascending; add up equal ones")
-        if len(counts) and (counts.dtype.kind not in "iu" or counts.min() < 1):
-            raise ProtocolError("counts of column values are whole numbers of 1 or more")
-        object.__setattr__(self, "values", values.astype(np.float32))
-        object.__setattr__(self, "counts", counts.astype(np.int64))
+        super().__post_init__()
+        if (np.diff(self.values) <= 0).any():
+            raise ProtocolError("values of a column are ascending; add up the counts of equal ones")
 
     @property
     def certain(self) -> bool:
-        """Whether the claim contains all values of the owner."""
+        """Whether the claim is declared as exact."""
         return self.exact
 
     @property
     def empty(self) -> bool:
-        """Whether the claim contains no value, without claiming that the owner has none."""
-        return len(self.values) == 0 and not self.exact
+        """Whether the claim contains no value, and does not state that there is none."""
+        return super().empty and not self.exact
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class Labels(Claim):
     """Labels of rows of which the principals know the ids but not the labels.
 
@@ -250,29 +301,22 @@ class Labels(Claim):
         to classes.
     probability : float64 array, shape (n, K), or None
         Probability of each class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Labels
+    >>> claim = Labels(ids=np.array([7, 8]), cluster=np.array([0, 1]))
+    >>> claim.cluster.tolist()
+    [0, 1]
     """
 
-    ids: NDArray[np.int64]
-    cluster: NDArray[np.int64]
-    probability: NDArray[np.float64] | None = None
-
-    def __post_init__(self) -> None:
-        shapes = [np.shape(self.ids), np.shape(self.cluster)]
-        if self.probability is not None:
-            shapes.append(np.shape(self.probability)[:1])
-        if len(shapes[0]) != 1 or len(set(shapes)) != 1:
-            raise ProtocolError(
-                f"labels of ids of shape {shapes[0]} with clusters (and probabilities) of shape "
-                f"{', '.join(map(str, shapes[1:]))}; give one of each per id"
-            )
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return np.size(self.ids) == 0
+    ids: NDArray[np.int64] = _array(int, "n")
+    cluster: NDArray[np.int64] = _array(int, "n")
+    probability: NDArray[np.float64] | None = _array(float, "nK", default=None)
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class RoutedLabels(Claim):
     """Labels of rows that a model was asked to predict, identified by their position among these.
 
@@ -284,27 +328,11 @@ class RoutedLabels(Claim):
         Probability of each class, in any order: the claim does not assign columns to classes.
     """
 
-    rows: NDArray[np.int64]
-    probability: NDArray[np.float64]
-
-    def __post_init__(self) -> None:
-        rows, p = np.asarray(self.rows), np.asarray(self.probability, dtype=np.float64)
-        if rows.ndim != 1 or p.ndim != 2 or len(p) != len(rows) or not np.isfinite(p).all():
-            raise ProtocolError(
-                f"routed labels of rows of shape {rows.shape} with probabilities of shape "
-                f"{p.shape}; give one finite number per row and class"
-            )
-        if len(np.unique(rows)) < len(rows):
-            raise ProtocolError("a row is claimed twice; give every place once")
-        object.__setattr__(self, "probability", p)
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return np.size(self.rows) == 0
+    rows: NDArray[np.int64] = _array(int, "n", unique=True)
+    probability: NDArray[np.float64] = _array(float, "nK", finite=True)
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class Branches(Claim):
     """Direction of rows at the splits of other parties.
 
@@ -320,29 +348,13 @@ class Branches(Claim):
         Probability that a row goes left. NaN if nothing is claimed.
     """
 
-    rows: NDArray[np.int64]
-    tree: NDArray[np.int64]
-    node: NDArray[np.int64]
-    left: NDArray[np.float64]
-
-    def __post_init__(self) -> None:
-        n, k, left = len(self.rows), len(self.tree), np.asarray(self.left, dtype=np.float64)
-        if left.shape != (n, k) or np.shape(self.node) != (k,):
-            raise ProtocolError(
-                f"branches of shape {left.shape} for {n} rows and {k} splits; give one probability "
-                "per row and split"
-            )
-        if ((left < 0) | (left > 1)).any() or len(np.unique(self.rows)) < n:
-            raise ProtocolError("probabilities of branches are 0 to 1, and a row is claimed once")
-        object.__setattr__(self, "left", left)
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row or no split."""
-        return np.size(self.left) == 0
+    rows: NDArray[np.int64] = _array(int, "n", unique=True)
+    tree: NDArray[np.int64] = _array(int, "k")
+    node: NDArray[np.int64] = _array(int, "k")
+    left: NDArray[np.float64] = _array(float, "nk", within=(0.0, 1.0))
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class Thresholds(Claim):
     """Thresholds of the splits of other parties.
 
@@ -359,25 +371,19 @@ class Thresholds(Claim):
         ``high``.
     """
 
-    tree: NDArray[np.int64]
-    node: NDArray[np.int64]
-    feature: NDArray[np.int64]
-    value: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    tree: NDArray[np.int64] = _array(int, "k")
+    node: NDArray[np.int64] = _array(int, "k")
+    feature: NDArray[np.int64] = _array(int, "k")
+    value: NDArray[np.float64] = _array(float, "k")
+    low: NDArray[np.float64] = _array(float, "k")
+    high: NDArray[np.float64] = _array(float, "k")
 
     def __post_init__(self) -> None:
-        _same_length(self, ("tree", "node", "feature"), ("value", "low", "high"))
-        if not (self.low <= self.high).all():
-            raise ProtocolError("a threshold is claimed in an interval whose low end is above high")
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no threshold."""
-        return np.size(self.value) == 0
+        super().__post_init__()
+        _check_intervals(self.low, self.high)
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class ColumnRanks(Claim):
     """Order of rows in another party's column. The principals know the ids of the rows.
 
@@ -397,25 +403,17 @@ class ColumnRanks(Claim):
 
     owner: str
     feature: int
-    ids: NDArray[np.int64]
-    rank: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
+    ids: NDArray[np.int64] = _array(int, "n", unique=True)
+    rank: NDArray[np.float64] = _array(float, "n", finite=True)
+    low: NDArray[np.float64] = _array(float, "n")
+    high: NDArray[np.float64] = _array(float, "n")
 
     def __post_init__(self) -> None:
-        _same_length(self, ("ids",), ("rank", "low", "high"))
-        if not (np.isfinite(self.rank).all() and (self.low <= self.high).all()):
-            raise ProtocolError("ranks are finite, and low is not above high")
-        if len(np.unique(self.ids)) < len(self.ids):
-            raise ProtocolError("a row is ranked twice; give every id once")
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return np.size(self.ids) == 0
+        super().__post_init__()
+        _check_intervals(self.low, self.high)
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class ColumnBins(Claim):
     """Bins of rows in another party's column. The principals know the ids of the rows.
 
@@ -433,21 +431,11 @@ class ColumnBins(Claim):
 
     owner: str
     feature: int
-    ids: NDArray[np.int64]
-    bin: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        _same_length(self, ("ids", "bin"), ())
-        if len(np.unique(self.ids)) < len(self.ids):
-            raise ProtocolError("a row is claimed twice; give every id once")
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no row."""
-        return np.size(self.ids) == 0
+    ids: NDArray[np.int64] = _array(int, "n", unique=True)
+    bin: NDArray[np.int64] = _array(int, "n")
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class BinClassCounts(Claim):
     """Number of rows of each class that one victim has in every bin of every column.
 
@@ -460,24 +448,10 @@ class BinClassCounts(Claim):
     """
 
     owner: str
-    counts: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        counts = np.asarray(self.counts)
-        if counts.ndim != 2 or counts.dtype.kind not in "iu":
-            raise ProtocolError(
-                f"class counts of bins are {counts.dtype} of shape {counts.shape}; give whole "
-                "numbers, one row per bin and one column per class"
-            )
-        object.__setattr__(self, "counts", counts.astype(np.int64))
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no bin."""
-        return np.size(self.counts) == 0
+    counts: NDArray[np.int64] = _array(int, "bK")
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class ClassShares(Claim):
     """Share of each class among the rows of one victim.
 
@@ -490,16 +464,15 @@ class ClassShares(Claim):
     """
 
     owner: str
-    share: NDArray[np.float64]
+    share: NDArray[np.float64] = _array(float, "K", within=(0.0, np.inf))
 
     def __post_init__(self) -> None:
-        share = np.asarray(self.share, dtype=np.float64)
-        if share.ndim != 1 or not ((share >= 0).all() and abs(share.sum() - 1) < 1e-6):
+        super().__post_init__()
+        if not abs(self.share.sum() - 1) < 1e-6:
             raise ProtocolError("shares of classes are numbers from 0 that add up to 1")
-        object.__setattr__(self, "share", share)
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class CutWindows(Claim):
     """Intervals to which dishonest principals moved cut points, or the splits of roots.
 
@@ -513,21 +486,13 @@ class CutWindows(Claim):
         Tree whose root is split in the interval. -1 if cut points are meant.
     """
 
-    feature: NDArray[np.int64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    tree: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        _same_length(self, ("feature", "tree"), ("low", "high"))
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no interval."""
-        return np.size(self.feature) == 0
+    feature: NDArray[np.int64] = _array(int, "k")
+    low: NDArray[np.float64] = _array(float, "k")
+    high: NDArray[np.float64] = _array(float, "k")
+    tree: NDArray[np.int64] = _array(int, "k")
 
 
-@dataclass(frozen=True, eq=False)
+@_claim
 class Entries(Claim):
     """Single values of one victim, by row and column.
 
@@ -544,25 +509,18 @@ class Entries(Claim):
     """
 
     owner: str
-    ids: NDArray[np.int64]
-    feature: NDArray[np.int64]
-    value: NDArray[np.float64]
+    ids: NDArray[np.int64] = _array(int, "k")
+    feature: NDArray[np.int64] = _array(int, "k")
+    value: NDArray[np.float64] = _array(float, "k", finite=True)
 
     def __post_init__(self) -> None:
-        _same_length(self, ("ids", "feature"), ("value",))
-        if not np.isfinite(self.value).all():
-            raise ProtocolError("claimed values must be finite; leave out unknown values")
+        super().__post_init__()
         # Duplicate entries would count twice in a score.
         if len(np.unique(np.stack([self.ids, self.feature]), axis=1).T) < len(self.ids):
             raise ProtocolError("an entry is claimed twice; give every row and column once")
 
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no value."""
-        return np.size(self.value) == 0
 
-
-@dataclass(frozen=True, eq=False)
+@_claim
 class Membership(Claim):
     """Score of each candidate for being a training row, by one test.
 
@@ -572,39 +530,23 @@ class Membership(Claim):
         Name of the test. The first claim of a guess is the main test of the attack.
     score : float64 array, shape (n,)
         Finite score of each candidate. A higher score means a more likely training row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Membership
+    >>> Membership("loss", np.array([0.9, 0.1])).score.tolist()
+    [0.9, 0.1]
     """
 
     test: str
-    score: NDArray[np.float64]
-
-    def __post_init__(self) -> None:
-        score = np.asarray(self.score, dtype=np.float64)
-        if score.ndim != 1 or not np.isfinite(score).all():
-            raise ProtocolError("scores of membership are finite numbers, one per candidate")
-        object.__setattr__(self, "score", score)
-
-    @property
-    def empty(self) -> bool:
-        """Whether the claim contains no candidate."""
-        return np.size(self.score) == 0
+    score: NDArray[np.float64] = _array(float, "n", finite=True)
 
 
-def _same_length(
-    claim: Claim, integer_fields: tuple[str, ...], float_fields: tuple[str, ...]
-) -> None:
-    """Convert fields of a claim to int64 or float64 arrays, and check that their lengths agree."""
-    shapes = {np.shape(getattr(claim, name)) for name in (*integer_fields, *float_fields)}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 1:
-        raise ProtocolError(
-            f"{type(claim).__name__} has arrays of shape {', '.join(map(str, sorted(shapes)))}; "
-            "give one value of each per entry"
-        )
-    for name in integer_fields:
-        if np.asarray(getattr(claim, name)).dtype.kind not in "iu" and next(iter(shapes))[0]:
-            raise ProtocolError(f"{name} of {type(claim).__name__} are whole numbers")
-    for names, kind in ((integer_fields, np.int64), (float_fields, np.float64)):
-        for name in names:
-            object.__setattr__(claim, name, np.asarray(getattr(claim, name), dtype=kind))
+def _check_intervals(low: NDArray[np.float64], high: NDArray[np.float64]) -> None:
+    """Raise `ProtocolError` if a lower end is above its upper end."""
+    if not (low <= high).all():
+        raise ProtocolError("an interval is claimed whose low end is above its high end")
 
 
 @dataclass(frozen=True, eq=False)
@@ -629,7 +571,7 @@ class Guess:
     >>> Guess.none("no tree has more than one leaf").claims
     ()
     >>> print(Guess.of([], otherwise=Reason("no-trees")).reason)
-    the principals see neither leaf values nor histograms of boosted trees
+    the principals received neither leaf values nor histograms of boosted trees
     """
 
     claims: tuple[Claim, ...] = ()

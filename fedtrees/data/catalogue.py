@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,18 @@ def _build(
     return prepare(name, schema, bunch.data, y, notes=notes)
 
 
+def _bundled_file(name: str) -> Path:
+    """Return a file of scikit-learn with a table.
+
+    Importing scikit-learn takes most of a second. The tables of the default suite, and those on
+    which a protocol of it is tried, are therefore read without it.
+    """
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
+
+
 #: Properties of a cell nucleus, of each of which the breast cancer table has three columns.
 _CELL_NUCLEUS = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity",
@@ -60,13 +72,7 @@ def breast_cancer() -> Dataset:
 
     scikit-learn codes benign as 1. Here class 1 is the rarer, clinically positive class.
     """
-    # The file is read directly, because importing scikit-learn takes most of a second and this is
-    # the table of the default suite.
-    package = find_spec("sklearn")
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "breast_cancer.csv"
-    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    rows = np.loadtxt(_bundled_file("breast_cancer.csv"), delimiter=",", skiprows=1)
     names = [text.format(q) for text in ("mean {}", "{} error", "worst {}") for q in _CELL_NUCLEUS]
     bunch = SimpleNamespace(data=rows[:, :-1], feature_names=names)
     return _build("breast-cancer", bunch, rows[:, -1] == 0, ("benign", "malignant"))
@@ -96,15 +102,15 @@ def digits(binary: bool = True) -> Dataset:
 
     The range of a pixel, 0 to 16, is part of the published format.
     """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    features = [Feature(str(n), "continuous", 0.0, 16.0) for n in bunch.feature_names]
+    rows = np.loadtxt(_bundled_file("digits.csv.gz"), delimiter=",")
+    names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
+    bunch, target = SimpleNamespace(data=rows[:, :-1], feature_names=names), rows[:, -1].astype(int)
+    features = [Feature(n, "continuous", 0.0, 16.0) for n in names]
     if not binary:
-        return _build("digits-10", bunch, bunch.target, "0123456789", features=features)
+        return _build("digits-10", bunch, target, "0123456789", features=features)
     note = "10 classes made binary: digits 5 to 9 against 0 to 4"
     classes = ("0 to 4", "5 to 9")
-    return _build("digits", bunch, bunch.target >= 5, classes, note, features=features)
+    return _build("digits", bunch, target >= 5, classes, note, features=features)
 
 
 def diabetes(binary: bool = True) -> Dataset:
@@ -277,13 +283,22 @@ def _load_declared(
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     top: Sequence[str] = (),
     positive: str | None = None,
+    task: Literal["binary", "classes", "regression"] = "binary",
 ) -> Dataset:
     """Load a file with known columns, without inferring anything.
 
-    If `categorical` is None, all columns are categorical.
+    If `categorical` is None, all columns are categorical. Classes are in alphabetical order, unless
+    the task is binary and `positive` names the second one.
     """
     table = read_csv(path, Reading(separator=","), [target])
-    y, classes = binary_target(table, target, positive)
+    y: NDArray[Any]
+    classes: tuple[str, ...]
+    if task == "regression":
+        y, classes = numeric(table, target), ()
+    elif task == "classes":
+        y, classes = class_target(table, target, sorted(set(table.column(target))))
+    else:
+        y, classes = binary_target(table, target, positive)
     columns = [n for n in table.names if n != target]
     coded = columns if categorical is None else categorical
     features, X = encoded(table, columns, coded, ranges)
@@ -341,6 +356,12 @@ def _number_or_missing(cell: str) -> bool:
     return True
 
 
+_GERMAN_CODED = (
+    "checking_status", "credit_history", "purpose", "savings", "employment", "personal_status",
+    "other_parties", "property", "other_payment_plans", "housing", "job", "telephone",
+    "foreign_worker",
+)  # fmt: skip
+
 BUNDLED: dict[str, Callable[[], Dataset]] = {
     "breast-cancer": breast_cancer,
     "wine": wine,
@@ -375,6 +396,32 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
             _all_coded, "adult-binary", "income",
             one_hot=("education_",), empty=("occupation_", "workclass_"),
         ),
+    ),
+    # Default of credit card clients (29986 x 21) in binary columns.
+    "default-credit-binary": (
+        "default-credit-binary",
+        partial(
+            _all_coded, "default-credit-binary", "DEFAULT_PAYEMENT",
+            one_hot=("EDUCATION_", "MARRIAGE_"),
+        ),
+    ),
+    # German credit (1000 x 20). Class 1 is a bad risk.
+    "german-credit": (
+        "german-credit",
+        lambda path: _load_declared(
+            "german-credit", path, "class", categorical=_GERMAN_CODED, positive="2"
+        ),
+    ),
+    # Vehicle silhouettes (846 x 18), four classes.
+    "vehicle": ("vehicle", lambda path: _load_declared("vehicle", path, "Class", task="classes")),
+    # Quality of red wine from 0 to 10 (1599 x 11), a regression.
+    "wine-quality": (
+        "wine-quality",
+        lambda path: _load_declared("wine-quality", path, "quality", task="regression"),
+    ),
+    # Boston housing (506 x 13), median value in thousands of dollars, a regression.
+    "housing": (
+        "housing", lambda path: _load_declared("housing", path, "MEDV", task="regression")
     ),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import singledispatch
-from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,18 +24,14 @@ from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import named_objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.boosted.splitting import weights_of
-from fedtrees.trees.routing import joined_sets
+from fedtrees.trees.routing import NODE_KINDS, join_nodes, joined_sets, split_nodes
 
-NODE_FIELDS = (
-    ("feature", np.int32),
-    ("threshold", np.float32),
-    ("left", np.int32),
-    ("default_left", np.bool_),
-    ("value", np.float32),
-    ("sum_hessian", np.float32),
-    ("base_weights", np.float32),
-    ("loss_changes", np.float32),
-)
+#: Node arrays of `SharedTrees`, with their types.
+_SHARED: dict[str, Any] = {
+    "feature": np.int32, "threshold": np.float32, "left": np.int32, "default_left": np.bool_,
+    "value": np.float32, "sum_hessian": np.float32, "base_weights": np.float32,
+    "loss_changes": np.float32,
+}  # fmt: skip
 
 
 def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
@@ -48,19 +44,19 @@ def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
     params : TreeParams
         Parameters that the trees were grown with. ``base_weights`` depends on the regularisation.
     """
-    columns: dict[str, list[Any]] = {name: [] for name, _ in NODE_FIELDS}
-    for tree in trees:
-        for name in ("feature", "threshold", "left", "default_left", "value"):
-            columns[name].append(getattr(tree, name))
-        columns["sum_hessian"].append(tree.h)
-        # XGBoost's file format has these fields for every node.
-        columns["base_weights"].append(base_weights(tree, params))
-        columns["loss_changes"].append(np.zeros(len(tree)) if tree.gain is None else tree.gain)
-    arrays: dict[str, NDArray[Any]] = {
-        name: np.concatenate([np.zeros(0, dtype), *columns[name]]).astype(dtype)
-        for name, dtype in NODE_FIELDS
-    }
-    return {"sizes": np.array([len(t) for t in trees], dtype=np.int64), **arrays}
+    # XGBoost's file format has these fields for every node.
+    nodes = [
+        SimpleNamespace(
+            **{name: getattr(tree, name) for name in _SHARED if hasattr(tree, name)},
+            sum_hessian=tree.h,
+            base_weights=base_weights(tree, params),
+            loss_changes=np.zeros(len(tree)) if tree.gain is None else tree.gain,
+        )
+        for tree in trees
+    ]
+    arrays = join_nodes(nodes, _SHARED)
+    sizes = np.array([len(t) for t in trees], dtype=np.int64)
+    return {"sizes": sizes, **{n: a.astype(_SHARED[n], copy=False) for n, a in arrays.items()}}
 
 
 def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
@@ -103,35 +99,17 @@ def unpack(
     DataError
         If the node arrays do not fit the sizes.
     """
-    ends = np.concatenate([[0], np.cumsum(message.sizes)])
-    if any(len(a) != ends[-1] for n, _ in NODE_FIELDS if (a := getattr(message, n)) is not None):
-        raise DataError(f"node arrays do not fit {ends[-1]} nodes in {len(message.sizes)} trees")
-    g = None
-    h, weights = message.sum_hessian, message.base_weights
-    if h is not None and weights is not None and not (learning_rate is None or reg_lambda is None):
-        leaf = message.feature < 0
-        # Leaf values include the learning rate, which XGBoost multiplies in float32.
-        w = np.where(leaf, message.value / np.float64(np.float32(learning_rate)), weights)
-        g = -w * (h.astype(np.float64) + reg_lambda) - reg_alpha * np.sign(w)
     trees = []
-    for begin, end in pairwise(ends.tolist()):
-        span = slice(begin, end)
-        left = message.left[span]
-        trees.append(
-            Tree(
-                feature=message.feature[span],
-                threshold=message.threshold[span],
-                left=left,
-                # XGBoost numbers siblings consecutively, so that the message contains only left
-                # children.
-                right=np.where(left < 0, -1, left + 1).astype(np.int32),
-                default_left=message.default_left[span],
-                value=message.value[span],
-                g=None if g is None else g[span],
-                h=None if h is None else h[span].astype(np.float64),
-                gain=None if message.loss_changes is None else message.loss_changes[span],
-            )
-        )
+    for tree in split_nodes(message.sizes, {name: getattr(message, name) for name in _SHARED}):
+        h, weights, g = tree.pop("sum_hessian", None), tree.pop("base_weights", None), None
+        if h is not None and weights is not None and None not in (learning_rate, reg_lambda):
+            # Leaf values include the learning rate, which XGBoost multiplies in float32.
+            outputs = tree["value"] / np.float64(np.float32(learning_rate))
+            w = np.where(tree["feature"] < 0, outputs, weights)
+            g = -w * (h.astype(np.float64) + reg_lambda) - reg_alpha * np.sign(w)
+        statistics: dict[str, Any] = {"g": g, "h": None if h is None else h.astype(np.float64)}
+        gain = tree.pop("loss_changes", None)
+        trees.append(Tree(**tree, **statistics, gain=gain))
     return trees
 
 
@@ -140,24 +118,11 @@ def join(messages: Sequence[SharedTrees]) -> dict[str, NDArray[Any]]:
 
     Optional fields that are None in any message are left out.
     """
-    names = ["sizes", *(name for name, _ in NODE_FIELDS)]
-    return {
-        name: np.concatenate([getattr(m, name) for m in messages])
-        for name in names
-        if all(getattr(m, name) is not None for m in messages)
-    }
+    return join_nodes(messages, {"sizes": np.int64, **_SHARED})
 
 
-_ALWAYS = {
-    "feature": np.int32,
-    "threshold": np.float32,
-    "left": np.int32,
-    "right": np.int32,
-    "default_left": np.bool_,
-    "value": np.float32,
-}
-_STATISTICS = ("g", "h", "gain")
-_OPTIONAL = (*_STATISTICS, "categories")
+_BOOSTED = {**NODE_KINDS, "value": np.float32}
+_STATISTICS = {"g": np.float64, "h": np.float64, "gain": np.float32}
 _MODEL = frozenset({Reveal.MODEL, Reveal.THRESHOLDS})
 
 
@@ -210,13 +175,9 @@ class BoostedModel(Message):
         DataError
             If the node arrays do not fit the sizes.
         """
-        names = [n for n in (*_ALWAYS, *_OPTIONAL) if getattr(self, n) is not None]
-        ends = np.concatenate([[0], np.cumsum(self.sizes)])
-        if any(len(getattr(self, n)) != ends[-1] for n in names):
-            raise DataError(f"node arrays do not fit {ends[-1]} nodes in {len(self.sizes)} trees")
-        trees = tuple(
-            Tree(**{n: getattr(self, n)[a:b] for n in names}) for a, b in pairwise(ends.tolist())
-        )
+        names = (*_BOOSTED, *_STATISTICS, "categories")
+        parts = split_nodes(self.sizes, {name: getattr(self, name) for name in names})
+        trees = tuple(Tree(**part) for part in parts)
         return Forest(
             trees, self.base_margin, named_objective(self.objective, len(self.base_margin))
         )
@@ -275,16 +236,8 @@ def as_message(model: Any) -> Message:
 @as_message.register
 def _boosted(model: Forest) -> Message:
     sizes = np.array([len(t) for t in model.trees], dtype=np.int64)
-    arrays: dict[str, Any] = {}
-    for name, dtype in _ALWAYS.items():
-        arrays[name] = np.concatenate(
-            [np.zeros(0, dtype), *(getattr(t, name) for t in model.trees)]
-        )
-    for name in _STATISTICS:
-        parts = [getattr(t, name) for t in model.trees]
-        complete = bool(parts) and all(p is not None for p in parts)
-        # None if a tree has no statistics, for example after a defense removed them.
-        arrays[name] = np.concatenate(parts) if complete else None
+    # Statistics are left out if a tree has none, for example after a defense removed them.
+    arrays = join_nodes(model.trees, _BOOSTED | (_STATISTICS if model.trees else {}))
     categories = joined_sets(model.trees)
     if categories.shape[1]:
         arrays["categories"] = categories

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.blind_baselines.conditional import predict_columns
+from fedtrees.blind_baselines.imputer import imputed
 from fedtrees.core.claims import Claim, Entries
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.trees.imputer import imputed
 
 #: Largest error of an exact value and of a close value, in standard deviations of the column. The
 #: second is that of the reconstruction accuracy (`fedtrees.blind_baselines.rows.SIGMA_SHARE`).
@@ -129,7 +129,7 @@ class EntriesMetric(Metric[VictimsEntries]):
         although it would have to estimate them. If the threat model declares known values, they are
         extrapolated by regression on local columns (`fedtrees.blind_baselines.conditional`). If it
         declares a sensitive attribute, ``imputed`` predicts it from local rows
-        (`fedtrees.trees.imputer`).
+        (`fedtrees.blind_baselines.imputer`).
         """
         guesses: dict[str, Sequence[Claim]] = {
             "means": _claims(truth, truth.mean),

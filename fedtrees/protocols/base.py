@@ -7,8 +7,8 @@ own privacy guarantee. One of the parties is the coordinator, which starts the t
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Deployed, Place
+from fedtrees.core.defense import Channels, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import ProtocolError, refuse_old_names
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
-from fedtrees.core.local_data import Declared, LocalData, client_names
+from fedtrees.core.local_data import LocalData, LocalDataSummary, client_names
 from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import LOCAL_ONLY
-from fedtrees.core.schema import Schema
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import Seen, View
@@ -52,6 +52,12 @@ class Coordinator(Party):
     ----------
     model : Model
         Result of `train` after the defenses processed it.
+
+    Examples
+    --------
+    >>> from fedtrees import Coordinator, Party
+    >>> issubclass(Coordinator, Party)
+    True
     """
 
     role = "server"
@@ -131,6 +137,13 @@ class ProtocolInfo:
         Modules that training imports and that only an extra installs.
     deployments : mapping of str to Deployed
         Frameworks that implement the protocol, with the corresponding settings.
+
+    Examples
+    --------
+    >>> from fedtrees import register
+    >>> info = register.get("protocol", "fedtree-hist").info
+    >>> sorted(kind.__name__ for kind in info.message_types)[:2]
+    ['BaseScore', 'CutPoints']
     """
 
     message_types: tuple[type[Message], ...] = ()
@@ -146,6 +159,41 @@ class ProtocolInfo:
     model_file: tuple[str, str] = (".json", "an XGBoost model")
     extra_packages: tuple[str, ...] = ()
     deployments: Mapping[str, Deployed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Seat:
+    """Place of one party in a run, from which a protocol creates the party.
+
+    Attributes
+    ----------
+    name, role : str
+        Name and role of the party.
+    local_data : LocalData or None
+        Local data of the party. None if its role has none.
+    schema : Schema
+        Columns and target.
+    defense : Composition
+        Defenses of the run.
+    """
+
+    name: str
+    role: str
+    local_data: LocalData | None
+    schema: Schema
+    defense: Composition
+
+    @property
+    def rows(self) -> LocalData:
+        """Local data of a party whose role has some."""
+        if self.local_data is None:
+            raise ProtocolError(f"the role {self.role!r} of {self.name!r} has no local data")
+        return self.local_data
+
+    @property
+    def table(self) -> Table:
+        """Local rows of all columns, with labels."""
+        return self.rows.table
 
 
 #: Former names of the members of a protocol, for one release.
@@ -170,14 +218,16 @@ RENAMED = {
     "check_declared": "check_joint_data", "check_declarations": "check_joint_data",
     "grown_on": "training_rows", "opened_together": "jointly_opened",
     "lacks": "missing_requirement", "sealing": "encrypted_computation",
+    "client": "an entry of party_types", "server": "an entry of party_types",
 }  # fmt: skip
 
 
-class Protocol(ABC):
+class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
     """Base class of all protocols: a frozen dataclass whose fields are public parameters.
 
     A protocol is registered with ``@register.protocol(name)``. A subclass must define
-    `create_party` and `info`, and overrides the methods whose defaults do not fit.
+    `party_types` (or `create_party`) and `info`, and overrides the methods whose defaults do not
+    fit.
 
     The class has more than 15 public members, because each rule that depends on parameters is a
     method: four checks, five methods about its own noise, and four that only vertical protocols
@@ -193,6 +243,8 @@ class Protocol(ABC):
         How the data layer partitions a table over the parties (`fedtrees.data.layout`).
     holders : tuple of str
         Roles that have local data.
+    party_types : mapping of str to Party class
+        Class of the parties of each role, called as ``kind(seat, protocol)``.
     summed_types : tuple of Message types
         Replies of which the coordinator receives only the sum, by the ideal functionality of a
         secure sum. A property if they depend on parameters.
@@ -211,12 +263,16 @@ class Protocol(ABC):
     info: ClassVar[ProtocolInfo] = ProtocolInfo()
     layout: ClassVar[str] = "horizontal"
     holders: ClassVar[tuple[str, ...]] = ("client",)
+    party_types: ClassVar[Mapping[str, Callable[[Seat, Any], Party]]] = {}
     summed_types: ClassVar[tuple[type[Message], ...]] = ()
     released: ClassVar[bool] = True
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         refuse_old_names(cls, "protocol", RENAMED)
+
+    def __post_init__(self) -> None:
+        check_parameters(self)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, for a number of parties with data.
@@ -229,28 +285,14 @@ class Protocol(ABC):
         """Return the names of the parties with local data, in order."""
         return [name for name, role in self.roles(parties).items() if role in self.holders]
 
-    @abstractmethod
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> Party:
-        """Create one party of a run. Exactly one of the parties must be a `Coordinator`.
+    def create_party(self, seat: Seat) -> Party:
+        """Create one party of a run. By default, one of the class that `party_types` declares.
 
-        Parameters
-        ----------
-        name, role : str
-            Name and role of the party.
-        local_data : LocalData or None
-            Local data of the party. None if its role has none.
-        schema : Schema
-            Columns and target.
-        defense : Composition
-            Defenses of the run.
+        Exactly one of the parties must be a `Coordinator`.
         """
+        if seat.role not in self.party_types:
+            raise TypeError(f"{type(self).__name__} must define party_types or create_party(seat)")
+        return self.party_types[seat.role](seat, self)
 
     @classmethod
     def missing(cls) -> list[str]:
@@ -269,7 +311,7 @@ class Protocol(ABC):
         """Compose the privacy loss that a run recorded for the protocol. The default is `claim`."""
         return self.claim()
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return how the protocol changes the contributions of rows (compare `Defense.channels`).
 
         For example, a differentially private protocol states the distribution of its noise.
@@ -352,12 +394,14 @@ class Protocol(ABC):
             If the protocol cannot train on the data.
         """
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
+    def check_joint_data(  # noqa: B027
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Check what all parties declared about their local data.
 
         Parameters
         ----------
-        declarations : mapping of str to Declared
+        declarations : mapping of str to LocalDataSummary
             Declared number of rows, columns and labels, by party name.
         schema : Schema
             Columns and target.

@@ -6,13 +6,17 @@ compared with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.channel import honest_shares
+from fedtrees.core.errors import DataError, UsageError, check_known
+from fedtrees.core.local_data import LocalData, LocalDataSummary
+from fedtrees.core.messages import Message
+from fedtrees.core.parameters import checked, flag, one_of
 from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol, ProtocolInfo
@@ -33,12 +37,10 @@ class BoostingProtocol(TreeParams, Protocol):
         Loss function. None chooses it by the target.
     """
 
-    objective: str | None = None
+    objective: str | None = one_of(OBJECTIVES, default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.objective is not None:
-            check_known("objective", self.objective, OBJECTIVES)
         if self.objective == Logistic.name:
             self._check_probability()
 
@@ -112,15 +114,11 @@ class ForestProtocol(ForestParams, Protocol):
         Send the clients the class counts of every leaf in addition to the predicted probabilities.
     """
 
-    leaf_counts: bool = True
+    leaf_counts: bool = flag(True)
 
     info = ProtocolInfo(
         model_file=FOREST_FILE,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag("leaf_counts", self.leaf_counts)
 
     def save(self, training: Training, path: Path) -> None:
         """Write the forest to a file.
@@ -169,6 +167,86 @@ def checked_rows(data: Table, n_classes: int) -> Table:
     return data
 
 
+#: Parties that can add the noise of a sum.
+NOISE = ("central", "distributed")
+
+
+def epsilon_or_inf(default: float) -> Any:
+    """Return a field for a privacy loss above 0, where inf switches the noise off."""
+
+    def check(name: str, value: Any) -> None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and value > 0):
+            raise UsageError(f"{name}={value!r}: give a number > 0, or inf for no noise")
+
+    return checked(check, default)
+
+
+class NoisyProtocol(Protocol):
+    """Base class of protocols with differentially private noise.
+
+    Attributes
+    ----------
+    epsilon : float
+        Privacy loss in nats. inf for no noise.
+    """
+
+    epsilon: float  # a field of the subclass, which determines the order of its parameters
+
+    @property
+    def noisy(self) -> bool:
+        """Whether there is any noise."""
+        return math.isfinite(self.epsilon)
+
+    def without_noise(self) -> NoisyProtocol:
+        """Return the same protocol without noise."""
+        return replace(self, epsilon=math.inf)  # type: ignore[type-var]
+
+
+class NoisySums(NoisyProtocol):
+    """Base class of protocols with noise in sums over all clients.
+
+    Attributes
+    ----------
+    noise : {"central", "distributed"}
+        The server adds the noise, or each client adds a share of it before a secure sum.
+    colluders : int
+        Number of clients that know their own shares and collude.
+    """
+
+    noise: str
+    colluders: int
+    #: Replies that contain the shares, and that only a secure sum may open.
+    noisy_sums: ClassVar[type[Message]]
+
+    @property
+    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
+        """Messages that clients send only to a secure sum, because their noise is too small."""
+        return (self.noisy_sums,) if self.noise == "distributed" else ()
+
+    def shares(self, clients: int) -> int:
+        """Return the number of noise shares that add up to the whole noise.
+
+        0 if the server adds the noise.
+
+        Raises
+        ------
+        UsageError
+            If there are not more clients than `colluders`.
+        """
+        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
+
+    def noise_shares(self, clients: int) -> dict[str, Any]:
+        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
+        if self.noise == "central":
+            return {"trusted": "server"}
+        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
+
+    def check_parties(self, parties: int) -> None:
+        """Refuse a number of colluders that is not smaller than the number of clients."""
+        self.shares(parties)
+
+
 ACTIVE, PASSIVE = "active", "passive"
 
 
@@ -198,7 +276,9 @@ class VerticallyPartitioned(Protocol):
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = declarations.items()
         if not first.labels:

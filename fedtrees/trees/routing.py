@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError
 from fedtrees.trees.jit import readonly
 
+#: Arrays of every kind of tree that describe its structure, with their types.
+NODE_KINDS: dict[str, Any] = {
+    "feature": np.int32, "threshold": np.float32, "left": np.int32, "right": np.int32,
+    "default_left": np.bool_,
+}  # fmt: skip
 _BLOCK = 2**14  # number of rows whose leaves in all trees are in memory at once
 
 
@@ -36,20 +42,8 @@ class Routes:
     @staticmethod
     def of(trees: Sequence[Any]) -> Routes:
         """Return the routes of trees that have these arrays."""
-        sizes = [len(t) for t in trees]
-
-        def joined(name: str, kind: Any) -> NDArray[Any]:
-            return np.concatenate([np.zeros(0, kind), *(getattr(t, name) for t in trees)])
-
-        return Routes(
-            np.cumsum([0, *sizes])[:-1].astype(np.int64),
-            joined("feature", np.int32),
-            joined("threshold", np.float32),
-            joined("left", np.int32),
-            joined("right", np.int32),
-            joined("default_left", bool),
-            joined_sets(trees),
-        )
+        start = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64)
+        return Routes(start, **join_nodes(trees, NODE_KINDS), categories=joined_sets(trees))
 
     def rows(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """Return X as a C-contiguous float32 array for the kernels.
@@ -113,6 +107,58 @@ class LeafRouting:
             If X has fewer columns than the trees use.
         """
         return self._routes.apply(X)
+
+
+def join_nodes(parts: Sequence[Any], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Concatenate arrays of several trees or messages, in order.
+
+    Parameters
+    ----------
+    parts : sequence of object
+        Objects that have the arrays as attributes.
+    kinds : mapping of str to dtype
+        Names of the arrays, and the type of an array without elements.
+
+    Returns
+    -------
+    arrays : dict of str to array
+        An array that is None in any part is left out.
+    """
+    arrays: dict[str, Any] = {}
+    for name, kind in kinds.items():
+        values = [getattr(part, name) for part in parts]
+        if not values:
+            arrays[name] = np.zeros(0, kind)
+        elif all(value is not None for value in values):
+            arrays[name] = np.concatenate(values)
+    return arrays
+
+
+def split_nodes(
+    sizes: NDArray[np.integer[Any]], arrays: Mapping[str, NDArray[Any] | None]
+) -> list[dict[str, Any]]:
+    """Return the arrays of each tree, from arrays that `join_nodes` concatenated.
+
+    Right children are added if they are missing, because siblings have consecutive numbers. Arrays
+    that are None are left out.
+
+    Raises
+    ------
+    DataError
+        If an array does not have as many elements as all trees have nodes.
+    """
+    ends = np.concatenate([[0], np.cumsum(sizes)]).tolist()
+    present = {name: array for name, array in arrays.items() if array is not None}
+    if any(len(array) != ends[-1] for array in present.values()):
+        raise DataError(f"node arrays do not fit {ends[-1]} nodes in {len(sizes)} trees")
+    trees = []
+    for begin, end in pairwise(ends):
+        tree = {name: array[begin:end] for name, array in present.items()}
+        if "right" not in tree:
+            left = tree["left"]
+            tree["right"] = np.where(left < 0, -1, left + 1).astype(np.int32)
+        trees.append(tree)
+    return trees
 
 
 def joined_sets(trees: Sequence[Any]) -> NDArray[np.bool_]:

@@ -13,13 +13,13 @@ from fedtrees.attacks.attributes.attack import (
     _taught,
     fit_probabilities,
 )
+from fedtrees.blind_baselines.imputer import Imputer, KnownRows, decoded
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.claims import Entries
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
-from fedtrees.core.sensitive import Told
 from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
@@ -29,7 +29,6 @@ from fedtrees.metrics.metric import Case
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
-from fedtrees.trees.imputer import Imputer, decoded
 
 NAMES = {"server": "server", "client": "client-1", "public": "public"}
 
@@ -53,7 +52,7 @@ def scored(claims, case):
 
 def test_all_of_others_rows_is_told_but_one_attribute():
     view, case = world("client", 4)
-    told, mine = Told.of(view), case.victims_rows
+    told, mine = KnownRows.of(view), case.victims_rows
     assert told.columns == (4,)
     assert np.isnan(told.rows.X[:, 4]).all()
     assert np.array_equal(told.rows.X[:, :4], mine.X[:, :4])
@@ -96,7 +95,7 @@ def test_rows_that_sums_tell_of_teach_one_another():
     X = rng.normal(size=(150, 2)).astype(np.float32)
     X[:, 1] = 2 * X[:, 0] + 0.1 * X[:, 1]
     schema, x = Schema((Feature("u"), Feature("v")), "y", ("0", "1")), X[:, 0]
-    told = replace(Told.of(world()[0]), rows=Table(X, rng.integers(0, 2, 150)), columns=(0,))
+    told = replace(KnownRows.of(world()[0]), rows=Table(X, rng.integers(0, 2, 150)), columns=(0,))
     told = replace(told, ids=np.arange(150))
     values = np.linspace(-3, 3, 41, dtype=np.float32)[:, None]
     off = x + rng.normal(size=150)
@@ -164,5 +163,5 @@ def test_a_model_that_is_sure_of_the_label_tells_the_attribute():
     case = Case(held, roles, ("public",), schema, Streams(0), "public[sensitive=0]")
     view = view_of(run, ("public",), held, known_rows=case.known, entries=case.entries)
     value = AttributeInference().run(view, np.random.default_rng(0)).first(Entries).value
-    y = Told.of(view).rows.y
+    y = KnownRows.of(view).rows.y
     assert value[y == 1].mean() > value[y == 0].mean()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from federations import sample_federation
+from federations import client_seat, sample_federation
 from present import here
 from scipy import stats
 
@@ -40,7 +40,7 @@ def seen(done, *who):
 def answers(done, client):
     """Return what a client's rows bring to the leaves of every tree, in units."""
     exact = replace(done.protocol, noise="central")
-    party = LeafClient(f"client-{client}", PARTS[client], exact, exact.objective_for(SCHEMA))
+    party = LeafClient(client_seat(f"client-{client}", PARTS[client], SCHEMA), exact)
     told = [d.message for d in done.transcript if d.sender == "server"]
     with acting(party):
         found = [party.answer(m) for m in told if type(m) in LeafClient._handlers]

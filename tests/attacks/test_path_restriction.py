@@ -118,7 +118,7 @@ def test_truth_is_where_rows_go():
 
 def test_claims_are_checked():
     one = np.array([0])
-    with pytest.raises(ProtocolError, match="one probability per row and split"):
+    with pytest.raises(ProtocolError, match="give one of shape"):
         Branches(one, one, one, np.zeros((2, 1)))
     with pytest.raises(ProtocolError, match="0 to 1"):
         Branches(one, one, one, np.full((1, 1), 2.0))

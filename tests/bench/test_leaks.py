@@ -38,9 +38,9 @@ from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.horizontal.histogram_parties import DecidingServer, HistogramClient
 
 class Client(HistogramClient):
-    def __init__(self, name, data, *more):
-        super().__init__(name, data, *more)
-        self.values = data.X
+    def __init__(self, seat, protocol):
+        super().__init__(seat, protocol)
+        self.values = seat.table.X
 
     @handles(HistogramRequest)
     def histogram(self, message):
@@ -49,7 +49,7 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.send("server", self.told(X), why="how far I am")
+            self.net.send("server", self.told(X), reason="how far I am")
         return full
 
 class Server(DecidingServer):
@@ -72,10 +72,7 @@ def registered(name, told, client):
             },
         )
 
-        def create_party(self, name, role, held, schema, defense):
-            if held is None:
-                return Hearing(self, schema)
-            return client(name, held.table, schema, self, defense.requirements.gradient_clip)
+        party_types = {"server": Hearing, "client": client}
 """
 
 LEAKS = {

@@ -116,7 +116,7 @@ class MarkingClient(HistogramClient):
 class Marking(FedTreeHist):
     """A protocol that leaks through its secure sum."""
 
-    client = MarkingClient
+    party_types = {**FedTreeHist.party_types, "client": MarkingClient}
 
 
 def test_a_leaking_protocol_is_caught():

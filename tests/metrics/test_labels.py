@@ -193,5 +193,5 @@ def test_labels_that_cannot_be_compared_are_refused_and_named():
         (np.arange(3), np.zeros(3, int), np.zeros((2, 2))),
         (np.zeros((3, 1)), np.zeros((3, 1))),
     ):
-        with pytest.raises(ProtocolError, match="give one of each per id"):
+        with pytest.raises(ProtocolError, match="give one of shape"):
             Labels(*wrong)

@@ -35,6 +35,7 @@ from fedtrees.metrics.bins import BinCountsMetric
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import MovedCutsMetric
 from fedtrees.metrics.victims_rows import ReturnedRowsMetric
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.compatibility import KnownFacts, check_attacks, check_without_view
 from fedtrees.protocols.cut_points import check_sketches
 from fedtrees.protocols.horizontal.histogram_parties import check_splits
@@ -144,14 +145,16 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
     net = run.net
     with acting(net.party("server")), pytest.raises(BeyondParametersError, match="answered once"):
-        net.request("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
+        net.request(
+            "client-1", LabelSumsRequest(), reason="one alone"
+        )  # a client answers each once
     lets = mock.patch.object(Once, "take")
     with (
         lets,
         acting(net.party("server")),
         pytest.raises(ProtocolError, match="only would reveal"),
     ):
-        net.request("client-1", LabelSumsRequest(), why="one alone")
+        net.request("client-1", LabelSumsRequest(), reason="one alone")
 
 
 def moved(behaviour, defense=None):
@@ -279,7 +282,7 @@ def test_a_client_is_asked_of_one_child_once_and_no_deeper_than_the_parameters()
 
 def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
     held, (_, schema) = sample_local_data(HIST), sample_table()
-    client = HIST.create_party("client-0", "client", held["client-0"], schema, Composition())
+    client = HIST.create_party(Seat("client-0", "client", held["client-0"], schema, Composition()))
     few, many = (
         CutPoints(np.arange(n * 5, dtype=np.float32), np.arange(0, n * 5 + 1, n, dtype=np.int32),
                   np.full(5, -99, np.float32)) for n in (9, 17)

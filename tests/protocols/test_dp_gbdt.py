@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import xgboost
-from federations import sample_federation
+from federations import client_seat, sample_federation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -145,7 +145,7 @@ def test_a_neighbour_moves_every_round_by_no_more_than_is_paid_for(schema, insid
     told = [d.message for d in training.transcript if d.sender == "server"]
     both = []
     for rows in (ROWS, ROWS.take(np.arange(1, len(ROWS)))):
-        client = LeafClient("client-0", rows, made, objective)
+        client = LeafClient(client_seat("client-0", rows, schema), made)
         with acting(client):
             answers = [client.answer(m) for m in told if type(m) in LeafClient._handlers]
         both.append([a.sums for a in answers if isinstance(a, LeafSums)])

@@ -23,9 +23,11 @@ def asked(seed, classes=3, nodes=2):
     return counts, starts, offsets, totals
 
 
-@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans())
-def test_where_everything_is_allowed_it_is_the_kernels_choice(seed, least, first_only):
+@given(st.integers(0, 10**6), st.integers(1, 3), st.booleans(), st.integers(-4, 4))
+def test_where_everything_is_allowed_it_is_the_kernels_choice(seed, least, first_only, moved):
+    """`moved` rows change the class in the totals, which suppressed bins make inconsistent."""
     given_counts = asked(seed)
+    given_counts[3][:, :2] += [moved, -moved]
     allowed = np.ones(len(given_counts[0]), dtype=bool)
     found = choose_splits(*given_counts, least, first_only, allowed)
     pair, at, left, usable = choose_splits(*given_counts, least, first_only)
@@ -60,3 +62,16 @@ def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
             n_left, n_right = left[node].sum(), rest.sum()
             got = (left[node] ** 2).sum() / n_left + (rest**2).sum() / n_right
             assert got == best
+
+
+def test_a_class_with_more_rows_in_shown_bins_than_in_total_has_no_missing_values():
+    """Class 0 has a row without a shown bin. The surplus of class 1 does not cancel it out."""
+    counts, totals = np.array([[5, 0], [0, 5]]), np.array([[6, 4]])
+    for allowed in (None, np.ones(2, dtype=bool)):
+        pair, border, left, usable = choose_splits(
+            counts, np.array([0, 2]), np.array([0, 1]), totals, 1, False, allowed
+        )
+        assert usable.all()
+        assert pair.tolist() == [0]
+        assert left.tolist() == [[6, 0]]
+        assert border.tolist() == [[0, 1]]

@@ -23,8 +23,8 @@ from fedtrees import (
     handles,
     register,
 )
-from fedtrees.auditing.canaries import Canaries, register_canaries
 from fedtrees.core.local_data import over_clients
+from fedtrees.privacy_audit.canaries import Canaries, register_canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
 
@@ -64,7 +64,7 @@ class Owner(Party):
 
 class Publisher(Coordinator):
     def train(self, net):
-        return net.request("client", TrainRequest(), why="the trained model")[0]
+        return net.request("client", TrainRequest(), reason="the trained model")[0]
 
 
 class OneColumnEach(Canaries):
@@ -101,8 +101,10 @@ class OpacusTraining(Protocol):
         message_types=(TrainRequest, LinearModel),
     )
 
-    def create_party(self, name, role, local_data, schema, defense):
-        return Publisher("server") if local_data is None else Owner(name, local_data, self)
+    def create_party(self, seat):
+        if seat.role == "server":
+            return Publisher("server")
+        return Owner(seat.name, seat.local_data, self)
 
     def claim(self):
         return ApproximateDP(self.epsilon, self.delta, unprotected=("rows",))

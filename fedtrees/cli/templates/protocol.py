@@ -32,4 +32,4 @@ class RotatingFeatures(FedTreeHist):
     """FedTree's boosting where tree t uses only features f with f = t modulo `turns`."""
 
     turns: int = 3
-    client = RotatingClient
+    party_types = {**FedTreeHist.party_types, "client": RotatingClient}

@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares, honest_shares
-from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
+from fedtrees.core.channel import Mechanism, Share, SumOfShares
+from fedtrees.core.defense import Channels
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
-from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.parameters import flag, one_of, whole
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.forests import LeafClassCounts, PrivateForest, RandomTests
 from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
-from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
-from fedtrees.protocols.settings import FOREST_FILE, checked_rows, class_count
+from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
+from fedtrees.protocols.settings import (
+    FOREST_FILE,
+    NOISE,
+    NoisySums,
+    checked_rows,
+    class_count,
+    epsilon_or_inf,
+)
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
@@ -48,10 +51,10 @@ class CountingClient(Party):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: DPForest, n_classes: int) -> None:
-        super().__init__(name)
-        self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes, self.asked = n_classes, Once()
+    def __init__(self, seat: Seat, protocol: DPForest) -> None:
+        super().__init__(seat.name)
+        self.params, self.n_classes, self.asked = protocol, class_count(seat.schema), Once()
+        self.data = checked_rows(seat.table, self.n_classes)
 
     @handles(
         RandomTests,
@@ -84,21 +87,16 @@ class CountingClient(Party):
         if message.threshold.shape != shape:
             refuse(message, "threshold", rule)
 
-    @handles(
-        PrivateForest,
-        **dict.fromkeys(("feature", "threshold", "counts", "rows"), "not read"),
-    )
-    def take(self, message: PrivateForest) -> None:
-        """Receive the model. It does not change the client's state."""
+    take = ignores(PrivateForest)
 
 
 class DrawingServer(Coordinator):
     """The server. It draws the tests, sums the counts, and adds noise if it is trusted to."""
 
-    def __init__(self, protocol: DPForest, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.n_classes = class_count(schema)
+    def __init__(self, seat: Seat, protocol: DPForest) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.n_classes = class_count(seat.schema)
 
     def train(self, net: Network) -> RandomDecisionForest:
         """Draw all trees, request the counts once, and release them."""
@@ -114,7 +112,7 @@ class DrawingServer(Coordinator):
         )
         tests = RandomTests(splits.feature, splits.threshold)
         # One request for all trees. A second one would spend the budget again.
-        total = net.request_sum("client", tests, why="class counts in the leaves")
+        total = net.request_sum("client", tests, reason="class counts in the leaves")
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
@@ -122,7 +120,7 @@ class DrawingServer(Coordinator):
             net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
-        net.send("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        net.send("client", PrivateForest.of(forest), reason="the noisy counts: the model")
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -139,7 +137,7 @@ class DrawingServer(Coordinator):
 
 @register.protocol("dp-forest")
 @dataclass(frozen=True, kw_only=True)
-class DPForest(Protocol):
+class DPForest(NoisySums):
     """Random decision trees with noisy class counts (Jagannathan et al. 2012).
 
     Tests are drawn from the schema without data, all rows are counted in the leaves of every tree,
@@ -176,16 +174,17 @@ class DPForest(Protocol):
         Allow tests whose result the path has already determined, as in the study.
     """
 
-    epsilon: float = 1.0
-    trees: int = 10
-    depth: int = 5
-    mechanism: str = "geometric"
-    noise: str = "central"
-    rows: str = "known"
-    bins: int = 32
-    repeats: bool = False
-    colluders: int = 1
+    epsilon: float = epsilon_or_inf(1.0)
+    trees: int = whole(1, 10_000, default=10)
+    depth: int = whole(1, 16, default=5)
+    mechanism: str = one_of(MECHANISMS, default="geometric")
+    noise: str = one_of(NOISE, default="central")
+    rows: str = one_of(("known", "noised"), default="known")
+    bins: int = whole(2, 65534, default=32)
+    repeats: bool = flag(False)
+    colluders: int = whole(0, default=1)
 
+    noisy_sums = LeafClassCounts
     info = ProtocolInfo(
         message_types=(RandomTests, LeafClassCounts, PrivateForest),
         noised_types=(LeafClassCounts,),
@@ -193,26 +192,16 @@ class DPForest(Protocol):
         example_dataset="digits[rows=300]",  # all columns declare a range
         model_file=FOREST_FILE,
     )
+    party_types = {"server": DrawingServer, "client": CountingClient}
 
     def __post_init__(self) -> None:
-        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
-        if not (number and self.epsilon > 0):
-            raise UsageError(
-                f"epsilon={self.epsilon!r}: give a number > 0, or inf for exact counts"
-            )
-        for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
-            check_whole(name, getattr(self, name), low, high)
+        super().__post_init__()
         # The counts of all leaves are one message.
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
                 f"at most {_MOST_LEAVES} are counted: take fewer or smaller trees"
             )
-        check_known("mechanism", self.mechanism, MECHANISMS)
-        check_known("noise", self.noise, ("central", "distributed"))
-        check_known("rows", self.rows, ("known", "noised"))
-        check_flag("repeats", self.repeats)
-        check_whole("colluders", self.colluders, 0)
         if self.noise == "distributed" and self.mechanism != "geometric":
             raise UsageError(
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "
@@ -225,19 +214,9 @@ class DPForest(Protocol):
         save_random_decision_forest(training.model, path, *noise, features=training.schema.features)
 
     @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return math.isfinite(self.epsilon)
-
-    @property
     def scale(self) -> float:
         """Scale of the noise on one count, ``trees / epsilon``."""
         return self.trees / self.epsilon
-
-    @property
-    def summed_types(self) -> tuple[type[Message], ...]:  # type: ignore[override]
-        """Counts if they contain noise shares, because a single share protects little."""
-        return (LeafClassCounts,) if self.noise == "distributed" else ()
 
     @property
     def law(self) -> Laplace:
@@ -245,7 +224,7 @@ class DPForest(Protocol):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, integers=True)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":
@@ -256,30 +235,6 @@ class DPForest(Protocol):
             return {released: self.law}
         share = Share(self.law, colluders=self.colluders)
         return {released: SumOfShares(share), (LeafClassCounts, "counts"): share}
-
-    def shares(self, clients: int) -> int:
-        """Return the number of noise shares that add up to `scale`, 0 if the server adds the noise.
-
-        Raises
-        ------
-        UsageError
-            If there are not more clients than `colluders`.
-        """
-        return honest_shares(clients, self.colluders) if self.noise == "distributed" else 0
-
-    def noise_shares(self, clients: int) -> dict[str, Any]:
-        """Return the fields of a `BudgetEvent` that describe who adds the noise."""
-        if self.noise == "central":
-            return {"trusted": "server"}
-        return {"trusted": "clients", "shares": clients, "calibrated": self.shares(clients)}
-
-    def check_parties(self, parties: int) -> None:
-        """Refuse a number of colluders that is not smaller than the number of clients."""
-        self.shares(parties)
-
-    def without_noise(self) -> DPForest:
-        """Return the same protocol with exact sums."""
-        return replace(self, epsilon=math.inf)
 
     def claim(self) -> Guarantee:
         """Return the pure DP guarantee of the released model. None for exact counts."""
@@ -306,16 +261,3 @@ class DPForest(Protocol):
         """Refuse a target without classes, and columns that cannot be tested without data."""
         class_count(schema)
         public_tests(schema, self.bins)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> DrawingServer | CountingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return DrawingServer(self, schema)
-        return CountingClient(name, local_data.table, self, class_count(schema))

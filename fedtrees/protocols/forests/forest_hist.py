@@ -6,14 +6,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError, check_known
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
-from fedtrees.core.party import handles
+from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Turns, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.requests import Turns, check_equal, divides, refuse
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -22,13 +19,12 @@ from fedtrees.messages.forests import (
     LeafClasses,
 )
 from fedtrees.messages.horizontal import CUT_MESSAGES, SOME_CUT_MESSAGES, NodeSplits
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import CUT_METHODS, BinningClient, settle_cuts
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
-from fedtrees.trees.forest.params import ForestParams
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 from fedtrees.trees.partition import Decisions, RowPartition
 
@@ -39,10 +35,10 @@ class ForestClient(BinningClient):
     It counts each column at each node once, above the agreed depth, and only for the current tree.
     """
 
-    def __init__(self, name: str, data: Table, params: ForestParams, n_classes: int) -> None:
-        super().__init__(name, checked_rows(data, n_classes))
-        self.params, self.n_classes = params, n_classes
-        self.tree, self.started = -1, Turns(params.trees)
+    def __init__(self, seat: Seat, protocol: ForestHist) -> None:
+        self.params, self.n_classes = protocol, class_count(seat.schema)
+        super().__init__(seat.name, checked_rows(seat.table, self.n_classes))
+        self.tree, self.started = -1, Turns(protocol.trees)
         self.counted = set[tuple[int, int]]()  # pairs of node and column
 
     @handles(ClassTotalsRequest, tree="in order, each once, at most the agreed trees")
@@ -83,8 +79,7 @@ class ForestClient(BinningClient):
         """Refuse counts that the public parameters exclude, or that were sent before."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
         nodes, offsets, columns = message.nodes.tolist(), message.offsets, self.cuts.n_features
-        ordered = offsets.shape == (len(nodes) + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or offsets[0] or offsets[-1] != len(message.features):
+        if not divides(offsets, len(nodes), len(message.features)):
             refuse(message, "offsets", "features belong to the nodes, in order")
         for node, begin, end in zip(nodes, offsets[:-1], offsets[1:], strict=True):
             self.limits.check_open(node)
@@ -122,21 +117,15 @@ class ForestClient(BinningClient):
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
         self.partition.split(self.bins, chosen)
 
-    @handles(
-        LeafClasses,
-        **dict.fromkeys(("tree", "nodes", "probability", "counts"), "not read"),
-    )
-    def end_tree(self, message: LeafClasses) -> None:
-        """Receive the leaf predictions. The next tree does not depend on them."""
+    end_tree = ignores(LeafClasses)  # the next tree does not depend on them
 
 
 class ForestServer(Coordinator):
     """The server. It draws the features, sums class counts, and broadcasts the chosen splits."""
 
-    def __init__(self, protocol: ForestHist, schema: Schema) -> None:
-        super().__init__("server")
-        class_count(schema)
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: ForestHist) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
 
     def train(self, net: Network) -> RandomForest:
         """Grow tree by tree, level by level."""
@@ -145,19 +134,21 @@ class ForestServer(Coordinator):
 
     def grow(self, net: Network, tree: int) -> ClassTree:
         """Grow one tree from summed class counts."""
-        why = "class totals of the drawn rows, to start a tree"
-        totals = net.request_sum("client", ClassTotalsRequest(tree), why=why)
+        reason = "class totals of the drawn rows, to start a tree"
+        totals = net.request_sum("client", ClassTotalsRequest(tree), reason=reason)
         randomness = self.streams.rng("columns", tree)
         # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
         grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
         while len(grower.nodes):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
-            why = "class counts per bin of the drawn features, to find splits"
-            counts = net.request_sum("client", request, why=why)
+            reason = "class counts per bin of the drawn features, to find splits"
+            counts = net.request_sum("client", request, reason=reason)
             chosen = grower.choose_splits(counts.counts)
             if len(chosen):
-                net.send("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
+                net.send(
+                    "client", NodeSplits(tree=tree, **vars(chosen)), reason="the chosen splits"
+                )
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
@@ -176,7 +167,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.send("client", message, why="the predictions of the leaves: the model")
+        sent = net.send("client", message, reason="the predictions of the leaves: the model")
         return grown.released(sent.probability, sent.counts)
 
 
@@ -207,6 +198,7 @@ class ForestHist(ForestProtocol):
         ),
         conditional_types=SOME_CUT_MESSAGES,
     )  # fmt: skip
+    party_types = {"server": ForestServer, "client": ForestClient}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -216,16 +208,3 @@ class ForestHist(ForestProtocol):
                 f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
                 "max_depth or min_samples_leaf instead"
             )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> ForestServer | ForestClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return ForestServer(self, schema)
-        return ForestClient(name, local_data.table, self, class_count(schema))

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once
-from fedtrees.core.schema import Schema, Table
 from fedtrees.messages.forests import LocalForest, LocalForestRequest, PooledForest
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
-from fedtrees.trees.forest.random_forest import RandomForest, keep_large_leaves
+from fedtrees.trees.forest.random_forest import FOREST_KINDS, RandomForest, keep_large_leaves
+from fedtrees.trees.routing import join_nodes
 
-_FIELDS = ("sizes", "feature", "threshold", "left", "default_left", "probability", "counts")
+_FIELDS = {"sizes": np.int64, **FOREST_KINDS}
 
 
 class GrowingClient(Party):
@@ -29,26 +28,19 @@ class GrowingClient(Party):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
+    seat : Seat
+        Name, local rows and defenses of the client.
     protocol : LocalForests
         Public parameters.
-    n_classes : int
-        Number of classes.
-    least_leaf_rows : int
-        Smallest number of distinct rows on each side of a split, as a defense requires.
     """
 
     role = "client"
 
-    def __init__(
-        self, name: str, data: Table, protocol: LocalForests, n_classes: int, least_leaf_rows: int
-    ) -> None:
-        super().__init__(name)
-        self.data, self.params = checked_rows(data, n_classes), protocol
-        self.n_classes, self.least_leaf_rows = n_classes, least_leaf_rows
+    def __init__(self, seat: Seat, protocol: LocalForests) -> None:
+        super().__init__(seat.name)
+        self.params, self.n_classes = protocol, class_count(seat.schema)
+        self.data = checked_rows(seat.table, self.n_classes)
+        self.least_leaf_rows = seat.defense.requirements.min_leaf_rows
         self.asked = Once()
 
     @handles(LocalForestRequest)
@@ -86,23 +78,20 @@ class GrowingClient(Party):
             trees.append(tree.released(tree.probability[leaves], counts))
         return LocalForest(**RandomForest(tuple(trees)).to_arrays())
 
-    @handles(PooledForest, **dict.fromkeys(_FIELDS, "not read"))
-    def end(self, message: PooledForest) -> None:
-        """Receive the ensemble. It does not change the client's state."""
+    end = ignores(PooledForest)
 
 
 class PoolingServer(Coordinator):
     """The server. It requests the clients' forests and broadcasts the ensemble."""
 
-    def __init__(self, schema: Schema) -> None:
-        super().__init__("server")
-        class_count(schema)
+    def __init__(self, seat: Seat, protocol: LocalForests) -> None:
+        super().__init__(seat.name)
 
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
-        why = "the trees of each client, which are pooled"
-        parts = net.request("client", LocalForestRequest(), why=why)
-        sent = net.send("client", pool(parts), why="the pooled trees: the model")
+        reason = "the trees of each client, which are pooled"
+        parts = net.request("client", LocalForestRequest(), reason=reason)
+        sent = net.send("client", pool(parts), reason="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))
 
 
@@ -121,32 +110,13 @@ class LocalForests(ForestProtocol):
         message_types=(LocalForestRequest, LocalForest, PooledForest),
         capabilities=frozenset({"min_leaf_rows"}),
     )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> PoolingServer | GrowingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return PoolingServer(schema)
-        least = defense.requirements.min_leaf_rows
-        return GrowingClient(name, local_data.table, self, class_count(schema), least)
+    party_types = {"server": PoolingServer, "client": GrowingClient}
 
 
 def no_trees(n_classes: int) -> LocalForest:
     """Return the reply of a client without enough rows."""
-    return LocalForest(
-        sizes=np.zeros(0, np.int64),
-        feature=np.zeros(0, np.int32),
-        threshold=np.zeros(0, np.float32),
-        left=np.zeros(0, np.int32),
-        default_left=np.zeros(0, np.bool_),
-        probability=np.zeros((0, n_classes)),
-    )
+    nothing: dict[str, Any] = {"probability": np.zeros((0, n_classes)), "counts": None}
+    return LocalForest(**join_nodes((), _FIELDS) | nothing)
 
 
 def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
@@ -161,5 +131,4 @@ def pool(parts: list) -> PooledForest:  # type: ignore[type-arg]
     if not parts:
         raise DataError("no client sent a tree; local-forests needs one with rows")
     # A defense may have removed the counts of some clients.
-    shared = [f for f in _FIELDS if all(getattr(p, f) is not None for p in parts)]
-    return PooledForest(**{f: np.concatenate([getattr(p, f) for p in parts]) for f in shared})
+    return PooledForest(**join_nodes(parts, _FIELDS))

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism
+from fedtrees.core.channel import Mechanism
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import DataError, UsageError, check_positive, check_share, check_whole
+from fedtrees.core.defense import Channels
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.parameters import positive, share, whole
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import Transcript
 from fedtrees.messages.additive import AdditiveModel, ClientShapes, MergedShapes
@@ -34,7 +34,8 @@ from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
+from fedtrees.protocols.settings import NoisyProtocol, epsilon_or_inf
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -43,9 +44,9 @@ class ShapesClient(Party):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.schema = seat.table, protocol, seat.schema
         self.asked = Turns(1)
 
     @handles(GrowRequest, round="0, and answered once: a second model would contain other noise")
@@ -61,35 +62,27 @@ class ShapesClient(Party):
             estimator.fit(self.data.X.astype(np.float64), self.data.y, self.data.weight)
         return export_shapes(estimator)
 
-    @handles(
-        MergedShapes,
-        **dict.fromkeys(
-            ("cuts", "offsets", "bin_weights", "scores", "intercept", "bag_weights", "low", "high"),
-            "not read",
-        ),
-    )
-    def take(self, message: MergedShapes) -> None:
-        """Receive the merged model. It does not change the client's state."""
+    take = ignores(MergedShapes)
 
 
 class MergingServer(Coordinator):
     """The server. It requests the clients' models, merges them and broadcasts the result."""
 
-    def __init__(self, protocol: EBMMerge, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: EBMMerge) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
 
     def train(self, net: Network) -> AdditiveModel:
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
         parts = net.request(
-            "client", GrowRequest(0), why="the model of each client, which are merged"
+            "client", GrowRequest(0), reason="the model of each client, which are merged"
         )
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.send("client", merge_shapes(models), why="the merged model")
+        sent = net.send("client", merge_shapes(models), reason="the merged model")
         return AdditiveModel(sent)
 
 
@@ -115,10 +108,10 @@ class EBMMerge(Protocol):
         Learning rate.
     """
 
-    max_bins: int = 1024
-    outer_bags: int = 14
-    max_rounds: int = 50_000
-    learning_rate: float = 0.015
+    max_bins: int = whole(4, default=1024)
+    outer_bags: int = whole(1, default=14)
+    max_rounds: int = whole(1, default=50_000)
+    learning_rate: float = positive(0.015)
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientShapes, MergedShapes),
@@ -126,11 +119,7 @@ class EBMMerge(Protocol):
         extra_packages=("interpret",),
         model_file=ENCODED_FILE,
     )
-
-    def __post_init__(self) -> None:
-        for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
-            check_whole(name, getattr(self, name), least)
-        check_positive("learning_rate", self.learning_rate)
+    party_types = {"server": MergingServer, "client": ShapesClient}
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""
@@ -165,19 +154,6 @@ class EBMMerge(Protocol):
                 f"{self.name!r} trains on two classes; the target {schema.target!r} has "
                 f"{len(schema.classes) or 'numbers'}"
             )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> MergingServer | ShapesClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return MergingServer(self, schema)
-        return ShapesClient(name, local_data.table, self, schema)
 
 
 def export_shapes(fitted: Any) -> ClientShapes:
@@ -248,7 +224,7 @@ def no_shapes(columns: int) -> ClientShapes:
 
 @register.protocol("dp-ebm")
 @dataclass(frozen=True, kw_only=True)
-class DPEBM(EBMMerge):
+class DPEBM(NoisyProtocol, EBMMerge):
     """`ebm-merge` of DP-EBMs (Nori et al. 2021, Algorithm 2), as in interpret-core.
 
     Each client adds Gaussian noise to the counts of equal-width bins over declared ranges, merges
@@ -272,9 +248,9 @@ class DPEBM(EBMMerge):
     outer_bags: int = 1
     max_rounds: int = 300
     learning_rate: float = 0.05
-    epsilon: float = 4.0
-    delta: float = 1e-5
-    bin_share: float = 0.1
+    epsilon: float = epsilon_or_inf(4.0)
+    delta: float = share(1e-5)
+    bin_share: float = share(0.1)
 
     info = replace(
         EBMMerge.info,
@@ -282,13 +258,6 @@ class DPEBM(EBMMerge):
         adversaries=("public", "server"),
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
-        check_share("delta", self.delta)
-        check_share("bin_share", self.bin_share)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""
@@ -300,15 +269,6 @@ class DPEBM(EBMMerge):
             epsilon=self.epsilon, delta=self.delta, bin_budget_frac=self.bin_share,
             privacy_bounds=dict(enumerate(self.ranges(schema))), **self.settings(schema, seed),
         )  # fmt: skip
-
-    @property
-    def noisy(self) -> bool:
-        """Whether there is any noise."""
-        return math.isfinite(self.epsilon)
-
-    def without_noise(self) -> DPEBM:
-        """Return the same protocol without noise."""
-        return replace(self, epsilon=math.inf)
 
     def ranges(self, schema: Schema) -> list[tuple[float, float]]:
         """Return the declared range of every column.
@@ -366,14 +326,14 @@ class DPEBM(EBMMerge):
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected=("rows",))
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""
         if not self.noisy:
             return {}
-        why = "Gaussian noise on counts of even bins, and on each round's sums"
-        counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        reason = "Gaussian noise on counts of even bins, and on each round's sums"
+        counts = Mechanism(reason, noise=Gaussian(self.scales(len(schema.features))[0]))
         # The distribution of the noise on scores depends on the merged bins and is not stated.
-        rest = Mechanism(why)
+        rest = Mechanism(reason)
         return {
             (ClientShapes, "bin_weights"): counts,
             (ClientShapes, "scores"): rest,

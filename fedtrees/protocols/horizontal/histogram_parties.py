@@ -17,14 +17,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
-from fedtrees.core.defense import ExampleStage, Place
+from fedtrees.core.defense import ExampleStage
 from fedtrees.core.errors import BeyondParametersError, DataError
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import (
     BaseScore,
     CutPoints,
@@ -38,7 +37,7 @@ from fedtrees.messages.horizontal import (
     ValidationLoss,
     ValidationRequest,
 )
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.protocols.tree_limits import TreeLimits
@@ -211,35 +210,23 @@ class HistogramClient(GrowingClient):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
-    schema : Schema
-        Columns and target.
-    params : HistogramProtocol
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : HistogramProtocol
         Public parameters.
-    clip : float or None
-        Bound on a row's gradient, None if no defense needs one.
     """
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        schema: Schema,
-        params: HistogramProtocol,
-        clip: float | None,
-    ) -> None:
-        super().__init__(name, data)
-        self.objective, self.params, self.clip = params.objective_for(schema), params, clip
-        self.complete, self.schema = schema.complete, schema
-        self.objective.check(data.y)
-        if data.weight is not None:
-            checked_weights(data.weight, len(data))
+    def __init__(self, seat: Seat, protocol: HistogramProtocol) -> None:
+        super().__init__(seat.name, seat.table)
+        self.params, self.schema, self.complete = protocol, seat.schema, seat.schema.complete
+        self.objective = protocol.objective_for(seat.schema)
+        self.clip = seat.defense.requirements.gradient_clip
+        self.objective.check(self.data.y)
+        if self.data.weight is not None:
+            checked_weights(self.data.weight, len(self.data))
         self.tree = -1
         # Label sums are sent once, and validation losses once for each round.
-        self.label_requests, self.validation_requests = Once(), Turns(params.trees)
+        self.label_requests, self.validation_requests = Once(), Turns(protocol.trees)
 
     @cached_property
     def validation_rows(self) -> NDArray[np.bool_]:
@@ -446,16 +433,13 @@ class HistogramServer(Coordinator):
     gathers_sketches: ClassVar[bool] = False
     exact: tuple[str, ...] = ()
 
-    def __init__(
-        self, protocol: HistogramProtocol, schema: Schema, defense: Composition | None = None
-    ) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.objective = protocol.objective_for(schema)
-        arguments = schema, protocol.parameters
+    def __init__(self, seat: Seat, protocol: HistogramProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.objective = protocol.objective_for(seat.schema)
+        defense, arguments = seat.defense, (seat.schema, protocol.parameters)
         # The plausibility check of sums is valid only for fields that no defense changes.
-        of_rows: list[Place] = [("gradients", "g"), ("gradients", "h")]
-        if defense is not None and not any(defense.changes(place, *arguments) for place in of_rows):
+        if not any(defense.changes(("gradients", part), *arguments) for part in "gh"):
             every = ("sums", "totals")
             self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *arguments))
 
@@ -478,13 +462,13 @@ class HistogramServer(Coordinator):
             return forest
         # The model ends with the round of the smallest validation loss.
         best = int(np.argmin(losses)) + 1
-        net.send("client", StopBoosting(best), why="the rounds that the model keeps")
+        net.send("client", StopBoosting(best), reason="the rounds that the model keeps")
         return forest.first(best)
 
     def validation_loss(self, net: Network, round: int) -> float:
         """Return the mean loss over all validation rows, from a secure sum."""
-        why = "loss on validation rows, for early stopping"
-        total = net.request_sum("client", ValidationRequest(round), why=why)
+        reason = "loss on validation rows, for early stopping"
+        total = net.request_sum("client", ValidationRequest(round), reason=reason)
         loss, rows = total.sums
         # With noise, the number of rows is almost never exactly 0.
         if rows == 0 and round == 0:
@@ -529,7 +513,7 @@ class HistogramServer(Coordinator):
             Nodes.
         """
         request = HistogramRequest(tree, nodes)
-        total = net.request_sum("client", request, why="gradient sums per bin, to find splits")
+        total = net.request_sum("client", request, reason="gradient sums per bin, to find splits")
         self.check_sums(net, total)
         return total
 
@@ -586,17 +570,19 @@ class HistogramServer(Coordinator):
     def agree_on_base_score(self, net: Network) -> BaseScore:
         """Agree on initial prediction and fixed-point units, and broadcast both."""
         score, objective = self.params.base_score, self.objective
-        why = "the fixed start of every prediction"
+        reason = "the fixed start of every prediction"
         if score is None or math.isinf(objective.bounds[0]):
-            total = net.request_sum("client", LabelSumsRequest(), why="label sums, by a secure sum")
+            total = net.request_sum(
+                "client", LabelSumsRequest(), reason="label sums, by a secure sum"
+            )
             start = BaseScore(
                 objective.start(total.sums) if score is None else objective.base_margin(score),
                 *objective.bits(total.sums),
             )
-            why = "where every prediction starts (the label mean), and the units of all sums"
+            reason = "where every prediction starts (the label mean), and the units of all sums"
         else:
             start = BaseScore(objective.base_margin(score))
-        sent = net.send("client", start, why=why)
+        sent = net.send("client", start, reason=reason)
         return sent
 
 
@@ -631,7 +617,7 @@ class DecidingServer(HistogramServer):
             if self.sends_statistics:
                 g, h, gain = grower.statistics(chosen.nodes)
                 message = replace(message, g=g, h=h, gain=gain)
-            net.send("client", message, why="the chosen splits (FedTree adds G, H and gain)")
+            net.send("client", message, reason="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with the G and H of each leaf.
@@ -647,7 +633,7 @@ class DecidingServer(HistogramServer):
         sent = net.send(
             "client",
             LeafValues(tree, nodes, grower.leaf_values(), *statistics),
-            why="the leaf values (FedTree adds G and H)",
+            reason="the leaf values (FedTree adds G and H)",
         )
         # A defense can change the values that were sent. The released model has the sent ones.
         grown = grower.finish(sent.value)

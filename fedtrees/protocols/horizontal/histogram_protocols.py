@@ -15,15 +15,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
-from fedtrees.core.party import handles
+from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import check_equal
-from fedtrees.core.schema import Schema
 from fedtrees.messages.horizontal import (
     CutsRequest,
     FeatureRanges,
@@ -64,32 +61,13 @@ class FedTreeHist(HistogramProtocol):
         HistogramProtocol.info,
         message_types=(*HistogramProtocol.info.message_types, NodeSplits, LeafValues),
     )
-    client: ClassVar[type[HistogramClient]] = HistogramClient
-    server: ClassVar[type[DecidingServer]] = DecidingServer
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> DecidingServer | HistogramClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return self.server(self, schema, defense)
-        return self.client(name, local_data.table, schema, self, defense.requirements.gradient_clip)
+    party_types = {"server": DecidingServer, "client": HistogramClient}
 
 
 class AllReduceClient(HistogramClient):
     """A client that receives all histogram sums and grows the same tree as all other parties."""
 
-    @handles(
-        FeatureSketch,
-        **dict.fromkeys(("points", "weights", "offsets", "low", "owner"), "not read"),
-    )
-    def note(self, message: FeatureSketch) -> None:
-        """Receive a sketch. The client needs only the merged cut points, which follow."""
+    note = ignores(FeatureSketch)  # the merged cut points follow
 
     @handles(
         GlobalHistogram,
@@ -138,8 +116,8 @@ class AllReduceServer(HistogramServer):
             As in `HistogramServer.share_level`.
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
-        why = "summed histograms: every client finds the splits itself"
-        sent = net.send("client", message, why=why)
+        reason = "summed histograms: every client finds the splits itself"
+        sent = net.send("client", message, reason=reason)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
         grower.choose_splits(sent.sums, sent.allowed)
 
@@ -180,21 +158,7 @@ class NVFlareHist(HistogramProtocol):
             ),
         },
     )
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> AllReduceServer | AllReduceClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return AllReduceServer(self, schema, defense)
-        return AllReduceClient(
-            name, local_data.table, schema, self, defense.requirements.gradient_clip
-        )
+    party_types = {"server": AllReduceServer, "client": AllReduceClient}
 
 
 class SummingServer(DecidingServer):
@@ -241,5 +205,5 @@ class FederBoostH(FedTreeHist):
         Histogram,
         GridCounts,
     )
-    server: ClassVar[type[DecidingServer]] = SummingServer
+    party_types = {**FedTreeHist.party_types, "server": SummingServer}
     cut_methods: ClassVar[tuple[str, ...]] = ("grid", "public")

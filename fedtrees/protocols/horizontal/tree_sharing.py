@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,18 +17,17 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
-from fedtrees.core.errors import DataError, check_known, check_whole
-from fedtrees.core.local_data import LocalData
+from fedtrees.core.errors import DataError
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
-from fedtrees.core.party import Party, handles
+from fedtrees.core.parameters import one_of, whole
+from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.messages.models import join, pack, unpack
-from fedtrees.protocols.base import Coordinator, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
 from fedtrees.protocols.settings import BoostingProtocol
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees, dropped_rows
@@ -53,17 +51,12 @@ class TreeSharingProtocol(BoostingProtocol):
         (`fedtrees.trees.boosted.losses.estimated_score`).
     """
 
-    intercept: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("intercept", self.intercept, INTERCEPTS)
+    intercept: str = one_of(INTERCEPTS, default="mean")
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientTrees, GlobalTrees),
         capabilities=frozenset({"min_leaf_rows"}),
     )
-    server: ClassVar[type[TreeSharingServer]]
 
     @property
     @abstractmethod
@@ -94,21 +87,6 @@ class TreeSharingProtocol(BoostingProtocol):
         dropped = dropped_rows(n, self.subsample, streams, round)
         return None if dropped is None else ~dropped
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> TreeSharingServer | BoostingClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return self.server(self, schema)
-        return BoostingClient(
-            name, local_data.table, schema, self, defense.requirements.min_leaf_rows
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class FlowerProtocol(TreeSharingProtocol):
@@ -120,11 +98,7 @@ class FlowerProtocol(TreeSharingProtocol):
         Number of boosting rounds of a client in a federated round.
     """
 
-    local_trees: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("local_trees", self.local_trees, 1)
+    local_trees: int = whole(1, default=1)
 
     @property
     def rounds_at_once(self) -> int:
@@ -142,36 +116,24 @@ class BoostingClient(Party):
 
     Parameters
     ----------
-    name : str
-        Name of the client.
-    data : Table
-        Local rows.
-    schema : Schema
-        Columns and target.
-    params : TreeSharingProtocol
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : TreeSharingProtocol
         Public parameters.
-    least_rows : int
-        Smallest number of rows on each side of a split, as a defense requires.
     """
 
     role = "client"
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        schema: Schema,
-        params: TreeSharingProtocol,
-        least_rows: int = 0,
-    ) -> None:
-        super().__init__(name)
-        self.data, self.params, self.least_rows = data, params, least_rows
+    def __init__(self, seat: Seat, protocol: TreeSharingProtocol) -> None:
+        super().__init__(seat.name)
+        self.data, self.params = seat.table, protocol
+        self.least_rows = seat.defense.requirements.min_leaf_rows
         # Round numbers may be missing, because only one client takes part in a cyclic round.
-        self.asked = Turns(params.rounds_of_run, gaps=True)
-        self.objective = params.objective_for(schema)
-        self.objective.check(data.y)
-        self.sums = self.objective.target_sums(data.y, data.weight)
-        if len(data):
+        self.asked = Turns(protocol.rounds_of_run, gaps=True)
+        self.objective = protocol.objective_for(seat.schema)
+        self.objective.check(self.data.y)
+        self.sums = self.objective.target_sums(self.data.y, self.data.weight)
+        if len(self.data):
             self.start(self.own_score())
 
     def own_score(self) -> NDArray[np.float32]:
@@ -210,9 +172,7 @@ class BoostingClient(Party):
         ]
         return ClientTrees(message.round, **pack(trees, self.params), base_score=self.score)
 
-    @handles(ClientModels, **dict.fromkeys(names_of_type(ClientModels), "not read"))
-    def end(self, message: ClientModels) -> None:
-        """Receive the models of all clients. They do not change the client's state."""
+    end = ignores(ClientModels)
 
     @handles(
         GlobalTrees,
@@ -240,11 +200,11 @@ def no_tree(protocol: str) -> str:
 class TreeSharingServer(Coordinator):
     """A server that collects the clients' trees and distributes them, in order of arrival."""
 
-    def __init__(self, protocol: TreeSharingProtocol, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.objective = protocol, protocol.objective_for(schema)
+    def __init__(self, seat: Seat, protocol: TreeSharingProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.objective = protocol, protocol.objective_for(seat.schema)
         self.parts: list[ClientTrees] = []
-        self.told: dict[str, int] = {}  # number of parts that each receiver has
+        self.sent_parts: dict[str, int] = {}  # number of parts that each receiver has
         self.trees: list[Tree] = []  # as sent, after the defenses
 
     def keep(self, part: ClientTrees) -> None:
@@ -252,7 +212,7 @@ class TreeSharingServer(Coordinator):
         if len(part.sizes):
             self.parts.append(part)
 
-    def tell(self, net: Network, to: str, round: int, why: str) -> None:
+    def tell(self, net: Network, to: str, round: int, reason: str) -> None:
         """Send the new part of the model to a role or a party.
 
         Parameters
@@ -263,21 +223,21 @@ class TreeSharingServer(Coordinator):
             Role or party.
         round : int
             Federated round.
-        why : str
+        reason : str
             Reason for the transcript.
         """
         # Only parts that the receiver does not have are sent. Together they form the complete
         # model.
-        new = self.parts[self.told.get(to, 0) :]
+        new = self.parts[self.sent_parts.get(to, 0) :]
         if not self.parts:
             raise DataError(no_tree(self.params.name))
         if not new:
             return
-        first = sum(len(p.sizes) for p in self.parts[: self.told.get(to, 0)])
+        first = sum(len(p.sizes) for p in self.parts[: self.sent_parts.get(to, 0)])
         # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
-        sent = net.send(to, message, why=why)
-        self.told[to] = len(self.parts)
+        sent = net.send(to, message, reason=reason)
+        self.sent_parts[to] = len(self.parts)
         p = self.params
         # A defense may have changed the trees. The model has the trees that were sent.
         self.trees[first:] = unpack(sent, p.learning_rate, p.reg_lambda, p.reg_alpha)
@@ -299,8 +259,8 @@ class BaggingServer(TreeSharingServer):
     def train(self, net: Network) -> Forest:
         """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
-            why = "trees that each client grew on its local rows, starting from the global model"
-            replies = net.request("client", GrowRequest(round), why=why)
+            reason = "trees that each client grew on its local rows, starting from the global model"
+            replies = net.request("client", GrowRequest(round), reason=reason)
             for part in self.order_replies(replies, round):
                 self.keep(part)
             self.tell(net, "client", round, "the global model's new trees, in order of arrival")
@@ -336,8 +296,8 @@ class FlowerBagging(FlowerProtocol):
         Trees arrive in client order, or in an order that the server draws in every round.
     """
 
-    arrival: str = "client"
-    server: ClassVar[type[BaggingServer]] = BaggingServer
+    arrival: str = one_of(ARRIVALS, default="client")
+    party_types = {"server": BaggingServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
         deployments={
@@ -356,10 +316,6 @@ class FlowerBagging(FlowerProtocol):
         },
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("arrival", self.arrival, ARRIVALS)
-
 
 class CyclicServer(TreeSharingServer):
     """The server. It sends the model to the next client in turn, and receives its trees."""
@@ -372,8 +328,8 @@ class CyclicServer(TreeSharingServer):
             # In the first round there is no model to send.
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
-            why = "trees that the client grew on its local rows, starting from the model"
-            (part,) = net.request(name, GrowRequest(round), why=why)
+            reason = "trees that the client grew on its local rows, starting from the model"
+            (part,) = net.request(name, GrowRequest(round), reason=reason)
             assert isinstance(part, ClientTrees)
             self.keep(part)
         for name in clients:
@@ -394,7 +350,7 @@ class FlowerCyclic(FlowerProtocol):
     have are sent, which reveals the same. All clients receive the final model.
     """
 
-    server: ClassVar[type[CyclicServer]] = CyclicServer
+    party_types = {"server": CyclicServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
         deployments={
@@ -423,8 +379,8 @@ class EnsembleServer(TreeSharingServer):
 
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
-        why = "the model that each client boosted on its local rows"
-        replies = net.request("client", GrowRequest(0), why=why)
+        reason = "the model that each client boosted on its local rows"
+        replies = net.request("client", GrowRequest(0), reason=reason)
         # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
@@ -438,7 +394,9 @@ class EnsembleServer(TreeSharingServer):
             owner=np.array(owners, dtype=np.int32),
             trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
         )
-        sent = net.send("client", message, why="the models of all clients: the aggregated ensemble")
+        sent = net.send(
+            "client", message, reason="the models of all clients: the aggregated ensemble"
+        )
         return sent
 
     def average_models(self, models: ClientModels) -> Forest:
@@ -468,7 +426,7 @@ class LocalEnsembles(TreeSharingProtocol):
         TreeSharingProtocol.info,
         message_types=(GrowRequest, ClientTrees, ClientModels),
     )
-    server: ClassVar[type[EnsembleServer]] = EnsembleServer
+    party_types = {"server": EnsembleServer, "client": BoostingClient}
 
     @property
     def rounds_at_once(self) -> int:

@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.messages.networks import (
     ColumnSums,
@@ -37,7 +38,7 @@ from fedtrees.neural.opacus_engine import OPACUS, poisson_batch
 from fedtrees.neural.perceptron import Layers, TabularNetwork
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.neural.training import example_gradients, initial, mean_gradient
-from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
 
 Weights = NDArray[np.float32]  # weights of a network or their change, shape (parameters,)
 Rows = NDArray[np.intp]  # numbers of the rows of a batch
@@ -45,15 +46,6 @@ Rows = NDArray[np.intp]  # numbers of the rows of a batch
 LocalGradient = Callable[[Weights, Rows], Weights]
 #: Reason of the messages with weights, for the transcript.
 WHY = "sums over the rows of the clients"
-#: Integer parameters of the protocols, and the smallest value of each.
-_COUNTS = {
-    "batch": 1,
-    "rounds": 1,
-    "units": 1,
-    "epochs": 1,
-    "local_rows": 0,
-    "clients_per_round": 0,
-}
 
 
 class NetworkClient(Party):
@@ -61,20 +53,13 @@ class NetworkClient(Party):
 
     role = "client"
 
-    def __init__(
-        self,
-        name: str,
-        data: Table,
-        protocol: NetworkProtocol,
-        schema: Schema,
-        defense: Composition,
-    ) -> None:
-        super().__init__(name)
-        if data.weight is not None:
+    def __init__(self, seat: Seat, protocol: NetworkProtocol) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.defense = seat.table, protocol, seat.defense
+        if self.data.weight is not None:
             raise DataError("networks take no sample weights; drop the weights")
-        self.data, self.params, self.defense = data, protocol, defense
-        self.encoding, self.layers = Encoding.of(schema), protocol.layers(schema)
-        self.schema, self.summed, self.ready = schema, Once(), Once()
+        self.schema, self.summed, self.ready = seat.schema, Once(), Once()
+        self.encoding, self.layers = Encoding.of(seat.schema), protocol.layers(seat.schema)
         self.rounds = Turns(protocol.rounds)
 
     @property
@@ -173,10 +158,10 @@ class NetworkClient(Party):
 class NetworkServer(Coordinator):
     """The server. It agrees on the standardisation, then averages updates round after round."""
 
-    def __init__(self, protocol: NetworkProtocol, schema: Schema) -> None:
-        super().__init__("server")
-        self.params, self.schema = protocol, schema
-        self.layers = protocol.layers(schema)
+    def __init__(self, seat: Seat, protocol: NetworkProtocol) -> None:
+        super().__init__(seat.name)
+        self.params, self.schema = protocol, seat.schema
+        self.layers = protocol.layers(seat.schema)
 
     def train(self, net: Network) -> TabularNetwork:
         """Standardise, then request updates and apply their mean."""
@@ -186,7 +171,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -197,8 +182,8 @@ class NetworkServer(Coordinator):
         if self.params.statistics == "public":
             encoding = declared(encoding, self.schema)
         else:
-            why = "means and standard deviations of the input columns"
-            total = net.request_sum("client", ColumnSumsRequest(), why=why)
+            reason = "means and standard deviations of the input columns"
+            total = net.request_sum("client", ColumnSumsRequest(), reason=reason)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
@@ -206,7 +191,7 @@ class NetworkServer(Coordinator):
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
         net.send(
-            "client", message, why="the mean and deviation by which all inputs are standardised"
+            "client", message, reason="the mean and deviation by which all inputs are standardised"
         )
         return encoding
 
@@ -306,11 +291,11 @@ class NetworkProtocol(Protocol):
         secure sum (the authors include test rows), or the declared ranges of the schema.
     """
 
-    batch: int = 32
-    rounds: int = 100
-    lr: float = 0.1
-    units: int = 100
-    statistics: str = "sums"
+    batch: int = whole(1, default=32)
+    rounds: int = whole(1, default=100)
+    lr: float = positive(0.1)
+    units: int = whole(1, default=100)
+    statistics: str = one_of(("sums", "public"), default="sums")
 
     info = ProtocolInfo(
         message_types=(
@@ -324,15 +309,10 @@ class NetworkProtocol(Protocol):
         model_file=ENCODED_FILE,
         extra_packages=("torch",),
     )  # fmt: skip
+    party_types = {"server": NetworkServer, "client": NetworkClient}
     summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        for name, least in _COUNTS.items():
-            check_whole(name, getattr(self, name, least), least)
-        check_positive("lr", self.lr)
-        check_known("statistics", self.statistics, ("sums", "public"))
 
     def layers(self, schema: Schema) -> Layers:
         """Return the architecture of the network for a schema."""
@@ -413,19 +393,6 @@ class NetworkProtocol(Protocol):
             As in `batches`. None for no defense.
         """
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> NetworkServer | NetworkClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return NetworkServer(self, schema)
-        return NetworkClient(name, local_data.table, self, schema, defense)
 
 
 def drawn(
@@ -520,9 +487,9 @@ class FedAvg(NetworkProtocol):
     """
 
     rounds: int = 10
-    epochs: int = 1
-    local_rows: int = 0
-    clients_per_round: int = 0
+    epochs: int = whole(1, default=1)
+    local_rows: int = whole(0, default=0)
+    clients_per_round: int = whole(0, default=0)
 
     along: ClassVar[int] = -1
 

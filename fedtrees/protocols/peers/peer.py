@@ -11,14 +11,12 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
-from fedtrees.core.local_data import LocalData, client_names
+from fedtrees.core.local_data import client_names
 from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
-from fedtrees.core.schema import Schema, Table
-from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo
+from fedtrees.protocols.base import Coordinator, Protocol, ProtocolInfo, Seat
 from fedtrees.trees.boosted.losses import Objective
 
 Said = TypeVar("Said", bound=Message)
@@ -110,17 +108,17 @@ class Peer(Party):
                 self.awaited = None
         self.running = False
 
-    def send_to_others(self, message: Said, why: str) -> Said:
+    def send_to_others(self, message: Said, reason: str) -> Said:
         """Send a message to all other parties, and return it as it was sent after the defenses."""
         sent = message
         for role in self.audience:
             if {*self.net.members(role)} - {self.name}:
-                sent = self.net.send(role, message, why=why)
+                sent = self.net.send(role, message, reason=reason)
         return sent
 
-    def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
+    def exchange(self, message: Said, reason: str) -> Generator[Any, Any, list[Said]]:
         """Send a message to all other parties, and return the messages of all parties by rank."""
-        sent, messages = self.send_to_others(message, why), []
+        sent, messages = self.send_to_others(message, reason), []
         for rank in range(self.world):
             # The party waits for one message of every other party, in the order of ranks.
             messages.append(sent if rank == self.rank else (yield self.key(message, rank)))
@@ -142,11 +140,11 @@ class HorizontalPeer(Peer):
 
     role = "client"
 
-    def __init__(self, name: str, data: Table, schema: Schema, params: Any) -> None:
-        super().__init__(name)
-        self.data, self.params, self.schema = data, params, schema
-        self.objective: Objective = params.objective_for(schema)
-        self.objective.check(data.y)
+    def __init__(self, seat: Seat, protocol: Any) -> None:
+        super().__init__(seat.name)
+        self.data, self.params, self.schema = seat.table, protocol, seat.schema
+        self.objective: Objective = protocol.objective_for(seat.schema)
+        self.objective.check(self.data.y)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,14 +178,6 @@ class HorizontalPeers(Protocol):
             raise UsageError(f"{self.name!r} needs two {self.party_noun} or more")
         return dict.fromkeys(client_names(parties), "client")
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> HorizontalPeer:
+    def create_party(self, seat: Seat) -> HorizontalPeer:
         """Create a party. The first one starts the run."""
-        assert local_data is not None
-        return self.kinds[name != client_names(1)[0]](name, local_data.table, schema, self)
+        return self.kinds[seat.name != client_names(1)[0]](seat, self)

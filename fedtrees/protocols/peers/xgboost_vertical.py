@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
@@ -20,6 +19,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
 from fedtrees.messages.vertical import TreeColumns
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.peers.peer import Peer, Script, StartingPeer
 from fedtrees.protocols.settings import ACTIVE, PASSIVE, PlainBoosting, VerticallyPartitioned
 from fedtrees.trees.binning import bin_rows
@@ -48,14 +48,12 @@ class ColumnHolder(Peer):
     role = PASSIVE
     audience = (ACTIVE, PASSIVE)
 
-    def __init__(
-        self, name: str, local_data: LocalData, schema: Schema, params: XGBoostVertical
-    ) -> None:
-        super().__init__(name)
-        self.local_data, self.schema, self.params = local_data, schema, params
-        self.objective = params.objective_for(schema)
-        if local_data.y is not None:
-            self.objective.check(local_data.y)
+    def __init__(self, seat: Seat, protocol: XGBoostVertical) -> None:
+        super().__init__(seat.name)
+        self.local_data, self.schema, self.params = seat.rows, seat.schema, protocol
+        self.objective = protocol.objective_for(seat.schema)
+        if self.local_data.y is not None:
+            self.objective.check(self.local_data.y)
 
     def key(self, message: Message, rank: int | None = None) -> Any:
         """Return the type of a message, its round and level, and its sender."""
@@ -272,6 +270,7 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
             "public": ("a recipient of the released model", "recipients of the released model"),
         },
     )
+    party_types = {ACTIVE: LabelHolder, PASSIVE: ColumnHolder}
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: the active party, which has the labels, and the passive parties.
@@ -290,18 +289,6 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
         if local_data.weight is not None or not len(local_data.columns) or not len(local_data):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_local_data(name, local_data, schema)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> ColumnHolder:
-        """Create a party. The party with the labels starts."""
-        assert local_data is not None
-        return (LabelHolder if role == ACTIVE else ColumnHolder)(name, local_data, schema, self)
 
     def predict(
         self, net: Network | None, model: Model, queries: Mapping[str, LocalData]

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, whole
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
-from fedtrees.core.schema import Schema, Table
+from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GrowRequest
 from fedtrees.messages.networks import (
@@ -31,7 +32,7 @@ from fedtrees.messages.networks import (
 from fedtrees.neural.opacus_engine import OPACUS, per_sample_gradients
 from fedtrees.neural.torch_module import rates_module, torch_module
 from fedtrees.neural.tree_outputs import Adam, RatesNetwork
-from fedtrees.protocols.base import ENCODED_FILE
+from fedtrees.protocols.base import ENCODED_FILE, Seat
 from fedtrees.protocols.horizontal.tree_sharing import (
     BoostingClient,
     EnsembleServer,
@@ -50,18 +51,16 @@ class RatesClient(BoostingClient):
 
     Parameters
     ----------
-    name, data, schema, params
-        As for `BoostingClient`.
-    defense : Composition
-        It can change the gradients of single rows.
+    seat : Seat
+        Name, local rows and defenses of the client.
+    protocol : FedXGBllr
+        Public parameters.
     """
 
-    def __init__(
-        self, name: str, data: Table, schema: Schema, params: FedXGBllr, defense: Composition
-    ) -> None:
-        super().__init__(name, data, schema, params, defense.requirements.min_leaf_rows)
-        self.protocol, self.defense = params, defense
-        self.ready, self.rounds = Once(), Turns(params.rounds, params.trees)
+    def __init__(self, seat: Seat, protocol: FedXGBllr) -> None:
+        super().__init__(seat, protocol)
+        self.protocol, self.defense = protocol, seat.defense
+        self.ready, self.rounds = Once(), Turns(protocol.rounds, protocol.trees)
 
     @handles(
         ClientModels,
@@ -70,7 +69,7 @@ class RatesClient(BoostingClient):
             "once, any: gradients are clipped whatever the inputs of the network are",
         ),
     )
-    def end(self, message: ClientModels) -> None:
+    def end(self, message: ClientModels) -> None:  # type: ignore[override]
         """Compute the outputs of all clients' trees for the local rows, once."""
         self.ready.take(message)
         # The trees are fixed from now on, so that their outputs are computed once.
@@ -178,7 +177,7 @@ class RatesServer(EnsembleServer):
         # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
         model_fields = {f.name: getattr(models, f.name) for f in fields(models)}
@@ -222,12 +221,12 @@ class FedXGBllr(LocalEnsembles):
     trees: int = 100
     max_depth: int = 8
     learning_rate: float = 0.1
-    channels: int = 64
-    rounds: int = 30
-    iterations: int = 100
-    batch: int = 64
-    lr: float = 1e-3
-    sends: str = "update"
+    channels: int = whole(1, default=64)
+    rounds: int = whole(1, default=30)
+    iterations: int = whole(1, default=100)
+    batch: int = whole(0, default=64)
+    lr: float = positive(1e-3)
+    sends: str = one_of(SENDS, default="update")
 
     info = replace(
         LocalEnsembles.info,
@@ -240,14 +239,7 @@ class FedXGBllr(LocalEnsembles):
         model_file=ENCODED_FILE,
         adversaries=("server", "client"),
     )  # fmt: skip
-    server: ClassVar[type[EnsembleServer]] = RatesServer
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in {"channels": 1, "rounds": 1, "iterations": 1, "batch": 0}.items():
-            check_whole(name, getattr(self, name), least)
-        check_positive("lr", self.lr)
-        check_known("sends", self.sends, SENDS)
+    party_types = {"server": RatesServer, "client": RatesClient}
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""
@@ -311,16 +303,3 @@ class FedXGBllr(LocalEnsembles):
         if round < self.trees:
             return super().training_rows(n, streams, round, defense)
         return rows_in(self.batches(n, streams, round, defense or Composition()), n)
-
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> RatesServer | RatesClient:
-        """Create the server or a client."""
-        if local_data is None:
-            return RatesServer(self, schema)
-        return RatesClient(name, local_data.table, schema, self, defense)

@@ -14,10 +14,8 @@ from numpy.typing import NDArray
 
 from fedtrees.core.defense import OpenNodes
 from fedtrees.core.errors import ProtocolError
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
-from fedtrees.core.schema import Schema
 from fedtrees.crypto import costs
 from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter, key_bytes
 from fedtrees.crypto.packing import Slots
@@ -33,11 +31,10 @@ from fedtrees.messages.vertical import (
     RowsToRoute,
     sibling,
 )
-from fedtrees.protocols.base import Coordinator
+from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
-from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import drawn_columns
-from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
+from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
 
@@ -87,8 +84,6 @@ class Active(Coordinator):
     ----------
     bins : LocalBins
         The active party's columns, in bins.
-    share : str, int, float or None
-        Share of its columns that each tree may use.
     pure_leaves : bool
         Whether a node of a single class is a leaf.
     """
@@ -98,18 +93,10 @@ class Active(Coordinator):
     pure_leaves = False
     bits: tuple[int, int] = (0, 0)  # binary places of statistics
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        share: str | int | float | None,
-        protocol: VerticalProtocol,
-        schema: Schema,
-    ) -> None:
-        super().__init__(name)
-        self.local_data, self.bins, self.share = local_data, bins, share
-        self.params, self.schema = protocol, schema
+    def __init__(self, seat: Seat, protocol: Any) -> None:
+        super().__init__(seat.name)
+        self.local_data, self.bins = seat.rows, protocol.local_bins(seat.rows)
+        self.params, self.schema = protocol, seat.schema
 
     # --- before the first tree
 
@@ -120,8 +107,8 @@ class Active(Coordinator):
         self.passive = bool(net.members(PASSIVE))
         replies = []
         if self.passive:
-            why = "the numbers of candidate splits, and the key for the encrypted sums"
-            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
+            reason = "the numbers of candidate splits, and the key for the encrypted sums"
+            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), reason=reason)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
         minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
@@ -170,7 +157,8 @@ class Active(Coordinator):
             Layout of the statistics in a plaintext.
         """
         rng = self.streams.rng("columns", number)
-        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
+        share = self.params.column_share
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), share, rng))
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
         # A defense can hide a tree completely from the passive parties.
@@ -178,7 +166,7 @@ class Active(Coordinator):
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
-        for reply in net.request(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
+        for reply in net.request(PASSIVE, RootRows(number, rows), reason="the rows of the tree"):
             columns[reply.party] = reply.columns
         if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
@@ -226,10 +214,11 @@ class Active(Coordinator):
         net.send(
             PASSIVE,
             message,
-            why="the encrypted statistics of each row, which only the active party can decrypt",
+            reason="the encrypted statistics of each row, which only the active party can decrypt",
         )
         net.record_opened(
-            OwnRowStatistics(tree, rows), why="the same statistics, as the active party knows them"
+            OwnRowStatistics(tree, rows),
+            reason="the same statistics, as the active party knows them",
         )
         self.encryption.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
@@ -347,11 +336,11 @@ class Active(Coordinator):
         requested: NDArray[Any],
     ) -> dict[str, NDArray[np.int64]]:
         """Ask the passive parties for sums, and decrypt their replies."""
-        why = "the rows of each node, whose statistics are summed over bins"
+        reason = "the rows of each node, whose statistics are summed over bins"
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
-        for reply in net.request(PASSIVE, message, why=why):
+        for reply in net.request(PASSIVE, message, reason=reason):
             bins = self.cuts.n_bins[reply.columns]
             shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.encryption.decrypt(reply.party, reply.sums.payload, shape)
@@ -360,7 +349,9 @@ class Active(Coordinator):
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
-            net.record_opened(note, why="sums per candidate, opened with the key, to find splits")
+            net.record_opened(
+                note, reason="sums per candidate, opened with the key, to find splits"
+            )
         return sums_by_party
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
@@ -389,8 +380,8 @@ class Active(Coordinator):
                 message = ChosenSplits(
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
                 )
-                why = "the splits that were chosen among its candidates"
-                (reply,) = net.request(party, message, why=why)
+                reason = "the splits that were chosen among its candidates"
+                (reply,) = net.request(party, message, reason=reason)
                 goes = reply.goes_left
             tree.rows.move(c.nodes, c.left, goes)
         for node, left in zip(chosen.nodes.tolist(), chosen.left.tolist(), strict=True):
@@ -401,8 +392,8 @@ class Active(Coordinator):
     def finished(self, net: Network) -> None:
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
-            why = "the trees of the active party, with the bin of each split of another party"
-            net.record_opened(self.model.as_message(), why=why)
+            reason = "the trees of the active party, with the bin of each split of another party"
+            net.record_opened(self.model.as_message(), reason=reason)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the test rows through all trees, and return their scores.
@@ -459,7 +450,7 @@ class Active(Coordinator):
         offsets = np.cumsum([0, *map(len, rows)])
         trees, numbers = np.array(nodes, dtype=np.int32).T
         message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
-        (reply,) = net.request(party, message, why="where rows to predict go at its splits")
+        (reply,) = net.request(party, message, reason="where rows to predict go at its splits")
         if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
             raise ProtocolError(f"{party!r} did not assign all {offsets[-1]} rows to a side")
         return np.split(reply.goes_left, offsets[1:-1])

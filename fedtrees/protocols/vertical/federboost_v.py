@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, VaryingChannel
-from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError
+from fedtrees.core.channel import VaryingChannel
+from fedtrees.core.defense import Channels
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -27,7 +24,15 @@ from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.noise import Response
 from fedtrees.privacy.randomised_response import odds_within
-from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol, VerticallyPartitioned
+from fedtrees.protocols.base import Seat
+from fedtrees.protocols.settings import (
+    ACTIVE,
+    PASSIVE,
+    BoostingProtocol,
+    NoisyProtocol,
+    VerticallyPartitioned,
+    epsilon_or_inf,
+)
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import SplitHolder
@@ -39,16 +44,9 @@ from fedtrees.trees.boosted.boosting import grow_forest
 class BucketHolder(SplitHolder):
     """A passive party that sends its bins once, and receives its splits at the end."""
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        protocol: FederBoostV,
-        schema: Schema,
-    ) -> None:
-        super().__init__(name, local_data, bins)
-        self.params, self.schema, self.requests = protocol, schema, Turns(1)
+    def __init__(self, seat: Seat, protocol: FederBoostV) -> None:
+        super().__init__(seat, protocol)
+        self.params, self.schema, self.requests = protocol, seat.schema, Turns(1)
 
     @handles(GrowRequest, round="0, and answered once")
     def send_bins(self, message: GrowRequest) -> RowBuckets:
@@ -125,7 +123,7 @@ class BoostingAlone(Active):
                         number, nodes, tree.left[nodes], tree.feature[nodes],
                         (tree.threshold[nodes] - 1).astype(np.int32), tree.default_left[nodes],
                     )  # fmt: skip
-                    net.send(party, message, why="its splits, for rows to predict")
+                    net.send(party, message, reason="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
     def request_bins(self, net: Network) -> Bins:
@@ -136,8 +134,8 @@ class BoostingAlone(Active):
         sizes[self.bins.columns] = self.bins.n_bins
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
-        why = "the order of rows in every column, by bins"
-        for reply in net.request(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
+        reason = "the order of rows in every column, by bins"
+        for reply in net.request(PASSIVE, GrowRequest(0), reason=reason) if self.passive else []:
             assert isinstance(reply, RowBuckets)
             codes[:, reply.columns], sizes[reply.columns] = reply.bins.T, reply.n_bins
             for column in reply.columns.tolist():
@@ -156,7 +154,7 @@ class BoostingAlone(Active):
 
 @register.protocol("federboost-v")
 @dataclass(frozen=True, kw_only=True)
-class FederBoostV(VerticallyPartitioned, BoostingProtocol):
+class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
     """FederBoost (Tian et al. 2020), vertical: bins are sent once, in plain text or randomised.
 
     Passive parties send the bin of every row in each of their columns. The active party boosts
@@ -178,7 +176,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
 
     trees: int = 5
     max_bin: int = 32
-    epsilon: float = math.inf
+    epsilon: float = epsilon_or_inf(math.inf)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -187,16 +185,7 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         message_types=(GrowRequest, RowBuckets, ChosenSplits, HeldModel),
         noised_types=(RowBuckets,),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (type(self.epsilon) in (int, float) and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
-
-    @property
-    def noisy(self) -> bool:
-        """Whether bins are randomised."""
-        return math.isfinite(self.epsilon)
+    party_types = {ACTIVE: BoostingAlone, PASSIVE: BucketHolder}
 
     def response(self, bins: int, complete: bool) -> Response:
         """Return the randomised response of a column."""
@@ -224,19 +213,15 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return that bins are randomised responses among the bins of each column.
 
         The stated distribution is that of a complete column with `max_bin` bins.
         """
         if not self.noisy:
             return {}
-        why = "randomised response among the bins of each column"
-        return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
-
-    def without_noise(self) -> FederBoostV:
-        """Return the same protocol with bins in plain text."""
-        return replace(self, epsilon=math.inf)
+        reason = "randomised response among the bins of each column"
+        return {(RowBuckets, "bins"): VaryingChannel(reason, self.response(self.max_bin, True))}
 
     def claim(self) -> Guarantee:
         """Return the bound on randomised bins. The borders of the bins have no bound."""
@@ -246,20 +231,9 @@ class FederBoostV(VerticallyPartitioned, BoostingProtocol):
         """Return the guarantee of one reply according to the ledger."""
         return _given_ends(compose_releases(transcript.events)) if self.noisy else NoGuarantee()
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> BoostingAlone | BucketHolder:
-        """Create the active party or a passive party."""
-        assert local_data is not None
-        bins, params = LocalBins(local_data, self.max_bin), cast(Any, self)
-        if role == ACTIVE:
-            return BoostingAlone(name, local_data, bins, None, params, schema)
-        return BucketHolder(name, local_data, bins, self, schema)
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the buckets of a party's columns."""
+        return LocalBins(local_data, self.max_bin)
 
 
 def _given_ends(epsilon: float) -> PureDP:

@@ -9,16 +9,15 @@ request sums of arbitrary sets of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.errors import BeyondParametersError
-from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Sealed
 from fedtrees.core.party import Party, handles
-from fedtrees.core.requests import Once, check_among, check_equal, refuse
+from fedtrees.core.requests import Once, check_among, check_equal, divides, refuse
 from fedtrees.crypto.bin_sums import BinLayout, BinSumAdder
 from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
@@ -37,6 +36,7 @@ from fedtrees.messages.vertical import (
     TreeColumns,
     sibling,
 )
+from fedtrees.protocols.base import Seat
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
 from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.protocols.vertical.local_bins import LocalBins
@@ -145,14 +145,8 @@ class PassiveTreeLimits(TreeLimits):
         self._check_number(request.tree)
         if not self.has_statistics:
             raise BeyondParametersError(f"tree {self.number}: no statistics were sent to sum")
-        count, offsets = len(request.nodes), request.offsets
-        ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
-        if (
-            not ordered
-            or len(request.parents) != count
-            or offsets[0]
-            or offsets[-1] != len(request.rows)
-        ):
+        count = len(request.nodes)
+        if len(request.parents) != count or not divides(request.offsets, count, len(request.rows)):
             raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
         if (
             len(request.rows)
@@ -211,9 +205,10 @@ class SplitHolder(Party):
 
     role = PASSIVE
 
-    def __init__(self, name: str, local_data: LocalData, bins: LocalBins) -> None:
-        super().__init__(name)
-        self.local_data, self.bins = local_data, bins
+    def __init__(self, seat: Seat, protocol: Any) -> None:
+        super().__init__(seat.name)
+        self.local_data = seat.rows
+        self.bins: LocalBins = protocol.local_bins(seat.rows)
         self.splits: dict[tuple[int, int], tuple[int, np.float32, bool]] = {}
 
     def own_thresholds(self) -> dict[tuple[int, int], tuple[int, float]]:
@@ -266,27 +261,19 @@ class Passive(SplitHolder):
     ----------
     bins : LocalBins
         Its columns, in bins.
-    share : str, int, float or None
-        Share of its columns that each tree may use.
     limits : Limits
         Limits of the public parameters.
     """
 
     encryption: BinSumAdder
 
-    def __init__(
-        self,
-        name: str,
-        local_data: LocalData,
-        bins: LocalBins,
-        share: str | int | float | None,
-        limits: Limits,
-        defense: Composition,
-    ) -> None:
-        super().__init__(name, local_data, bins)
-        self.share, self.limited, self.limits = share, PassiveTreeLimits(limits), limits
+    def __init__(self, seat: Seat, protocol: Any) -> None:
+        super().__init__(seat, protocol)
+        self.params = protocol
+        self.limits = protocol.limits(seat.schema, seat.defense.requirements)
+        self.limited = PassiveTreeLimits(self.limits)
         # Without a defense of sums, the party adds ciphertexts and never sees a statistic.
-        self.defended = any(PASSIVE in part.roles for part in defense.parts)
+        self.defended = any(PASSIVE in part.roles for part in seat.defense.parts)
         self.described = Once()
 
     @handles(
@@ -314,7 +301,8 @@ class Passive(SplitHolder):
         self.limited = self.limited.start_next(message, len(self.local_data))
         self.tree, self.root, self.known = message.tree, message.rows, KnownNodes(message.rows)
         rng = self.streams.rng("columns", message.tree)
-        self.bins.choose_columns(drawn_columns(len(self.bins.columns), self.share, rng))
+        share = self.params.column_share
+        self.bins.choose_columns(drawn_columns(len(self.bins.columns), share, rng))
         return TreeColumns(self.name, self.bins.columns[self.bins.chosen])
 
     @handles(

@@ -14,8 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import ProtocolError, check_known
+from fedtrees.core.errors import ProtocolError
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import EncryptedComputation
+from fedtrees.core.parameters import checked, one_of
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
@@ -40,10 +42,12 @@ from fedtrees.messages.vertical import (
     visible_nodes,
 )
 from fedtrees.protocols.settings import ACTIVE, VerticallyPartitioned
+from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.multi_output import MultiOutputForest
 from fedtrees.trees.forest.random_forest import RandomForest
 from fedtrees.trees.partition import RowPartition
+from fedtrees.trees.routing import NODE_KINDS, join_nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,8 @@ class VerticalProtocol(VerticallyPartitioned):
         Length of the key. 1024 is weak and only for comparison.
     """
 
-    crypto: str = "ideal"
-    key_bits: int = DEFAULT_BITS
+    crypto: str = one_of(MODES, default="ideal")
+    key_bits: int = checked(check_key_bits, DEFAULT_BITS)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -74,19 +78,16 @@ class VerticalProtocol(VerticallyPartitioned):
         ),
     )  # fmt: skip
 
-    def __post_init__(self) -> None:
-        parent: Any = super()
-        if hasattr(parent, "__post_init__"):
-            parent.__post_init__()
-        check_known("crypto", self.crypto, MODES)
-        check_key_bits("key_bits", self.key_bits)
-
     def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot change sums before their encryption, None if it can."""
         for part in defense.parts:
             if OpenedBinSums in part.handled_types and self.crypto != "ideal":
                 return Reason("sums-encrypted", subject=part.name, crypto=self.crypto)
         return super().missing_requirement(schema, defense)
+
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the candidate splits of a party's columns."""
+        return LocalBins(local_data, self.parameters["max_bin"])
 
     def encrypted_computation(self) -> EncryptedComputation:
         """Return the functions that encrypt, add and decrypt in one run."""
@@ -165,19 +166,15 @@ class VerticalModel:
     def as_message(self) -> HeldModel:
         """Return the active party's knowledge of the trees, without grafts."""
         forest = self.forest
-        names = ("feature", "threshold", "left", "right", "default_left")
-        arrays = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
-        if isinstance(forest, RandomForest):
-            value = [t.probability for t in self.trees]
-            objective, margin = "", np.zeros(0, dtype=np.float32)
-        else:
-            value = [t.value for t in self.trees]
-            objective, margin = forest.objective.name, forest.base_margin
+        value, objective, margin = "probability", "", np.zeros(0, dtype=np.float32)
+        if not isinstance(forest, RandomForest):
+            value, objective, margin = "value", forest.objective.name, forest.base_margin
+        arrays = join_nodes(self.trees, {**NODE_KINDS, value: np.float32})
         return HeldModel(
             objective=objective,
             base_margin=margin,
             sizes=np.array([len(t) for t in self.trees], dtype=np.int64),
-            value=np.concatenate(value),
+            value=arrays.pop(value),
             **arrays,
         )
 

@@ -10,16 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Deployed
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
+from fedtrees.core.defense import Deployed, Requirements
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import flag, one_of
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import OpenedBinSums
-from fedtrees.protocols.settings import ACTIVE, BoostingProtocol
+from fedtrees.protocols.base import Seat
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, BoostingProtocol
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins, NodeQuantiles
 from fedtrees.protocols.vertical.passive import Limits, Passive
@@ -41,11 +43,11 @@ class BoostingActive(Active):
 
     params: SecureBoost
 
-    def __init__(self, *known: Any, defense: Composition) -> None:
-        super().__init__(*known)
-        self.clip, site = defense.requirements.gradient_clip, (OpenedBinSums, "sums")
-        self.proven = defense.requirements.range_proofs
-        self.sums_law = tuple(defense.changes(site, self.schema, self.params.parameters))
+    def __init__(self, seat: Seat, protocol: SecureBoost) -> None:
+        super().__init__(seat, protocol)
+        requirements, site = seat.defense.requirements, (OpenedBinSums, "sums")
+        self.clip, self.proven = requirements.gradient_clip, requirements.range_proofs
+        self.sums_law = tuple(seat.defense.changes(site, self.schema, protocol.parameters))
 
     @property
     def sums_differ(self) -> bool:
@@ -154,7 +156,7 @@ class BoostingActive(Active):
                 hist = hist.reshape(*hist.shape[:2], -1, 2)
             self.split(net, tree, grower.choose_splits(hist, allowed))
         grown = grower.finish()
-        if self.sums_differ and isinstance(grower, TreeGrower):
+        if self.sums_differ and not self.together:
             # The active party knows the exact sums of the leaves from its gradients.
             leaves = grower.leaves()[0]
             exact = node_sums(gh, tree.rows.rows, tree.rows.ranges(leaves))
@@ -163,7 +165,7 @@ class BoostingActive(Active):
             grown.threshold[node] = threshold
         return grown, tree.rows
 
-    def grower(self, root: NDArray[np.int64]) -> TreeGrower | MultiOutputGrower:
+    def grower(self, root: NDArray[np.int64]) -> TreeGrower:
         """Return the split finder, given the sums over all rows, shape (2 K,)."""
         # Otherwise the bins of a child differ from those of its parent, so that the sums of its
         # sibling are not the difference of the two.
@@ -219,9 +221,9 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
 
     trees: int = 5
     max_bin: int = 32
-    candidates: str = "global"
-    multi_output: bool = False
-    pure_leaves: bool = False
+    candidates: str = one_of(CANDIDATES, default="global")
+    multi_output: bool = flag(False)
+    pure_leaves: bool = flag(False)
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
@@ -249,12 +251,10 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
             )
         },
     )
+    party_types = {ACTIVE: BoostingActive, PASSIVE: Passive}
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("candidates", self.candidates, CANDIDATES)
-        for name in ("multi_output", "pure_leaves"):
-            check_flag(name, getattr(self, name))
         if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         if self.candidates == "node-quantiles" and self.grow_policy != "depthwise":
@@ -282,42 +282,33 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
         named = {"subject": clips.name, "protocol": self.name}
         return Reason("unbounded-rows", what=unbounded[0], **named) if unbounded else None
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> Active | Passive:
-        """Create the active party or a passive party."""
-        assert local_data is not None
+    def local_bins(self, local_data: LocalData) -> LocalBins:
+        """Return the candidate splits of a party's columns."""
         kind = LocalBins if self.candidates == "global" else NodeQuantiles
-        bins, share = kind(local_data, self.max_bin), self.colsample_bytree
-        share_or_all = None if share == 1 else float(share)
-        if role == ACTIVE:
-            return BoostingActive(
-                name, local_data, bins, share_or_all, self, schema, defense=defense
-            )
-        outputs = self.objective_for(schema).n_outputs
-        together = self.multi_output and outputs > 1
+        return kind(local_data, self.max_bin)
+
+    @property
+    def column_share(self) -> float | None:
+        """Share of its columns that each party draws for a tree. None for all."""
+        return None if self.colsample_bytree == 1 else float(self.colsample_bytree)
+
+    def limits(self, schema: Schema, requirements: Requirements) -> Limits:
+        """Return the limits within which a passive party answers."""
+        objective = self.objective_for(schema)
+        together = self.multi_output and objective.n_outputs > 1
         limits = Limits(
-            self.trees if together else self.trees * outputs,
+            self.trees if together else self.trees * objective.n_outputs,
             self.max_depth,
             self.max_leaves,
-            2 * outputs if together else 2,
+            2 * objective.n_outputs if together else 2,
             len(schema.classes),
         )
-        if defense.requirements.gradient_clip is not None:
-            objective = self.objective_for(schema)
-            limits = replace(limits, bits=FIXED_POINT_BITS)
-            if defense.requirements.range_proofs:
-                ranges = self.ranges(objective, defense.requirements.gradient_clip) * (
-                    limits.statistics // 2
-                )
-                # Only with proofs can a passive party rely on the ranges of encrypted statistics.
-                limits = replace(limits, ranges=ranges)
-        return Passive(name, local_data, bins, share_or_all, limits, defense)
+        if requirements.gradient_clip is None:
+            return limits
+        # Only with proofs can a passive party rely on the ranges of encrypted statistics.
+        ranges = self.ranges(objective, requirements.gradient_clip) * (limits.statistics // 2)
+        proven = ranges if requirements.range_proofs else ()
+        return replace(limits, bits=FIXED_POINT_BITS, ranges=proven)
 
     def ranges(self, objective: Objective, clip: float) -> tuple[tuple[int, int], ...]:
         """Return the range of a clipped gradient and of a clipped hessian, in fixed-point units."""

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Requirements
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.crypto.packing import Slots
-from fedtrees.protocols.settings import ACTIVE, class_count
+from fedtrees.protocols.settings import ACTIVE, PASSIVE, class_count
 from fedtrees.protocols.vertical.active import Active, TreeInProgress, complete_counts
-from fedtrees.protocols.vertical.local_bins import LocalBins
 from fedtrees.protocols.vertical.passive import Limits, Passive
 from fedtrees.protocols.vertical.protocol import VerticalModel, VerticalProtocol
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_rows
@@ -153,6 +152,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
     bootstrap: bool = False
     max_samples: float | None = 0.8
     max_bin: int = 32
+    party_types = {ACTIVE: ForestActive, PASSIVE: Passive}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -166,20 +166,17 @@ class VerticalForest(VerticalProtocol, ForestParams):
         """Refuse a target without classes."""
         class_count(schema)
 
-    def create_party(
-        self,
-        name: str,
-        role: str,
-        local_data: LocalData | None,
-        schema: Schema,
-        defense: Composition,
-    ) -> Active | Passive:
-        """Create the active party or a passive party."""
-        assert local_data is not None
+    def check_local_data(self, name: str, local_data: LocalData, schema: Schema) -> None:
+        """Refuse sample weights."""
+        super().check_local_data(name, local_data, schema)
         if local_data.weight is not None:
             raise DataError("random forests count rows and take no sample weights; drop them")
-        bins: Any = LocalBins(local_data, self.max_bin)
-        if role == ACTIVE:
-            return ForestActive(name, local_data, bins, self.tree_features, self, schema)
-        limits = Limits(self.trees, self.depth, 0, class_count(schema))
-        return Passive(name, local_data, bins, self.tree_features, limits, defense)
+
+    @property
+    def column_share(self) -> str | int | float | None:
+        """Number or share of its columns that each party draws for a tree. None for all."""
+        return self.tree_features
+
+    def limits(self, schema: Schema, requirements: Requirements) -> Limits:
+        """Return the limits within which a passive party answers."""
+        return Limits(self.trees, self.depth, 0, class_count(schema))

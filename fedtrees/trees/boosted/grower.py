@@ -264,14 +264,15 @@ class TreeGrower:
         self._leaves: list[NDArray[np.int32]] = []
         self._leaf_sums: list[NDArray[np.int64]] = []
         self._parents: NDArray[np.int64] | None = None  # histograms of the parents of `nodes`
-        sums = np.asarray(root_sums, dtype=np.int64).reshape(1, 2)
+        sums = np.asarray(root_sums, dtype=np.int64)[None]
         self._open(ROOT, sums, np.zeros(1, dtype=np.int32))
 
     def _open(
         self, nodes: NDArray[np.int32], sums: NDArray[np.int64], depths: NDArray[np.int32]
     ) -> None:
         """Open nodes for a decision, or make them leaves if the tree is deep or wide enough."""
-        self._builder.set_sums(nodes, from_fixed(sums, self.bits))
+        if sums.ndim == 2:  # trees of several outputs have no statistics
+            self._builder.set_sums(nodes, from_fixed(sums, self.bits))
         if self._full or (len(depths) and depths[0] == self._params.max_depth):
             self._close(nodes, sums)
             nodes, sums, depths = nodes[:0], sums[:0], depths[:0]
@@ -306,7 +307,7 @@ class TreeGrower:
         DataError
             If the shape of `built` is wrong.
         """
-        expected_shape = (len(self.to_build), self._cuts.total_bins, 2)
+        expected_shape = (len(self.to_build), self._cuts.total_bins, *self.sums.shape[1:])
         if built.shape != expected_shape:
             raise DataError(f"histograms of shape {built.shape}; expected {expected_shape}")
         if len(self.to_build) == len(self.nodes):
@@ -414,7 +415,7 @@ class TreeGrower:
         self._n_leaves += len(due)
         self._parents = due.hist if self._subtract else None
         children = np.stack([left, left + 1], axis=1).reshape(-1).astype(np.int32)
-        sums = np.stack([s.left_sums, s.right_sums], axis=1).reshape(-1, 2)
+        sums = np.stack([s.left_sums, s.right_sums], axis=1).reshape(-1, *s.left_sums.shape[1:])
         self._open(children, sums, np.repeat(due.depths + 1, 2).astype(np.int32))
         return Decisions(
             due.nodes, s.feature, s.bin, s.threshold, s.default_left, left, s.categories
@@ -507,10 +508,11 @@ def children_to_build(nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> NDAr
     ----------
     nodes : int32 array, shape (k,)
         Children in pairs.
-    sums : int64 array, shape (k, 2)
-        Their sums.
+    sums : int64 array, shape (k, 2) or (k, K, 2)
+        Their sums. Hessian sums of K outputs are added.
     """
-    right = sums[1::2, 1] < sums[::2, 1]
+    weight = sums[..., 1] if sums.ndim == 2 else sums[..., 1].sum(axis=1)
+    right = weight[1::2] < weight[::2]
     return np.where(right, nodes[1::2], nodes[::2]).astype(np.int32)
 
 

@@ -12,15 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.compilation import kernel
-from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
-from fedtrees.trees.boosted.grower import TreeBuilder, children_to_build, with_siblings
-from fedtrees.trees.boosted.histogram import Bits
+from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import Objective
-from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splitting import MIN_GAIN, _gain, node_weights
+from fedtrees.trees.boosted.splitting import MIN_GAIN, Splits, _gain, node_weights
 from fedtrees.trees.jit import readonly
-from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+from fedtrees.trees.partition import RowPartition
 from fedtrees.trees.routing import LeafRouting
 
 
@@ -117,124 +114,61 @@ def _scan(
         gain[node] = best
 
 
-class MultiOutputGrower:
-    """State of one multi-output tree: it receives histograms and returns split decisions.
+class MultiOutputGrower(TreeGrower):
+    """A grower with K pairs of sums in place of one, so that `root_sums` has shape (K, 2).
 
-    It is used like `fedtrees.trees.boosted.grower.TreeGrower`, with K pairs of sums in place of
-    one.
-
-    Parameters
-    ----------
-    cuts : Cuts
-        Borders of the bins.
-    params : TreeParams
-        Hyperparameters. `max_leaves` and `grow_policy` are not used.
-    root_sums : int64 array, shape (K, 2)
-        Sums of all rows.
-    bits : Bits
-        Binary places of all sums.
-    subtract : bool
-        As in `TreeGrower`.
-
-    Attributes
-    ----------
-    nodes : int32 array
-        Open nodes, which need a decision.
-    to_build : int32 array
-        Those of `nodes` whose histograms are requested.
+    It ignores `complete`. The weight of a node is the sum of its hessians over all outputs.
     """
 
-    def __init__(
+    def best(
         self,
-        cuts: Cuts,
-        params: TreeParams,
-        root_sums: NDArray[np.int64],
+        hist: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None = None,
         *,
-        bits: Bits,
-        subtract: bool = True,
-    ) -> None:
-        self._cuts, self._params, self._bits, self._subtract = cuts, params, bits, subtract
-        self._builder, self._values = TreeBuilder(), dict[int, NDArray[np.float32]]()
-        self._parents: NDArray[np.int64] | None = None
-        self._depth = 0
-        self._open(ROOT, root_sums[None])
-
-    def _open(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
-        """Open nodes for a decision, or make them leaves at the largest depth."""
-        if self._depth == self._params.max_depth:
-            self._close(nodes, sums)
-            nodes, sums = nodes[:0], sums[:0]
-        self.nodes = self.to_build = nodes
-        self._sums = sums
-        if self._parents is not None:
-            # The weight of a node is the sum of its hessians over all classes.
-            self.to_build = children_to_build(nodes, sums.sum(axis=1))
-
-    def _close(self, nodes: NDArray[np.int32], sums: NDArray[np.int64]) -> None:
-        """Make nodes leaves, and compute their values."""
-        rate = np.float32(self._params.learning_rate)
-        weights = node_weights(sums, self._params, self._bits) * rate
-        self._values.update(zip(nodes.tolist(), weights, strict=True))
-
-    def choose_splits(
-        self, built: NDArray[np.int64], mask: NDArray[np.bool_] | None = None
-    ) -> Decisions:
-        """Split the open nodes, and open their children.
+        pruned: bool = True,
+    ) -> Splits:
+        """Return the best split of every open node, as `TreeGrower.best` does.
 
         Parameters
         ----------
-        built : int64 array, shape (m, total_bins, K, 2)
-            Histograms of `to_build`.
+        hist : int64 array, shape (k, total_bins, K, 2)
+            Histograms of `nodes`.
         mask : bool array, shape (k, total_bins), optional
             Splits that may be chosen.
-        """
-        hist = built
-        if len(self.to_build) < len(self.nodes):
-            assert self._parents is not None
-            hist = with_siblings(built, self.to_build == self.nodes[::2], self._parents)
-        best, gain, left = self._best(hist, mask)
-        inner = best[:, 0] >= 0
-        self._close(self.nodes[~inner], self._sums[~inner])
-        nodes, best, gain, left = self.nodes[inner], best[inner], gain[inner], left[inner]
-        feature, bin, default_left = best[:, 0], best[:, 1], best[:, 2].astype(bool)
-        threshold = self._cuts.thresholds(feature, bin)
-        children = self._builder.expand(nodes, feature, threshold, default_left, gain)
-        self._parents = hist[inner] if self._subtract and len(nodes) else None
-        self._depth += 1
-        pairs = np.stack([left, self._sums[inner] - left], axis=1).reshape(-1, *left.shape[1:])
-        self._open(np.stack([children, children + 1], axis=1).reshape(-1).astype(np.int32), pairs)
-        return Decisions(nodes, feature, bin, threshold, default_left, children)
-
-    def _best(
-        self, hist: NDArray[np.int64], mask: NDArray[np.bool_] | None
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-        """Return the best split of every node.
-
-        The arrays are (feature, bin, direction of missing values), the gains, and the sums on the
-        left.
+        pruned : bool
+            Whether splits with too small a gain are leaves.
         """
         p, n = self._params, len(hist)
         limits = np.array(  # XGBoost stores its parameters in float32
             [p.reg_lambda, p.reg_alpha, p.min_child_weight], dtype=np.float32
         ).astype(np.float64)
-        limits = np.append(limits, np.ldexp(1.0, np.negative(self._bits)))
+        limits = np.append(limits, np.ldexp(1.0, np.negative(self.bits)))
         best, gain = np.full((n, 3), -1, dtype=np.int32), np.zeros(n, dtype=np.float32)
-        left = np.zeros_like(self._sums)
+        left = np.zeros_like(self.sums)
         allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
         _scan(
-            readonly(hist), readonly(self._sums), self._cuts.offsets, readonly(allowed), limits,
+            readonly(hist), readonly(self.sums), self._cuts.offsets, readonly(allowed), limits,
             best, gain, left,
         )  # fmt: skip
-        best[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
-        return best, gain, left
+        if pruned:
+            best[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1
+        feature, bin, missing_left = np.ascontiguousarray(best.T)
+        threshold = self._cuts.thresholds(np.maximum(feature, 0), bin)
+        return Splits(
+            feature, bin, threshold, missing_left.astype(bool), gain, left, self.sums - left
+        )
 
-    def finish(self) -> Tree:
-        """Return the tree."""
+    def leaf_values(self) -> NDArray[np.float32]:
+        """Return the values of the leaves, shape (n_leaves, K)."""
+        rate = np.float32(self._params.learning_rate)
+        return node_weights(self.leaves()[1], self._params, self.bits) * rate
+
+    def finish(self, values: NDArray[np.float32] | None = None) -> Tree:
+        """Return the tree, with leaf values of shape (n_leaves, K)."""
         tree = self._builder.build()
-        outputs = len(next(iter(self._values.values())))
-        value = np.zeros((len(tree), outputs), dtype=np.float32)
-        for node, values in self._values.items():
-            value[node] = values
+        outputs = self.leaf_values() if values is None else values
+        value = np.zeros((len(tree), outputs.shape[1]), dtype=np.float32)
+        value[self.leaves()[0]] = outputs
         return replace(tree, value=value)
 
 

@@ -138,10 +138,7 @@ def scan_feature(
     absent = 0
     for k in range(n_classes):
         total += totals[k]
-        c = counts[missing * n_classes + k]
-        # Where splits are restricted, bins can be suppressed or hidden. The counts of missing
-        # values, which are differences, can then be negative in one class.
-        absent += c if allowed is None else c != 0
+        absent += counts[missing * n_classes + k]
     for missing_left in range(2 if absent > 0 else 1):
         n_left = 0
         left_squares = 0
@@ -221,8 +218,12 @@ def _choose(
                 codes[n_codes] = b
                 n_codes += 1 if occupied > 0 else 0
             for k in range(n_classes):
-                flat[n_bins * n_classes + k] = absent[k]
-                n_absent += absent[k] if allowed is None else absent[k] != 0
+                # Suppressed bins are 0 where rows are. The totals of a node are then estimates from
+                # the shown bins of its parent, and a class can have more rows in shown bins than in
+                # total. Suppression never adds rows, so that no row of this class lacks a bin.
+                n_missing = max(absent[k], 0)
+                flat[n_bins * n_classes + k] = n_missing
+                n_absent += n_missing
             # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue

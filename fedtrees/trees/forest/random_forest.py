@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.routing import LeafRouting
+from fedtrees.trees.routing import NODE_KINDS, LeafRouting, join_nodes, split_nodes
+
+#: Node arrays of a forest in messages and files, without right children, with their types.
+FOREST_KINDS: dict[str, Any] = {
+    **{name: kind for name, kind in NODE_KINDS.items() if name != "right"},
+    "probability": np.float64,
+    "counts": np.int64,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +157,8 @@ class RandomForest(LeafRouting):
         ``counts`` is included only if all trees know it. Messages contain these arrays. `distinct`
         rows are stored in files only.
         """
-        names = ["feature", "threshold", "left", "default_left", "probability"]
-        if all(t.counts is not None for t in self.trees):
-            names.append("counts")
         sizes = np.array([len(t) for t in self.trees], dtype=np.int64)
-        joined = {n: np.concatenate([getattr(t, n) for t in self.trees]) for n in names}
-        return {"sizes": sizes, **joined}
+        return {"sizes": sizes, **join_nodes(self.trees, FOREST_KINDS)}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:
@@ -166,15 +169,9 @@ class RandomForest(LeafRouting):
         DataError
             If an array is missing, or the arrays do not fit together.
         """
-        present = {name: array for name, array in arrays.items() if array is not None}
+        present = {n: a for n, a in arrays.items() if a is not None and n != "right"}
         try:
-            ends = np.cumsum(present.pop("sizes"))[:-1]
-            parts = {name: np.split(array, ends) for name, array in present.items()}
-            trees = [
-                dict(zip(parts, tree, strict=True)) for tree in zip(*parts.values(), strict=True)
-            ]
-            for tree in trees:
-                tree["right"] = np.where(tree["left"] < 0, -1, tree["left"] + 1).astype(np.int32)
+            trees = split_nodes(present.pop("sizes"), present)
             return RandomForest(tuple(ClassTree(**tree) for tree in trees))
         except (KeyError, TypeError, ValueError) as err:
             raise DataError(f"arrays {sorted(present)} are no forest ({err})") from err

@@ -1,0 +1,59 @@
+"""Run the notebooks of the documentation, and compare their outputs with the stored ones.
+
+``python tests/notebooks.py FILE`` runs a notebook and stores its outputs. Messages of progress,
+which are sent to stderr, are not stored.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+
+
+def read(path: Path) -> Any:
+    """Return a notebook."""
+    return nbformat.read(path, as_version=4)
+
+
+def execute(path: Path) -> Any:
+    """Return a notebook with the outputs of a new run, in the folder of the notebook."""
+    notebook = read(path)
+    os.environ.pop("FEDTREES_DATA", None)
+    folder = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources=folder)
+    client.execute()
+    for number, cell in enumerate(code_cells(notebook), start=1):
+        cell.metadata.pop("execution", None)
+        cell.execution_count = number
+        cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+        for output in cell.outputs:
+            if "execution_count" in output:
+                output.execution_count = number
+    notebook.metadata = {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+    return notebook
+
+
+def code_cells(notebook: Any) -> list[Any]:
+    """Return the cells with code."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def texts(cell: Any) -> str:
+    """Return the text that a cell shows, without pictures."""
+    parts = [one.text if "text" in one else one.data.get("text/plain", "") for one in cell.outputs]
+    pictures = [one for one in cell.outputs if "image/png" in one.get("data", {})]
+    return "\n".join(parts) if not pictures else f"{len(pictures)} pictures"
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        done = execute(Path(name).resolve())
+        nbformat.write(done, name)
