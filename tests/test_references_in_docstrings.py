@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from test_references import ROOT, SOURCES, classes, members, module_name
 
+from fedtrees.benchmarks.papers.__main__ import study_names
 from fedtrees.core.registry import KINDS, register
 from fedtrees.core.results import COLUMNS
 
@@ -100,10 +101,11 @@ def package_names(folder: Path) -> frozenset[str]:
 
 @cache
 def public_names() -> frozenset[str]:
-    """Return registered names, columns of the results, packages and names of Python."""
+    """Return registered names, studies, columns of the results, packages and names of Python."""
     registered = {name for kind in KINDS for name in register.names(kind)}
     packages = {module_name(p).split(".")[1] for p in SOURCES if module_name(p) != "fedtrees"}
-    return frozenset(registered | packages | {c.name for c in COLUMNS} | set(dir(builtins)))
+    others = {c.name for c in COLUMNS} | {*study_names()} | set(dir(builtins))
+    return frozenset(registered | packages | others)
 
 
 @cache
