@@ -17,8 +17,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism, Share, honest_shares
-from fedtrees.core.defense import Context, CutPlan, Defense, DefenseInfo, Place, Requirements
+from fedtrees.core.channel import Mechanism, Share, honest_shares
+from fedtrees.core.defense import (
+    Channels,
+    Context,
+    CutPlan,
+    Defense,
+    DefenseInfo,
+    Requirements,
+)
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
@@ -196,7 +203,7 @@ class PrivateGridCuts(SummedCounts):
         """Return the plan of the grid, and the budget of the counts."""
         return CutPlan("grid", self.cells, self.rounds, float(self.epsilon))
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise that all clients add together."""
         scale = self.cut_plan().count_scale(_count_features(schema, parameters))
         if not scale:
@@ -292,7 +299,7 @@ class PrivateQuantileCuts(Defense):
         """Return the plan to merge the summaries of all clients."""
         return CutPlan("sketch")
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that the summary is drawn from the columns, and the error of its ranks."""
         each = self._each(len(schema.features))
         drawn = Mechanism(

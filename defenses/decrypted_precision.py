@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.core.channel import Change
-from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
+from fedtrees.core.defense import Channels, Context, Defense, DefenseInfo
 from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message
@@ -45,7 +44,7 @@ class DecryptedPrecision(Defense):
     handled_types = (Gradient, AverageWeights)
     info = DefenseInfo(bench_grid={"bits": (8, 16, 24, 32)})
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the rounding to multiples of ``2^-bits``."""
         # The statement is in the unit of the gradient, not in the fixed-point unit of the message.
         law = Rounding(2.0**-self.bits)

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedtrees.core.channel import Change
-from fedtrees.core.defense import Context, Defense, DefenseInfo, Place, Requirements
+from fedtrees.core.defense import Channels, Context, Defense, DefenseInfo, Requirements
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Message, Reveal
@@ -137,7 +136,7 @@ class DPGradientDescent(Defense):
         steps = moved * 2.0**places + math.sqrt(longest)
         return math.hypot(steps / mu, 2.0), steps, places
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise in the unit of the gradient."""
         scale, _, places = self.scale(schema, parameters)
         return {(Gradient, "values"): Gaussian(scale / 2.0**places)}

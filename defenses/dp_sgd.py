@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism
-from fedtrees.core.defense import Context, Defense, DefenseInfo, ExampleStage, Place, Requirements
+from fedtrees.core.channel import Mechanism
+from fedtrees.core.defense import (
+    Channels,
+    Context,
+    Defense,
+    DefenseInfo,
+    ExampleStage,
+    Requirements,
+)
 from fedtrees.core.guarantee import ApproximateDP, Guarantee
 from fedtrees.core.messages import Reveal, Trait, permit_types_with
 from fedtrees.core.parameters import one_of, positive, share, whole
@@ -110,13 +117,13 @@ class DPSGD(Defense):
         """Return (epsilon, delta)-DP of all updates."""
         return ApproximateDP(float(self.epsilon), self.delta, unprotected=self._public)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the subsampled Gaussian mechanism."""
-        why = (
+        reason = (
             "rows are sampled by chance and scaled down to a norm, and Gaussian noise is added to "
             "the sum of their gradients"
         )
-        return {("example-gradients", "rows"): Mechanism(why)}
+        return {("example-gradients", "rows"): Mechanism(reason)}
 
     def transform_examples(
         self, stage: ExampleStage, values: NDArray[Any], ctx: Context

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Chain, Change, Channel
-from fedtrees.core.defense import Context, Defense, Place
+from fedtrees.core.channel import Chain, Channel
+from fedtrees.core.defense import Channels, Context, Defense
 from fedtrees.core.deterministic_channels import Decimals, Ends, LargestRemainders
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.parameters import positive, whole
@@ -47,7 +47,7 @@ class _Answers(Defense):
     def law(self, classes: int) -> Channel:
         """Return the channel of one record's scores. 0 classes: the target is numeric."""
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the channel of the scores."""
         return {("answers", "scores"): self.law(len(schema.classes))}
 

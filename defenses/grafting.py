@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, VaryingChannel
-from fedtrees.core.defense import Context, ExampleStage, Place
+from fedtrees.core.channel import VaryingChannel
+from fedtrees.core.defense import Channels, Context, ExampleStage
 from fedtrees.core.errors import DataError
 from fedtrees.core.guarantee import Guarantee, LabelDP
 from fedtrees.core.local_data import LocalData
@@ -92,7 +92,7 @@ class GraftingLDP(ManyStages):  # type: ignore[misc]
         noisy_labels: NDArray[Any] = super().transform_examples(stage, values, ctx)
         return noisy_labels
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise on labels, and that the model is repaired with true labels."""
         repaired = VaryingChannel("trees that noise led astray are grown anew on true labels")
         return {**super().channels(schema, parameters), ("model", "trees"): repaired}

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, VaryingChannel
+from fedtrees.core.channel import VaryingChannel
 from fedtrees.core.defense import (
+    Channels,
     Context,
     Defense,
     DefenseInfo,
     Deployed,
     ExampleStage,
-    Place,
     Requirements,
 )
 from fedtrees.core.errors import DataError, UsageError
@@ -89,7 +89,7 @@ class NoisyLabels(Defense):
         epsilons = (e.l1 / e.scale for e in transcript.events if e.mechanism == _MECHANISM)
         return LabelDP(max(epsilons, default=math.inf))
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State randomised response over all classes. In several stages the law differs by row."""
         law = Response(float(self.epsilon), max(len(schema.classes), 2))
         by_row = VaryingChannel(

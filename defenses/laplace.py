@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Removal
+from fedtrees.core.channel import Removal
 from fedtrees.core.defense import (
     ChannelDefense,
+    Channels,
     Context,
     Defense,
     DefenseInfo,
     ExampleStage,
-    Place,
     Requirements,
 )
 from fedtrees.core.errors import UsageError
@@ -173,7 +173,7 @@ class LaplaceHistogram(ChannelDefense):
         rounds = parameters["trees"] if self.calibrated else 1
         return float(rounds * (LOSS_BOUND + 1.0) / self.epsilon)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise on sums of bins and nodes, and on the validation loss."""
         law = Laplace(self.scale(schema, parameters))
         loss_law = Laplace(self.loss_scale(parameters))
@@ -327,7 +327,7 @@ class LaplaceGradient(Defense):
         per_tree = self.epsilon / (_HALVES * parameters["trees"] * outputs)
         return float(2.0 * self.clip / per_tree)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise on a row's gradient, and that hessians are 1."""
         law = Laplace(self.scale(schema, parameters))
         return {("gradients", "g"): law, ("gradients", "h"): Removal(1.0)}

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedtrees.core.channel import Change, ConditionalOmission
-from fedtrees.core.defense import Place
+from fedtrees.core.channel import ConditionalOmission
+from fedtrees.core.defense import Channels
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Computational, Guarantee
 from fedtrees.core.parameters import flag, one_of, whole
@@ -74,7 +74,7 @@ class Masking(RealSums):  # type: ignore[misc]
             clients = tuple(name for name, role in roles.items() if role == "client")
             MaskPlan(clients, self.threshold)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that clients may be missing from sums, if there is dropout."""
         lost = ConditionalOmission("a client's part of the sums of a tree may be lost on the way")
         return {("sums", "parties"): lost} if self.dropout else {}

@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, ConditionalOmission
+from fedtrees.core.channel import ConditionalOmission
 from fedtrees.core.defense import (
+    Channels,
     Context,
     Defense,
     DefenseInfo,
     Deployed,
     OpenNodes,
-    Place,
     Requirements,
 )
 from fedtrees.core.errors import DataError, UsageError
@@ -91,7 +91,7 @@ class IDLMID(Defense):
         """Return the bound on the mutual information of each node."""
         return MutualInformation(self.xi, "share" if self.relative else "nats")
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that class counts decide which nodes and splits are revealed."""
         event = ConditionalOmission(
             "a node is hidden if membership in it reveals more about the label than the bound"
@@ -220,7 +220,7 @@ class ReducedLeakage(Defense):
         """Return a structural claim: the first trees are never revealed."""
         return Structural()
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that nodes of the first trees are not revealed."""
         return {
             ("visible_nodes", "nodes"): ConditionalOmission("nodes of the first trees are hidden")

@@ -15,8 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, ChangedCount
-from fedtrees.core.defense import ChannelDefense, Context, Defense, DefenseInfo, Deployed, Place
+from fedtrees.core.channel import ChangedCount
+from fedtrees.core.defense import (
+    ChannelDefense,
+    Channels,
+    Context,
+    Defense,
+    DefenseInfo,
+    Deployed,
+)
 from fedtrees.core.deterministic_channels import Decimals, Rounding
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with
@@ -52,7 +59,7 @@ class HistogramRounding(ChannelDefense):
     roles = frozenset({"client"})
     handled_types = (Histogram,)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the rounding of the sums of bins and of nodes."""
         law = Rounding(float(self.step), self.random)
         return {(Histogram, "sums"): law, (Histogram, "totals"): law}
@@ -92,7 +99,7 @@ class LeafRounding(ChannelDefense):
     roles = frozenset({"server", "client"})
     handled_types = types_with(Trait.LEAVES)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the rounding of leaf values, which are float32, and of class shares."""
         # Leaf values are float32 and class shares float64, which matters for the exact preimage of
         # a rounded value.
@@ -125,7 +132,7 @@ class SketchRounding(Defense):
     handled_types = (FeatureSketch,)
     permitted_types = permit_types_with(LATER)
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that values which become equal are sent once."""
         merged = ChangedCount(
             f"values of {self.digits} significant digits; equal ones are sent once"

@@ -15,6 +15,7 @@ from typing import Any
 from fedtrees.core.channel import Change, ConditionalOmission, Removal
 from fedtrees.core.defense import (
     ChannelDefense,
+    Channels,
     Context,
     Defense,
     DefenseInfo,
@@ -95,7 +96,7 @@ class MinBin(ChannelDefense):
         # `node` has an effect on passive parties only, so that their messages must occur.
         return (OpenedBinSums,) if self.node else ()
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the limit on sums of hessians, and on row counts of passive parties."""
         changes: dict[Place, Change] = {
             (self.handled_types[0], "sums"): self.law(schema, parameters)
@@ -140,7 +141,7 @@ class MinLeaf(Defense):
 
     guarantee = Structural()
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that splits into smaller leaves do not occur."""
         return {("leaves", "rows"): ConditionalOmission(f"no leaf has fewer than {self.k} rows")}
 
@@ -189,7 +190,7 @@ class SplitOnly(ChannelDefense):
         }
     )
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State which fields are not sent."""
         # Every message type declares its statistics, so that a new type is covered without a
         # change.
@@ -221,6 +222,6 @@ class MaskSumHessian(ChannelDefense):
         {Trait.NETWORK: "a network over the trees has no sums of hessians"}
     )
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State that the hessian sums are replaced by the constant 1."""
         return {(ClientTrees, "sum_hessian"): Removal(1.0)}

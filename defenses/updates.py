@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, ConditionalOmission
-from fedtrees.core.defense import Context, Defense, DefenseInfo, Place
+from fedtrees.core.defense import Channels, Context, Defense, DefenseInfo
 from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.errors import check_share
 from fedtrees.core.guarantee import Structural
@@ -49,7 +49,7 @@ class ChangedUpdates(Defense):
     def law(self) -> Change:
         """Change that is applied to a mean."""
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the change of a mean."""
         return {(NetworkUpdate, "update"): self.law}
 

@@ -1,7 +1,8 @@
 """Measure the privacy leakage of federated tree models, and the cost of defenses.
 
 The main entry point is `fedtrees.bench`, which runs the same benchmark as the command ``fedtrees
-bench`` and returns a `Run`. The estimators train a federation with the interface of scikit-learn.
+bench`` and returns a `Run`. `fedtrees.recommend` and `fedtrees.audit` also do the same as the
+commands of these names. The estimators train a federation with the interface of scikit-learn.
 A plug-in (an attack, defense, protocol, behaviour or metric of another author) imports base classes
 and the registry from here, for example ``from fedtrees import Attack, Guess, Records, register``.
 It imports further objects from these modules, which are part of the extension API as well:
@@ -28,13 +29,17 @@ __version__ = "1.0.0"
 #: names, so that `import fedtrees` is fast. ``__init__.pyi`` states the same for type checkers.
 _MODULES = {
     # Running
-    "api": ("Run", "bench"),
+    "api.bench": ("bench",),
+    "api.model_audit": ("ModelAudit", "audit"),
+    "api.recommend": ("Recommendation", "recommend"),
+    "api.run": ("BestDefense", "Run", "RunLeak"),
     "estimators": (
         "FederatedForestClassifier",
         "FederatedGBDTClassifier",
         "FederatedGBDTRegressor",
+        "FederatedVerticalGBDTClassifier",
     ),
-    "estimators.scoring": ("leakage",),
+    "estimators.scoring": ("AttackScore", "AttackScores", "leakage"),
     "protocols.training": ("Training", "train"),
     "protocols.views": ("view_of",),
     "trees.files.models": ("load_model",),

@@ -1,5 +1,11 @@
-from fedtrees.api import Run as Run
-from fedtrees.api import bench as bench
+from fedtrees.api.bench import bench as bench
+from fedtrees.api.model_audit import ModelAudit as ModelAudit
+from fedtrees.api.model_audit import audit as audit
+from fedtrees.api.recommend import Recommendation as Recommendation
+from fedtrees.api.recommend import recommend as recommend
+from fedtrees.api.run import BestDefense as BestDefense
+from fedtrees.api.run import Run as Run
+from fedtrees.api.run import RunLeak as RunLeak
 from fedtrees.core.attack import Attack as Attack
 from fedtrees.core.claims import Claim as Claim
 from fedtrees.core.claims import EveryRecord as EveryRecord
@@ -41,6 +47,9 @@ from fedtrees.data.dataset import Dataset as Dataset
 from fedtrees.estimators import FederatedForestClassifier as FederatedForestClassifier
 from fedtrees.estimators import FederatedGBDTClassifier as FederatedGBDTClassifier
 from fedtrees.estimators import FederatedGBDTRegressor as FederatedGBDTRegressor
+from fedtrees.estimators import FederatedVerticalGBDTClassifier as FederatedVerticalGBDTClassifier
+from fedtrees.estimators.scoring import AttackScore as AttackScore
+from fedtrees.estimators.scoring import AttackScores as AttackScores
 from fedtrees.estimators.scoring import leakage as leakage
 from fedtrees.metrics.metric import Metric as Metric
 from fedtrees.metrics.metric import Score as Score

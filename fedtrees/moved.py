@@ -21,6 +21,24 @@ from types import ModuleType
 
 #: Old name -> module that has replaced it, both below ``fedtrees``.
 MOVED = {
+    "audit": "model_audit",
+    "audit.attack": "model_audit.attack",
+    "audit.audit": "model_audit.audit",
+    "audit.exposure": "model_audit.exposure",
+    "audit.first_trees": "model_audit.first_trees",
+    "audit.leaf_counts": "model_audit.leaf_counts",
+    "audit.leaf_value_counts": "model_audit.leaf_value_counts",
+    "audit.margins": "model_audit.margins",
+    "audit.membership": "model_audit.membership",
+    "audit.model": "model_audit.model",
+    "audit.page": "model_audit.page",
+    "audit.readers": "model_audit.readers",
+    "audit.rows": "model_audit.rows",
+    "audit.scrub": "model_audit.scrub",
+    "audit.tables": "model_audit.tables",
+    "audit.training_settings": "model_audit.training_settings",
+    "audit.tree_sources": "model_audit.tree_sources",
+    "audit.verdict": "model_audit.verdict",
     "core.aggregation": "core.secure_sum",
     "core.behaviour": "core.party",
     "core.coarsening": "core.deterministic_channels",
@@ -84,11 +102,11 @@ MOVED = {
     "metrics.routed_labels": "metrics.labels",
     "metrics.rows": "metrics.records",
     "privacy.discrete_gaussian": "privacy.mechanisms",
-    "privacy.measured": "auditing.bounds",
+    "privacy.measured": "privacy_audit.bounds",
     "privacy.polya": "privacy.mechanisms",
     "privacy.sampled_gaussian": "privacy.gaussian_dp",
     "protocols.boosting_protocol": "protocols.settings",
-    "protocols.canaries": "auditing.canaries",
+    "protocols.canaries": "privacy_audit.canaries",
     "protocols.fit": "protocols.compatibility",
     "protocols.forest_settings": "protocols.settings",
     "protocols.horizontal.dp_ebm": "protocols.horizontal.ebm",
@@ -120,6 +138,8 @@ MOVED = {
     "trees.imputer": "blind_baselines.imputer",
     "trees.sketch": "trees.cut_points",
 }
+#: Old packages whose names are now those of public functions -> module of the function.
+FUNCTIONS = {"audit": "api.model_audit"}
 #: Former attributes of a defense or composition -> fields of `core.defense.Requirements`.
 REQUIREMENT_NAMES = {
     old: f"requirements.{new} (a field of Requirements)"
@@ -159,6 +179,15 @@ SITE_NAMES = {"candidates": "allowed_splits", "shown": "visible_nodes"}
 _PACKAGE = __name__.partition(".")[0]
 
 
+class _CallableModule(ModuleType):
+    """An old package with the name of a public function, which can be called like it."""
+
+    def __call__(self, *args: object, **options: object) -> object:
+        name = self.__name__.rpartition(".")[2]
+        function = getattr(import_module(f"{_PACKAGE}.{FUNCTIONS[name]}"), name)
+        return function(*args, **options)
+
+
 class MovedModules(MetaPathFinder, Loader):
     """Import the module that replaced an old one."""
 
@@ -172,6 +201,15 @@ class MovedModules(MetaPathFinder, Loader):
         # An old package must look like one, so that its modules can be imported.
         is_package = any(old.startswith(f"{name}.") for old in MOVED)
         return spec_from_loader(fullname, self, is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Return a module that can also be called if its name is now that of a function.
+
+        Importing ``fedtrees.audit.scrub`` makes ``fedtrees.audit`` an old package. The function
+        `fedtrees.audit` must still work afterwards.
+        """
+        name = spec.name.partition(".")[2]
+        return _CallableModule(spec.name) if name in FUNCTIONS else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Let the old module look up all attributes in the new one."""

@@ -27,33 +27,35 @@ FAMILIES = {
         "protocols.horizontal", "protocols.behaviours.horizontal",
         "attacks.malicious", "attacks.timberstrike", "attacks.joint", "attacks.exact_decoding",
         "attacks.peeling", "attacks.sketch_reading", "attacks.lightgbm", "defenses.laplace",
-        "auditing.histograms", "auditing.leaf_sums", "auditing.shapes",
+        "privacy_audit.histograms", "privacy_audit.leaf_sums", "privacy_audit.shapes",
         "protocols.peers.lightgbm_data", "protocols.peers.xgboost_ring",
     ),
     "vertical": (
         "protocols.vertical", "protocols.behaviours.vertical", "attacks.labels",
         "attacks.rank_inference", "attacks.bins", "attacks.queries", "attacks.plaintext",
-        "defenses.nodes", "defenses.grafting", "defenses.label_noise", "auditing.labels",
+        "defenses.nodes", "defenses.grafting", "defenses.label_noise", "privacy_audit.labels",
         "protocols.peers.xgboost_vertical",
     ),
-    "forests": ("protocols.forests", "attacks.forests", "attacks.forest_gibbs", "auditing.forests"),
+    "forests": (
+        "protocols.forests", "attacks.forests", "attacks.forest_gibbs", "privacy_audit.forests",
+    ),
     "networks": (
         "neural", "protocols.networks", "messages.networks", "attacks.gradients",
-        "defenses.dp_sgd", "defenses.updates", "auditing.networks",
+        "defenses.dp_sgd", "defenses.updates", "privacy_audit.networks",
     ),
     "tree-networks": (
         "protocols.tree_networks", "attacks.tree_network_inversion",
     ),
     "regressions": (
         "protocols.regression", "messages.regression", "linear", "attacks.regression",
-        "defenses.decrypted_precision", "defenses.dp_gd", "auditing.regression",
+        "defenses.decrypted_precision", "defenses.dp_gd", "privacy_audit.regression",
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("audit", "cli.audit", "cli.audit_report"),
+    "audit": ("model_audit", "cli.audit", "cli.audit_report"),
 }  # fmt: skip
 #: Packages that combine families.
-ABOVE = ("cli", "api", "estimators", "benchmarks", "audit", "capture")
+ABOVE = ("cli", "api", "estimators", "benchmarks", "model_audit", "capture")
 #: The only family that builds on other families.
 CROSSING = {("tree-networks", "networks"), ("tree-networks", "horizontal")}
 FOLDERS = {"fedtrees": "", "attacks": "attacks", "defenses": "defenses", "benchmarks": "benchmarks"}

@@ -83,7 +83,7 @@ def leaf_scores(guess, federation, principals, training):
 def crossings(transcript):
     """Return all contents of a transcript except for ciphertexts."""
     messages = [
-        (d.round, d.sender, d.receivers, d.why, d.nbytes, encode(without_payload(d.message)))
+        (d.round, d.sender, d.receivers, d.reason, d.nbytes, encode(without_payload(d.message)))
         for d in transcript
     ]
     inside = {index: encode(message) for index, message in transcript.plain_replies.items()}
@@ -121,7 +121,7 @@ def equal_to_simulation(folder, federation, log):
     expected = [d for d in simulation.transcript if d.receivers != (d.sender,) or d.sender == who]
     seen = list(Capture(log))
     assert [(r.sender, r.receivers, r.why) for r in seen] == [
-        (d.sender, d.receivers, d.why) for d in expected
+        (d.sender, d.receivers, d.reason) for d in expected
     ]
     assert [encode(without_payload(r.message)) for r in seen] == [
         encode(without_payload(d.message)) for d in expected

@@ -88,7 +88,7 @@ CLAIMS = {
     },
     EveryRecord: {"fedtrees/metrics/victims_rows.py"},
     # The audit reports the counts themselves.
-    LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/audit/attack.py"},
+    LeafCounts: {"fedtrees/metrics/leaf_counts.py", "fedtrees/model_audit/attack.py"},
     # An attack that receives candidates may not claim anything else.
     Membership: {
         "fedtrees/metrics/membership.py",
@@ -123,7 +123,9 @@ def test_every_claim_type_is_listed():
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
 def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
     found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.claims", claim.__name__)}
-    assert found - {"fedtrees/audit/attack.py"} == CLAIMS[claim] - {"fedtrees/audit/attack.py"}
+    assert found - {"fedtrees/model_audit/attack.py"} == CLAIMS[claim] - {
+        "fedtrees/model_audit/attack.py"
+    }
 
 
 def test_packages_that_score_reach_metrics_through_the_registry():
@@ -136,7 +138,7 @@ def test_packages_that_score_reach_metrics_through_the_registry():
         if isinstance(node, ast.ImportFrom) and node.module in homes
     }
     # All other packages reach metrics through the registry.
-    scoring = {path for path, _ in known if not path.startswith("fedtrees/audit/")}
+    scoring = {path for path, _ in known if not path.startswith("fedtrees/model_audit/")}
     assert all(path.startswith("fedtrees/metrics/") for path in scoring)
 
 
@@ -182,7 +184,7 @@ ROLES = {
 
 
 #: Packages that know the protocols: these, defenses, and canaries of audits.
-THEIRS = ("fedtrees/protocols/", "fedtrees/auditing/", "defenses/")
+THEIRS = ("fedtrees/protocols/", "fedtrees/privacy_audit/", "defenses/")
 
 
 @pytest.mark.long

@@ -65,6 +65,20 @@ def test_an_old_module_name_imports_its_replacement_with_a_warning(old):
         module = import_module(f"fedtrees.{old}")
     public = [name for name in vars(new) if not name.startswith("_")]
     assert all(getattr(module, name) is getattr(new, name) for name in public)
+    vars(fedtrees).pop("audit", None)  # the old package, whose name is now that of a function
+
+
+def test_a_function_with_the_name_of_an_old_package_works_after_an_import_of_that_package(tmp_path):
+    code = (
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "import fedtrees, fedtrees.audit.scrub\n"
+        "try: fedtrees.audit('absent.json')\n"
+        "except fedtrees.DataError as error: print(error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert "absent.json" in done.stdout
 
 
 def test_old_names_are_not_modules_of_the_package():

@@ -18,7 +18,7 @@ SENTENCES = {"reason", "note", "why", "message", "sentence", "verdict"}
 #: Sentences of other libraries that provide the information in no other form.
 ALLOWED = {
     "fedtrees/experiments/executor.py": "loky says in its error alone how a process ended",
-    "fedtrees/audit/margins.py": "XGBoost's fault, in short",
+    "fedtrees/model_audit/margins.py": "XGBoost's fault, in short",
 }
 STATES = {"ok", "skip", "unfit", "limit", "failed", "timeout", "undefined", "void", "gap",
           "no-claim"}  # fmt: skip

@@ -248,11 +248,11 @@ class _Leaves:
     @property
     def most_rows(self) -> int:
         """The number of rows if it is known, else an upper bound."""
-        known, n_local = self.evidence.row_counts, self.n_own
-        if known.n_rows is not None:
-            return max(int(known.n_rows), n_local if self.evidence.observed.own_inside else 0)
-        if known.most_rows is not None:
-            return known.most_rows
+        row_counts, n_local = self.evidence.row_counts, self.n_own
+        if row_counts.n_rows is not None:
+            return max(int(row_counts.n_rows), n_local if self.evidence.observed.own_inside else 0)
+        if row_counts.most_rows is not None:
+            return row_counts.most_rows
         return UNKNOWN_N_FACTOR * max(n_local, 100)
 
 

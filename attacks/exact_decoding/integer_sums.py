@@ -76,8 +76,8 @@ def exact_sums(evidence: BoostingObservations, local_rows: Table) -> list[Longs]
         local_sums = np.zeros((len(tree), 2), dtype=np.int64)
         np.add.at(local_sums, nodes[:, t], to_fixed(logistic_gradients(margin, rows_inside.y)))
         sent = evidence.observed.own_sums
-        known = local_sums[tree.leaves] if sent is None else to_fixed(sent[t])
-        out.append(seen.astype(np.int64) - known)
+        leaf_sums = local_sums[tree.leaves] if sent is None else to_fixed(sent[t])
+        out.append(seen.astype(np.int64) - leaf_sums)
         margin += tree.value[nodes[:, t]]
     return out
 

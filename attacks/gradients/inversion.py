@@ -151,9 +151,9 @@ def _search_batch(
     matching = Matching(batch.network, batch.target, mask)
     if labels is None:
         labels = _restore_labels(batch, matching, pull, rng)
-    found = search(batch, matching, pull, labels, (restarts, steps), rng)
-    table, confidence = pool_restarts(found, batch.encoding, labels)
-    return Inversion(table, confidence, float(found.loss.min()))
+    reconstruction = search(batch, matching, pull, labels, (restarts, steps), rng)
+    table, confidence = pool_restarts(reconstruction, batch.encoding, labels)
+    return Inversion(table, confidence, float(reconstruction.loss.min()))
 
 
 def _restore_labels(

@@ -47,8 +47,8 @@ def rows_by_units(batch: BatchGradient, rng: np.random.Generator) -> Table:
         X, y = _terms(batch, 1 / batch.rows, rng)
         if len(X):
             break
-    found = len(X) if len(X) <= batch.rows else 0
-    return _decode_inputs(X[:found], y[:found], batch.encoding)
+    n_solved = len(X) if len(X) <= batch.rows else 0
+    return _decode_inputs(X[:n_solved], y[:n_solved], batch.encoding)
 
 
 def rows_of_steps(batch: BatchGradient, local: LocalSteps, rng: np.random.Generator) -> Table:

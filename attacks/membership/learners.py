@@ -362,7 +362,7 @@ def machine_trainer(view: View, model: AdditiveModel) -> Trainer | None:
         private machine needs is not declared.
     """
     p, bags = view.parameters, view.parameters["outer_bags"]
-    sizes = other_client_sizes(view, model.told.bag_weights[::bags])
+    sizes = other_client_sizes(view, model.message.bag_weights[::bags])
     settings = {
         "feature_names": list(view.schema.names),
         "feature_types": ["continuous"] * len(view.schema.features),

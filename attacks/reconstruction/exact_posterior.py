@@ -149,8 +149,8 @@ class Training:
         """Whether training is deterministic, so that the same rows give the same trees."""
         e, p = self.evidence, self.params
         drawn = min(p.colsample_bytree, p.colsample_bylevel, p.colsample_bynode) < 1
-        whole = e.distortion.exact and e.share == 1 and not any(e.foreign or ())
-        return whole and not drawn
+        is_exact_and_complete = e.distortion.exact and e.share == 1 and not any(e.foreign or ())
+        return is_exact_and_complete and not drawn
 
     @cached_property
     def _of_codes(self) -> Cuts:

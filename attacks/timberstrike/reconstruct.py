@@ -247,7 +247,9 @@ class _Problem:
             own_counts = 0, 0
             if self.is_union and evidence.observed.own_inside:
                 own_counts = sums[t].own_n0, sums[t].own_n1
-            victims = [n - own for n, own in zip((counts.n0, counts.n1), own_counts, strict=True)]
+            victims = [
+                n - n_local for n, n_local in zip((counts.n0, counts.n1), own_counts, strict=True)
+            ]
             both = np.maximum(np.stack(victims, axis=1), 0)
             tables.append(LeafCounts(t, evidence.trees[t].leaves, both))
         by_bins = self.reads_bins and counts_by_bins(evidence)

@@ -17,7 +17,7 @@ import pandas as pd
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.specs import written
-from fedtrees.report.statistics import estimate
+from fedtrees.report.statistics import t_estimate
 
 #: Scores that are compared, whatever an attack claims.
 SCORES = (
@@ -68,7 +68,7 @@ def summarise(both: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Return means over everything but `by`, with the interval of the changes."""
     lines = []
     for key, part in both.groupby(list(by), sort=False):
-        change = estimate(part["change"])
+        change = t_estimate(part["change"])
         numbers = (
             part[name].mean() for name in ("value_old", "value_new", "blind_old", "blind_new")
         )

@@ -15,7 +15,6 @@ from time import process_time
 from typing import Any
 from unittest.mock import patch
 
-from fedtrees.auditing.canaries import choose_audit_setting
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.defense import ExampleStage
@@ -26,6 +25,7 @@ from fedtrees.experiments.epsilon_audit import Audited, audit
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.privacy import noise
 from fedtrees.privacy.randomised_response import odds_within
+from fedtrees.privacy_audit.canaries import choose_audit_setting
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt, ebm
 from fedtrees.report.guarantees import refuted

@@ -27,7 +27,7 @@ from fedtrees.experiments.suite import Suite
 from fedtrees.report import wording
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.findings import RunAnalysis, analyze_run
-from fedtrees.report.leakage import LeakageResult, is_safe
+from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe
 from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import mean_of, t_estimate
@@ -86,7 +86,8 @@ def write_trials(trials: Trials) -> str:
             for c in t.results:
                 lists = [_texts(getattr(c, name)) for name in _LISTS]
                 attacks, silent = " ".join(c.attacks), " ".join(name for name, _ in c.no_claim)
-                writer.writerow((*place, c.metric, c.state, f"{c.rows:g}", *lists, attacks, silent))
+                state = STORED_STATES.get(c.state, c.state)
+                writer.writerow((*place, c.metric, state, f"{c.rows:g}", *lists, attacks, silent))
     return out.getvalue()
 
 
@@ -126,7 +127,8 @@ def _cell(line: Mapping[str, str]) -> LeakageResult:
     """Return the cell of one line. Its state is never safer than its scores allow."""
     lists: dict[str, Any] = {n: tuple(float(v) for v in line[n].split()) for n in _LISTS}
     lists["seeds"] = tuple(map(int, lists["seeds"]))
-    state: Any = line["state"]
+    stored = line["state"]
+    state: Any = next((s for s, word in STORED_STATES.items() if word == stored), stored)
     attacks = tuple(line["attacks"].split())
     silent = tuple((name, "") for name in line["no_claim"].split())
     rows = float(line["rows"])

@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.references import boosted_trainer, forest_logits, lira, references
-from fedtrees.audit.membership import checks
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.core.schema import Table
 from fedtrees.metrics.membership import FEW, at_few, auc
+from fedtrees.model_audit.membership import checks
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.xgboost import from_xgboost_json
 

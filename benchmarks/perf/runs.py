@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtrees.audit import audit, read_model
 from fedtrees.benchmarks.perf.measure import (
     FULL,
     Line,
@@ -34,6 +33,7 @@ from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.records import score_records
+from fedtrees.model_audit import audit, read_model
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 

@@ -15,8 +15,8 @@ from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
 class Inflating(Behaviour, HistogramClient):
     """Report every gradient sum twice."""
 
-    beyond = "doubles the sums that it reports"
-    noticed = "only if the sums exceed what the declared rows can contribute"
+    deviation = "doubles the sums that it reports"
+    detectable = "only if the sums exceed what the declared rows can contribute"
 
     @handles(HistogramRequest)
     def histogram(self, message):

@@ -73,7 +73,7 @@ class Server(Coordinator):
         return model
 
     def add_replies(self, net, model):
-        replies = net.request("client", model, why="sums over the rows, to grow the next stump")
+        replies = net.request("client", model, reason="sums over the rows, to grow the next stump")
         return sum(reply.sums for reply in replies)
 
 

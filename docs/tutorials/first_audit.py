@@ -11,8 +11,8 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 from fedtrees import FederatedGBDTClassifier
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.scrub import scrub
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.scrub import scrub
 
 X, y = load_breast_cancer(return_X_y=True)
 folder = TemporaryDirectory()

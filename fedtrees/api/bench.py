@@ -1,31 +1,23 @@
-"""Run a benchmark from Python, and access its results.
+"""Run a benchmark from Python. `bench` does the same as `fedtrees bench`, and returns a `Run`."""
 
-`bench` is the same as `fedtrees bench`, and returns a `Run`: rows, verdict, figures, tables and the
-report of a run folder.
-"""
-
-import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
 import numpy as np
 import pandas as pd
 
+from fedtrees.api.run import Run
+from fedtrees.core.attack import Attack
+from fedtrees.core.composition import Composition
+from fedtrees.core.defense import Defense
 from fedtrees.core.errors import DataError, StoreError, UsageError, did_you_mean
-from fedtrees.core.results import COLUMNS
 from fedtrees.data.table_files import with_index_columns
 from fedtrees.experiments.options import BenchOptions, print_notes
+from fedtrees.protocols.base import Protocol
 from fedtrees.report.leakage import MARGIN
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from fedtrees.report.findings import RunAnalysis
 
 #: One name or several.
 Names = str | Sequence[str]
@@ -34,138 +26,12 @@ _TARGET = "target"
 _OLD_OUTPUT = "out"  # name of the parameter `output` in the previous release
 
 
-@dataclass(frozen=True)
-class Run:
-    """The results in a run folder.
-
-    Parameters
-    ----------
-    folder : str or Path
-        Folder that `fedtrees bench` or `fedtrees.bench` has written.
-    margin : float
-        Largest advantage under a defense that counts as no better than a blind guess.
-    """
-
-    folder: Path
-    margin: float = MARGIN
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "folder", Path(self.folder))
-
-    @cached_property
-    def _analysis(self) -> "RunAnalysis":
-        """The rows of the run and the results that are derived from them."""
-        from fedtrees.report.findings import analyze_run
-
-        return analyze_run(self.folder, None, self.margin)
-
-    @property
-    def frame(self) -> pd.DataFrame:
-        """The rows as a DataFrame, one per cell and metric. Guarantees are texts."""
-        from fedtrees.core.guarantee import join
-
-        rows = self._analysis.rows[[column.name for column in COLUMNS]].copy()
-        for column in (c.name for c in COLUMNS if c.kind == "guarantee"):
-            rows[column] = [join(g) if g else "" for g in rows[column]]
-        return rows
-
-    @property
-    def verdict(self) -> str:
-        """The verdict of the run, with one entry per decision of a reader."""
-        from fedtrees.report.verdict import verdict
-
-        return str(verdict(self._analysis))
-
-    def _repr_html_(self) -> str:
-        """Return the report in a separate frame, for notebooks."""
-        from html import escape
-
-        from fedtrees.report.page import render_report as render
-
-        page = escape(render(self._analysis), quote=True)
-        return f'<iframe srcdoc="{page}" width="100%" height="900" style="border:0"></iframe>'
-
-    def figure(self, path: str | Path | None = None, **options: Any) -> "Figure | Path":
-        """Return the frontier as a matplotlib figure, or write it to a file.
-
-        Parameters
-        ----------
-        path : str or Path, optional
-            File to write, ending in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
-        **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``, see
-            `fedtrees.report.figures.plot`.
-
-        Returns
-        -------
-        figure : matplotlib.figure.Figure or Path
-            The figure, or the written file.
-        """
-        from fedtrees.report.figures.plot import frontier_of, plot
-
-        chosen, options = _chosen(options)
-        if path is None:
-            metric, utility = options.pop("metric", None), options.pop("utility", None)
-            return frontier_of(self.folder, metric, utility, chosen=chosen, **options)
-        return plot(self.folder, path, chosen=chosen, **options)
-
-    def table(self, path: str | Path | None = None, **options: Any) -> pd.DataFrame | Path:
-        """Return the numbers of the table for a paper, or write the table to a file.
-
-        Parameters
-        ----------
-        path : str or Path, optional
-            File to write, ending in ``.tex``, ``.csv`` or ``.md``.
-        **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``labels``, see
-            `fedtrees.report.paper_table.table_of`.
-
-        Returns
-        -------
-        table : DataFrame or Path
-            The numbers, or the written file.
-        """
-        from fedtrees.report.paper_table import table_of, write_table
-
-        chosen, options = _chosen(options)
-        table = table_of([self.folder], chosen=chosen, **options)
-        return table.frame() if path is None else write_table(table, path)
-
-    def report(self) -> Path:
-        """Write the HTML report into the run folder, and return its path."""
-        from fedtrees.report.page import write_page
-
-        return write_page(self._analysis)
-
-    def save(self, path: str | Path) -> "Run":
-        """Copy the run folder. The command line can read the copy, too.
-
-        Raises `StoreError` if the path exists or cannot be written.
-        """
-        if Path(path).exists():
-            raise StoreError(f"{path} is there already; give another path, or remove it first")
-        try:
-            return Run(Path(shutil.copytree(self.folder, path)), self.margin)
-        except (OSError, shutil.Error) as error:
-            raise StoreError(f"cannot write {path}: {error}; make room or permission") from error
-
-
-def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Split options into the selection of rows to show and the remaining options."""
-    from fedtrees.experiments.options import parse_texts
-    from fedtrees.report.results import Selection
-
-    keys = ("data", "threat", "protocol")
-    chosen = Selection(*(parse_texts(options.get(key), key) for key in keys))
-    return chosen, {k: v for k, v in options.items() if k not in keys}
-
-
 def bench(
     data: Names | pd.DataFrame | tuple[Any, Any] = (),
     *,
-    protocol: Names = (),
-    defense: Names = (),
-    attack: Names = (),
+    protocol: Names | Protocol | Sequence[str | Protocol] = (),
+    defense: Names | Defense | Composition | Sequence[str | Defense | Composition] = (),
+    attack: Names | Attack | Sequence[str | Attack] = (),
     csv: Names | Path = (),
     target: str = "",
     task: str = "",
@@ -207,11 +73,13 @@ def bench(
         a column `target`, or rows of shape (n, d) and labels of shape (n,). It is interpreted like
         the CSV file to which it can be written: `task`, `positive`, `categorical`, `keep` and
         `drop` replace inferred properties.
-    protocol : str or sequence of str, optional
-        Protocols, with grids: fedtree-hist[max_depth=3,6].
-    defense : str or sequence of str, optional
-        Defenses, with grids: split-only, laplace-hist[epsilon=1,4].
-    attack : str or sequence of str, optional
+    protocol : str, Protocol, or a sequence of them, optional
+        Protocols, with grids: fedtree-hist[max_depth=3,6]. Instances of registered classes are
+        accepted, too.
+    defense : str, Defense, Composition, or a sequence of them, optional
+        Defenses, with grids: split-only, laplace-hist[epsilon=1,4]. Instances of registered
+        classes are accepted, too.
+    attack : str, Attack, or a sequence of them, optional
         Attacks, with parameters.
     csv : str or sequence of str, optional
         Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per
@@ -306,9 +174,8 @@ def bench(
         raise UsageError(f"fedtrees.bench has no option {name!r}{did_you_mean(name, options)}")
     # If the benchmark cannot begin, the files that were written for it are removed.
     with ExitStack() as refused:
-        if _is_table(data):
-            options, new = _with_table_written(options)
-            refused.callback(_remove, new)
+        options, new = with_table_written(options)
+        refused.callback(remove_files, new)
         settings = BenchOptions(**options)
         session = settings.session()
         print_notes(session.notes)
@@ -318,11 +185,16 @@ def bench(
     return Run(session.folder, MARGIN if settings.margin is None else settings.margin)
 
 
-def _with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[Path]]:
-    """Write a table from memory to a file. Return the options that name it, and the new files."""
+def with_table_written(options: dict[str, Any]) -> tuple[dict[str, Any], list[Path]]:
+    """Write a table from memory to a file, if the option ``data`` is one.
+
+    Return the options that name the file, and the new files and folders.
+    """
     from fedtrees.experiments.session import fresh_folder
     from fedtrees.experiments.suite import CHANGED
 
+    if not _is_table(options["data"]):
+        return options, []
     if options.get("csv") or options.get("id"):
         raise UsageError("give data as a table, or csv, not both")
     if options.get("client_column"):
@@ -401,7 +273,7 @@ def _new(folder: Path) -> list[Path]:
     return missing_paths
 
 
-def _remove(paths: Sequence[Path]) -> None:
+def remove_files(paths: Sequence[Path]) -> None:
     """Remove a file, and the folders above it if they are empty."""
     for path in paths:
         try:

@@ -62,9 +62,14 @@ class ChainedEquations:
         rows = np.sort(rng.permutation(len(background))[:_MOST_ROWS])
         self._X, self._y = background.X[rows], background.y[rows]
         kinds = [f.kind == "categorical" for f in schema.features]
+        # Indicators of categorical columns, and values of numeric ones with the rows below each.
         self._values = [
-            _frequent(column) if categorical else np.sort(_lowest(column))
+            _frequent(column) if categorical else np.unique(_lowest(column))
             for column, categorical in zip(self._X.T, kinds, strict=True)
+        ]
+        self._below = [
+            np.searchsorted(np.sort(_lowest(column)), np.append(values, np.nan))
+            for column, values in zip(self._X.T, self._values, strict=True)
         ]
         self._labels = _frequent(self._y.astype(np.float64))
         self._categorical = np.array(kinds, dtype=bool)
@@ -132,7 +137,9 @@ class ChainedEquations:
         x, values, m = _lowest(X[:, k]), self._values[k], len(self._X)
         if self._categorical[k]:
             return np.asarray(m * (x[:, None] == values), dtype=np.int64)
-        ranks = np.searchsorted(values, x) + np.searchsorted(values, x, side="right") - m
+        at, below = np.searchsorted(values, x), self._below[k]
+        occurs = np.append(values, np.nan)[at] == x
+        ranks = below[at] + below[at + occurs] - m  # rows below the value, and rows up to it
         return np.asarray(ranks[:, None], dtype=np.int64)
 
 

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit.model import ModelFile
-from fedtrees.audit.readers import read_xgboost
 from fedtrees.capture.collective import Decoding, Ended
 from fedtrees.capture.records import Record
 from fedtrees.capture.xgboost_training import SERVER
@@ -23,6 +21,8 @@ from fedtrees.core.errors import DataError
 from fedtrees.core.messages import Message
 from fedtrees.messages.captured import Intercept, ModelBytes
 from fedtrees.messages.horizontal import ClientTrees, GlobalTrees, GrowRequest
+from fedtrees.model_audit.model import ModelFile
+from fedtrees.model_audit.readers import read_xgboost
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.files.xgboost import base_score_of, learner_of
 

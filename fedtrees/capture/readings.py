@@ -21,9 +21,6 @@ from fedtrees.attacks.observations.lightgbm import (
     values_of,
     values_told,
 )
-from fedtrees.audit import Audit, Known, audit
-from fedtrees.audit.exposure import TreeExposure
-from fedtrees.audit.model import ModelFile
 from fedtrees.capture.collective import worker
 from fedtrees.capture.models import ModelExchange, SharedModel, joined, trees_of
 from fedtrees.capture.records import Record, Run
@@ -40,6 +37,9 @@ from fedtrees.messages.captured import (
     RowGradients,
 )
 from fedtrees.messages.lightgbm import BinMappers
+from fedtrees.model_audit import Audit, Known, audit
+from fedtrees.model_audit.exposure import TreeExposure
+from fedtrees.model_audit.model import ModelFile
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.routing import Routes
 

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.audit import audit
 from fedtrees.capture.formats import Decoded
 from fedtrees.capture.models import trees_of
 from fedtrees.capture.readings import ObservedTrees
@@ -55,6 +54,7 @@ from fedtrees.messages.horizontal import (
     Histogram,
     HistogramRequest,
 )
+from fedtrees.model_audit import audit
 from fedtrees.protocols.base import Protocol, Seat
 from fedtrees.protocols.cut_points import BinningClient
 from fedtrees.protocols.horizontal.histogram_protocols import NVFlareHist

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from fedtrees.cli.console import emit
 from fedtrees.cli.options import (
     Decimal,
     Details,
@@ -105,20 +106,13 @@ def audit(
     Counts are printed only if they are certain. --own and --truth score an attack. --data and
     --reserve measure whether training rows can be recognised.
     """
-    from fedtrees.audit.exposure import Known
-    from fedtrees.audit.rows import Columns
-    from fedtrees.cli import audit_report
-    from fedtrees.experiments.table_spec import parse_reading
+    from fedtrees.api.model_audit import audit as audit_model
+    from fedtrees.cli.audit_report import print_audit
 
-    background = Known(rows=rows, learning_rate=learning_rate, reg_lambda=reg_lambda)
-    columns = Columns(
-        target=target,
-        categorical=tuple(columns_of(categorical)),
-        positive=positive or None,
-        reading=parse_reading(sep, decimal, missing, sheet),
-    )
-    shown = audit_report.Show(format.is_json, details)
-    membership_files = audit_report.MembershipFiles(data, reserve, min_child_weight)
-    audit_report.run(
-        model, own, truth, columns, scrub, report, background, seed, shown, membership_files
-    )
+    result = audit_model(
+        model, own=own, truth=truth, data=data, reserve=reserve, target=target, positive=positive,
+        min_child_weight=min_child_weight, categorical=columns_of(categorical), sep=sep,
+        decimal=decimal, missing=missing, sheet=sheet, scrub=scrub, report=report, rows=rows,
+        learning_rate=learning_rate, reg_lambda=reg_lambda, seed=seed,
+    )  # fmt: skip
+    emit(result.to_json, format, lambda: print_audit(result, details))

@@ -199,14 +199,14 @@ def _so_far(bench: BenchSession, console: Console, margin: float | None, when: s
     from fedtrees.report.page import write_page
 
     try:
-        study = analyze_run(bench.folder, None, margin)
-        if not study.settings:
+        analysis = analyze_run(bench.folder, None, margin)
+        if not analysis.settings:
             return
-        report = write_page(study)
+        report = write_page(analysis)
     except FedtreesError:  # no cell is finished yet
         return
     console.print(f"\n{when}: {report}", markup=False, highlight=False)
-    print_verdict(study, console)
+    print_verdict(analysis, console)
 
 
 def _with_bar(
@@ -298,23 +298,23 @@ def _finish(
     from fedtrees.report.page import write_page
 
     with waiting("writing the report"):
-        study = analyze_run(bench.folder, None, margin)
-        report = write_page(study)
-    bad = failures(study.rows)
+        analysis = analyze_run(bench.folder, None, margin)
+        report = write_page(analysis)
+    bad = failures(analysis.rows)
 
     def print_run() -> None:
-        print_tables(study)
+        print_tables(analysis)
         typer.echo(f"\nreport  {report}\nrows    {bench.folder / 'rows.csv'}")
         typer.echo(f"figure  fedtrees plot {bench.folder} -o frontier.pdf")
-        print_verdict(study)
+        print_verdict(analysis)
 
     extra = {"computed": dict(counts), "report": str(report)}
-    emit(lambda: {**summary(study), **extra}, format, print_run)
+    emit(lambda: {**summary(analysis), **extra}, format, print_run)
     if bad:
         failed_cells = f"{many(bad, 'cell')} failed"
         print(f"{failed_cells}; `fedtrees show {bench.folder}` lists them", file=sys.stderr)
         raise typer.Exit(3)
-    if no_attack_ran(study.rows):
+    if no_attack_ran(analysis.rows):
         print(
             "no attack ran, because none applies to the views of these threats, for the reasons "
             "above; `fedtrees explain PROTOCOL` lists which attacks apply to each adversary",

@@ -161,20 +161,15 @@ Target = Annotated[
 ]
 
 
-def file_option(help: str) -> Any:
-    """Return the option ``--output`` of a command that writes a file or a folder."""
-    return option(OUTPUT, "PATH", help, "-o", "--output")
-
-
 def one_protocol(argument: str | None, options: Sequence[str] | None) -> str | None:
     """Return the protocol that is given as an argument or by ``-p``, None without one.
 
     Raises `UsageError` if several are given.
     """
-    given = [*([argument] if argument is not None else []), *(options or ())]
-    if len(given) > 1:
-        raise UsageError(f"give one protocol, not {len(given)}: {', '.join(given)}")
-    return given[0] if given else None
+    values = [*([argument] if argument is not None else []), *(options or ())]
+    if len(values) > 1:
+        raise UsageError(f"give one protocol, not {len(values)}: {', '.join(values)}")
+    return values[0] if values else None
 
 
 def columns_of(texts: Sequence[str] | None) -> list[str]:

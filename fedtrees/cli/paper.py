@@ -1,8 +1,10 @@
 """The `plot` and `table` commands, whose results are made for papers."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,10 +12,15 @@ from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, option
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
-from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT
+from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, print_notes
+
+if TYPE_CHECKING:
+    from fedtrees.report.results import Selection
 
 Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
-Metric = Annotated[str | None, option(OUTPUT, "METRIC", "Leakage metric (default: the report's).")]
+Metric = Annotated[
+    str | None, option(OUTPUT, "METRIC", "Leakage metric (default: that of the verdict).")
+]
 Utility = Annotated[
     str | None, option(OUTPUT, "METRIC", "Utility metric (default: the first measured).")
 ]
@@ -65,6 +72,7 @@ def plot(
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
+    _warn(runs, chosen)
     path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
     emit({"file": str(path)}, format, str(path))
 
@@ -88,6 +96,7 @@ def table(
     from fedtrees.report.results import Selection
 
     chosen = Selection(*map(split_names, (data, threat, protocol)))
+    _warn(runs, chosen)
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     if out is not None:
         path = str(write_table(paper_table, out))
@@ -96,6 +105,15 @@ def table(
         typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:
         typer.echo(paper_table.md(), nl=False)
+
+
+def _warn(runs: Sequence[str], chosen: Selection) -> None:
+    """Print warnings about few seeds and small tables on stderr."""
+    from fedtrees.report.results import load_rows
+    from fedtrees.report.statistics import describe_thin_evidence
+
+    notes = (n for run in runs for n in describe_thin_evidence(chosen.of(load_rows(run))))
+    print_notes(tuple(dict.fromkeys(notes)))
 
 
 def split_names(texts: Sequence[str] | None) -> tuple[str, ...]:

@@ -37,13 +37,13 @@ def show(
     from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
 
-    study = analyze_run(Path(run), metric, margin)
+    analysis = analyze_run(Path(run), metric, margin)
 
     def print_run() -> None:
-        print_verdict(study)
+        print_verdict(analysis)
         console().print()
-        print_tables(study, skipped=skipped)
-        n_folded = sum(gap.status == "skipped" for gap in study.gaps.requested)
+        print_tables(analysis, skipped=skipped)
+        n_folded = sum(gap.status == "skipped" for gap in analysis.gaps.requested)
         if n_folded and not skipped:
             console().print(
                 f"Attacks and defenses that did not apply: {n_folded} entries with reasons, "
@@ -52,7 +52,7 @@ def show(
                 style="dim",
             )
 
-    emit(lambda: summary(study), format, print_run)
+    emit(lambda: summary(analysis), format, print_run)
 
 
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
@@ -64,7 +64,7 @@ def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE)
     emit({"file": path}, format, path)
 
 
-def print_tables(study: RunAnalysis, *, skipped: bool = False) -> None:
+def print_tables(analysis: RunAnalysis, *, skipped: bool = False) -> None:
     """Print one table per setting, then failures, and skipped cells if requested.
 
     Skipped cells are also printed if no attack ran at all.
@@ -72,27 +72,27 @@ def print_tables(study: RunAnalysis, *, skipped: bool = False) -> None:
     from fedtrees.report.verdict import table
 
     out = console()
-    for setting_findings in study.settings:
-        rich_table, legend = table(setting_findings, out.width, study.metric)
+    for setting_findings in analysis.settings:
+        rich_table, legend = table(setting_findings, out.width, analysis.metric)
         out.print(str(setting_findings.setting), style="bold", markup=False)
         out.print(rich_table)
         out.print(legend, markup=False, style="dim")
         out.print()
-    rows = study.rows[study.rows["stage"] != "adversary"]
+    rows = analysis.rows[analysis.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for gap in study.gaps.requested:
+    for gap in analysis.gaps.requested:
         if skipped or not attacked or gap.status != "skipped":
             out.print(str(gap), markup=False)
 
 
-def print_verdict(study: RunAnalysis, out: Console | None = None) -> None:
+def print_verdict(analysis: RunAnalysis, out: Console | None = None) -> None:
     """Print the verdict of a run with its labels in a separate column."""
     from rich.text import Text
 
     from fedtrees.report.verdict import SCREEN_COLUMNS, verdict
 
     out = out or console()
-    result = verdict(study)
+    result = verdict(analysis)
     out.print()
     out.print(result.setting, style="bold", markup=False)
     for line in result.lines:

@@ -113,7 +113,7 @@ def _imports(module: ModuleType, seen: set[str] | None = None) -> set[str]:
 
 def check_behaviour(behaviour: Any, protocols: Sequence[str]) -> Iterator[Finding]:
     """Check description and determinism of a behaviour, and that it sends only known messages."""
-    described = bool(behaviour.beyond and behaviour.noticed)
+    described = bool(behaviour.deviation and behaviour.detectable)
     yield Finding("it states its deviation, and whether other parties detect it", described)
     ran = False
     for run, _, cheater in cheated_runs(behaviour.name, protocols):

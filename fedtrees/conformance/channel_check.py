@@ -10,16 +10,16 @@ change does not increase distances.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Channel, Removal, Share
+from fedtrees.core.channel import Channel, Removal, Share
 from fedtrees.core.composition import equal
-from fedtrees.core.defense import Context, Defense, ExampleStage, Place, Site
+from fedtrees.core.defense import Channels, Context, Defense, ExampleStage, Place, Site
 from fedtrees.core.messages import Message
 from fedtrees.core.transcript import Transcript
 
@@ -138,9 +138,7 @@ _NOTES: dict[str, Callable[..., Iterator[tuple[Place, FieldChange]]]] = {
 }
 
 
-def pair_with_exact_run(
-    laws: Mapping[Place, Change], run: Transcript, exact: Transcript
-) -> FieldChanges:
+def pair_with_exact_run(laws: Channels, run: Transcript, exact: Transcript) -> FieldChanges:
     """Pair each stated field of a protocol's messages with its value in a run without noise.
 
     Parameters
@@ -191,7 +189,7 @@ def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
 
 
 def find_departures(
-    laws: Mapping[Place, Change], seen: FieldChanges, parties: int
+    laws: Channels, seen: FieldChanges, parties: int
 ) -> Iterator[tuple[str, str | None]]:
     """Yield each field that was changed or has a stated law, and the contradiction or None.
 
@@ -228,7 +226,7 @@ def find_departures(
 
 
 def find_expansions(
-    nonexpansive: Collection[Site], laws: Mapping[Place, Change], seen: FieldChanges
+    nonexpansive: Collection[Site], laws: Channels, seen: FieldChanges
 ) -> Iterator[tuple[str, str]]:
     """Yield each field that a defense claims not to expand, with the contradiction or "".
 

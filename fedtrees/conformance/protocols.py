@@ -60,7 +60,7 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
     yield Finding(
         "every message survives the codec", all(are_equal(m, decode(encode(m))) for m in messages)
     )
-    silent = [type(d.message).__name__ for d in first.transcript if not d.why]
+    silent = [type(d.message).__name__ for d in first.transcript if not d.reason]
     yield Finding("every crossing has a reason", not silent, ", ".join(silent))
     undeclared = {
         type(d.message).__name__

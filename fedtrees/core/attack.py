@@ -54,6 +54,18 @@ class Attack(ABC):
     behaviours : tuple of str
         Dishonest behaviours, of which the principals must have shown at least one. Empty if the
         attack supports honest-but-curious principals.
+
+    Examples
+    --------
+    >>> from fedtrees import Attack, Guess
+    >>> class Silent(Attack):
+    ...     def inapplicable(self, view):
+    ...         return None
+    ...
+    ...     def run(self, view, rng):
+    ...         return Guess.none("this attack never makes a claim")
+    >>> Silent().run(None, None).claims
+    ()
     """
 
     name: ClassVar[str] = "attack"

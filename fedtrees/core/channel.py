@@ -151,7 +151,7 @@ class Mechanism(Change):
 
     Attributes
     ----------
-    why : str
+    reason : str
         Description of the mechanism.
     rank_error : float
         If values are drawn from a column: approximate standard deviation of their ranks, in rows.
@@ -164,7 +164,7 @@ class Mechanism(Change):
         the noisy numbers without using rows again. None if it is not declared.
     """
 
-    why: str
+    reason: str
     rank_error: float = 0.0
     log_chance: Callable[[Floats, Floats, float, tuple[float, float]], float] | None = field(
         default=None, compare=False
@@ -181,11 +181,11 @@ class ConditionalOmission(Change):
 
     Attributes
     ----------
-    why : str
+    reason : str
         Condition of the omission.
     """
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -196,11 +196,11 @@ class ChangedCount(Change):
 
     Attributes
     ----------
-    why : str
+    reason : str
         Description of the change.
     """
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,13 @@ class VaryingChannel(Change):
 
     Attributes
     ----------
-    why : str
+    reason : str
         Description of the dependence.
     usual : Channel or None
         Law of a row about which the adversary knows nothing. None if there is no such law.
     """
 
-    why: str
+    reason: str
     usual: Channel | None = None
 
 

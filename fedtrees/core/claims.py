@@ -84,6 +84,12 @@ class Claim:
     The metrics of its type define the ground truth and the blind baseline
     (`fedtrees.metrics.metric.Metric`). The arrays of a claim are checked and converted at its
     construction.
+
+    Examples
+    --------
+    >>> from fedtrees import Claim, Records
+    >>> issubclass(Records, Claim)
+    True
     """
 
     def __post_init__(self) -> None:
@@ -130,6 +136,14 @@ class Records(Claim):
         rows they are certain of set it.
     owner : tuple of str, length m, or None
         Name of the party that has each row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Records, Table
+    >>> claim = Records(Table(np.array([[1.0, 2.0]], dtype=np.float32), np.array([1])))
+    >>> len(claim.table)
+    1
     """
 
     table: Table
@@ -156,7 +170,16 @@ class Records(Claim):
 
 @_claim
 class EveryRecord(Records):
-    """Rows of all parties, including the principals' local rows, as some papers score them."""
+    """Rows of all parties, including the principals' local rows, as some papers score them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import EveryRecord, Table
+    >>> rows = Table(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    >>> len(EveryRecord(rows).table)
+    3
+    """
 
 
 @_claim
@@ -204,6 +227,13 @@ class LeafCounts(Claim):
     certified : bool array, shape (J,), or None
         True for leaves whose counts the attack has proved, so that a wrong count is an error in the
         attack. None if it has proved none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import LeafCounts
+    >>> LeafCounts(tree=0, leaf=np.array([1, 2]), counts=np.array([[5, 0], [1, 9]])).counts.sum()
+    np.int64(15)
     """
 
     tree: int
@@ -271,6 +301,14 @@ class Labels(Claim):
         to classes.
     probability : float64 array, shape (n, K), or None
         Probability of each class.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Labels
+    >>> claim = Labels(ids=np.array([7, 8]), cluster=np.array([0, 1]))
+    >>> claim.cluster.tolist()
+    [0, 1]
     """
 
     ids: NDArray[np.int64] = _array(int, "n")
@@ -492,6 +530,13 @@ class Membership(Claim):
         Name of the test. The first claim of a guess is the main test of the attack.
     score : float64 array, shape (n,)
         Finite score of each candidate. A higher score means a more likely training row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Membership
+    >>> Membership("loss", np.array([0.9, 0.1])).score.tolist()
+    [0.9, 0.1]
     """
 
     test: str
@@ -526,7 +571,7 @@ class Guess:
     >>> Guess.none("no tree has more than one leaf").claims
     ()
     >>> print(Guess.of([], otherwise=Reason("no-trees")).reason)
-    the principals see neither leaf values nor histograms of boosted trees
+    the principals received neither leaf values nor histograms of boosted trees
     """
 
     claims: tuple[Claim, ...] = ()

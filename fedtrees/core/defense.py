@@ -272,6 +272,8 @@ Site = type[Message] | str
 #: A site together with the name of the changed field. For example, ``(Histogram, "sums")`` or
 #: ``("gradients", "g")``.
 Place = tuple[Site, str]
+#: Changes of a defense or protocol, by place.
+Channels = Mapping[Place, Change]
 
 
 @dataclass(frozen=True)
@@ -349,6 +351,12 @@ class Requirements:
         claim of epsilon, such a part must therefore claim an epsilon itself.
     range_proofs : bool
         Whether the party that sums values it cannot read receives a proof that they are clipped.
+
+    Examples
+    --------
+    >>> from fedtrees import Requirements
+    >>> Requirements(gradient_clip=1.0, bounded_hessian=True).gradient_clip
+    1.0
     """
 
     gradient_clip: float | None = _requirement(None, min)
@@ -398,6 +406,12 @@ class DefenseInfo:
     deployments : mapping of str to Deployed
         Systems that contain the defense, or whose users can add it, with the settings of the
         system.
+
+    Examples
+    --------
+    >>> from fedtrees import DefenseInfo
+    >>> DefenseInfo(bench_grid={"epsilon": (1.0, 8.0)}).bench_grid["epsilon"]
+    (1.0, 8.0)
     """
 
     bench_grid: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
@@ -464,6 +478,16 @@ class Defense:
         parameters.
     info : DefenseInfo
         Facts that training does not use.
+
+    Examples
+    --------
+    >>> from fedtrees.core.registry import register
+    >>> from fedtrees.core.specs import Spec
+    >>> defense = register.make("defense", Spec("min-leaf", {"k": 20}))
+    >>> defense.k
+    20
+    >>> print(defense.claim())
+    structural
     """
 
     name: ClassVar[str] = "defense"
@@ -518,7 +542,7 @@ class Defense:
             If the defense does not support them.
         """
 
-    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Mapping[Place, Change]:
+    def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """Return the change of each field that the defense changes, from public information only.
 
         Scales and steps are in the meaning of the field (gradients, rows) and not in the units of a
@@ -671,6 +695,15 @@ class ChannelDefense(Defense):
     ----------
     randomness : str
         Name of the random stream of `Context.rng` that all fields of a message draw from.
+
+    Examples
+    --------
+    >>> from fedtrees.core.registry import register
+    >>> from fedtrees.core.specs import Spec
+    >>> noise = register.make("defense", Spec("laplace-hist", {"epsilon": 4}))
+    >>> from fedtrees import ChannelDefense
+    >>> isinstance(noise, ChannelDefense)
+    True
     """
 
     randomness: ClassVar[str] = "noise"

@@ -39,19 +39,46 @@ _LISTED = 60  # limit of names in one line of a message, and of characters of ea
 
 
 class FedtreesError(Exception):
-    """Base class of all errors that fedtrees explains to its user in one line."""
+    """Base class of all errors that fedtrees explains to its user in one line.
+
+    Examples
+    --------
+    >>> from fedtrees import FedtreesError, UsageError
+    >>> issubclass(UsageError, FedtreesError)
+    True
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(FedtreesError, ValueError):
-    """A name, option or parameter is invalid (exit code 2)."""
+    """A name, option or parameter is invalid (exit code 2).
+
+    Examples
+    --------
+    >>> from fedtrees import FederatedGBDTClassifier, UsageError
+    >>> try:
+    ...     FederatedGBDTClassifier(protocol="fedtree-hits").fit([[0.0], [1.0]], [0, 1])
+    ... except UsageError as error:
+    ...     print(error)
+    unknown protocol 'fedtree-hits'; did you mean 'fedtree-hist'?
+    """
 
     exit_code = 2
 
 
 class DataError(FedtreesError, ValueError):
-    """A table, file or partition is invalid (exit code 5)."""
+    """A table, file or partition is invalid (exit code 5).
+
+    Examples
+    --------
+    >>> from fedtrees import DataError, FederatedGBDTClassifier
+    >>> try:
+    ...     FederatedGBDTClassifier().fit([[0.0], [1.0]], [1, 1])
+    ... except DataError as error:
+    ...     print(error)
+    the rows are of 1 class (1); a classifier needs two classes or more
+    """
 
     exit_code = 5
 
@@ -84,7 +111,18 @@ class Problems(DataError):
 
 
 class ProtocolError(FedtreesError):
-    """A party violated its protocol (exit code 6)."""
+    """A party violated its protocol (exit code 6).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Membership, ProtocolError
+    >>> try:
+    ...     Membership("loss", np.array([np.nan]))
+    ... except ProtocolError as error:
+    ...     print(error)
+    Membership.score has infinite or missing values; leave them out
+    """
 
     exit_code = 6
 
@@ -116,7 +154,17 @@ class UnguardedMessageError(ProtocolError):
 
 
 class StoreError(FedtreesError):
-    """A run folder cannot be read or written (exit code 7)."""
+    """A run folder cannot be read or written (exit code 7).
+
+    Examples
+    --------
+    >>> from fedtrees import Run, StoreError
+    >>> try:
+    ...     Run("absent").frame
+    ... except StoreError:
+    ...     print("there is no run in this folder")
+    there is no run in this folder
+    """
 
     exit_code = 7
 
@@ -162,6 +210,23 @@ def check_positive(name: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (number and 0 < value < math.inf):
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
+
+
+def is_finite_number(value: Any) -> bool:
+    """Return whether a value is a finite number and no boolean."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_nonnegative(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a parameter is a finite number, 0 or more."""
+    if not is_finite_number(value) or value < 0:
+        raise UsageError(f"{name}={value!r}: give a finite number, 0 or more")
+
+
+def check_fraction(name: str, value: Any) -> None:
+    """Raise `UsageError` unless a parameter is a number in (0, 1]."""
+    if not is_finite_number(value) or not 0 < value <= 1:
+        raise UsageError(f"{name}={value!r}: give a number in (0, 1]")
 
 
 def check_share(name: str, value: Any) -> None:

@@ -46,7 +46,14 @@ class Guarantee:
 
 @dataclass(frozen=True)
 class NoGuarantee(Guarantee):
-    """No guarantee is claimed."""
+    """No guarantee is claimed.
+
+    Examples
+    --------
+    >>> from fedtrees import NoGuarantee
+    >>> print(NoGuarantee())
+    none
+    """
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,12 @@ class Structural(Guarantee):
     """Values are removed or coarsened. The information in the remaining ones is not bounded.
 
     For example, suppression removes values and rounding coarsens them.
+
+    Examples
+    --------
+    >>> from fedtrees import Structural
+    >>> print(Structural())
+    structural
     """
 
     kind: ClassVar[str] = "structural"
@@ -80,6 +93,12 @@ class Computational(Guarantee):
         Names of further values that an adversary reads or that are sent unprotected.
     mode : str
         ``ideal`` if the run simulated the functionality and its traffic without the arithmetic.
+
+    Examples
+    --------
+    >>> from fedtrees import Computational
+    >>> Computational(bits=128, assumes=("DCRA",)).bits
+    128
     """
 
     kind: ClassVar[str] = "computational"
@@ -125,6 +144,12 @@ class PureDP(Guarantee):
     -----
     For one row replaced by another, a pure epsilon is twice as large. An epsilon of 0 is spent if a
     run ends before a release, for example because a client refuses a request.
+
+    Examples
+    --------
+    >>> from fedtrees import PureDP
+    >>> print(PureDP(epsilon=4.0))
+    pure-dp[epsilon=4]
     """
 
     kind: ClassVar[str] = "pure-dp"
@@ -163,6 +188,12 @@ class ApproximateDP(Guarantee):
     prv, rdp : float
         Epsilon of the updates of a network by the PRV and the RDP accountant of opacus, which are
         upper bounds as well. 0: not computed, because opacus was not used.
+
+    Examples
+    --------
+    >>> from fedtrees import ApproximateDP
+    >>> print(ApproximateDP(epsilon=1.0, delta=1e-5))
+    approximate-dp[epsilon=1,delta=1e-05]
     """
 
     kind: ClassVar[str] = "approximate-dp"

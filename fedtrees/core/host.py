@@ -225,13 +225,13 @@ class Host:
         messages, self.aggregator.opened_messages[:] = [*self.aggregator.opened_messages], []
         return messages
 
-    def handle_message(self, message: Message, why: str = "") -> Reply:
+    def handle_message(self, message: Message, reason: str = "") -> Reply:
         """Deliver a message that has no reply."""
         self._record_received(message)
         self.party.answer(message)
         return self._reply()
 
-    def handle_request(self, message: Message, why: str = "") -> Reply:
+    def handle_request(self, message: Message, reason: str = "") -> Reply:
         """Deliver a request and return the reply.
 
         A reply that is summed securely is stored until `protect` is called. The returned message
@@ -266,14 +266,14 @@ class Host:
         if self._sums:
             self.aggregator.record_received(message)
 
-    def protect(self, arguments: Mapping[str, Any], why: str = "") -> Reply:
+    def protect(self, arguments: Mapping[str, Any], reason: str = "") -> Reply:
         """Send the stored reply in protected form.
 
         Parameters
         ----------
         arguments : mapping of str to object
             Arguments of the server side, see `ClientAggregator.protect`.
-        why : str
+        reason : str
             Recorded reason of the protected reply.
         """
         message = self.aggregator.protect(self._stored_reply, arguments)

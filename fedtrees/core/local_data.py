@@ -41,6 +41,14 @@ class LocalData:
     ------
     DataError
         If the shapes do not agree, or an id occurs twice.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import LocalData, Table
+    >>> table = Table(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    >>> LocalData.of(table)
+    <LocalData: 3 rows, 2 columns, with labels>
     """
 
     ids: NDArray[np.int64]
@@ -76,6 +84,10 @@ class LocalData:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        labels = "without" if self.y is None else "with"
+        return f"<LocalData: {len(self)} rows, {len(self.columns)} columns, {labels} labels>"
 
     @staticmethod
     def of(table: Table, ids: NDArray[np.integer[Any]] | None = None) -> LocalData:
@@ -179,7 +191,7 @@ def side_by_side(local_data: Iterable[LocalData], schema: Schema) -> Table | Non
 
 
 @dataclass(frozen=True)
-class Declared:
+class LocalDataSummary:
     """Description of a party's local data.
 
     The parties exchange these descriptions to check that their parts make up a table.
@@ -204,7 +216,7 @@ class Declared:
     order: bytes
 
     @classmethod
-    def of(cls, local_data: LocalData, key: bytes = b"") -> Declared:
+    def of(cls, local_data: LocalData, key: bytes = b"") -> LocalDataSummary:
         """Describe local data. The parties that have rows must use the same secret `key`."""
         # Without the key, ids could be guessed from the digest.
         order = hashlib.blake2b(local_data.ids.tobytes(), key=key, digest_size=16).digest()
@@ -214,7 +226,7 @@ class Declared:
         )
 
 
-def rows_declared(declared: Iterable[Declared]) -> int:
+def rows_declared(declared: Iterable[LocalDataSummary]) -> int:
     """Return the number of different rows that the parties declared together."""
     return sum({one.order: one.rows for one in declared}.values())
 
@@ -262,7 +274,7 @@ def check_own(name: str, local_data: LocalData, schema: Schema) -> None:
             )
 
 
-def check_together(declared: Mapping[str, Declared], schema: Schema) -> None:
+def check_together(declared: Mapping[str, LocalDataSummary], schema: Schema) -> None:
     """Check that the declared parts of all parties make up a table.
 
     Raises

@@ -89,7 +89,14 @@ class EncryptedComputation:
 
 
 class Reveal(StrEnum):
-    """Kind of information about the private rows of a party that a message reveals."""
+    """Kind of information about the private rows of a party that a message reveals.
+
+    Examples
+    --------
+    >>> from fedtrees import Reveal
+    >>> Reveal.LABELS.value
+    'labels'
+    """
 
     LABELS = "labels"
     FEATURES = "features"
@@ -105,6 +112,13 @@ class Trait(StrEnum):
 
     Defenses that act on the messages of every family select types by their traits (`types_with`),
     so that they need not name each type.
+
+    Examples
+    --------
+    >>> from fedtrees import Trait
+    >>> from fedtrees.messages.horizontal import Histogram
+    >>> Trait.SUMMED in Histogram.traits
+    True
     """
 
     #: A client's contribution to a sum from which the model is computed, for example a histogram.
@@ -248,6 +262,15 @@ class Message:
         Names of the fields with sums over rows, for `Trait.STATISTICS`.
     leaf_value : str
         Name of the field with the predictions of leaves, for `Trait.LEAVES`.
+
+    Examples
+    --------
+    >>> from fedtrees import Message, Reveal
+    >>> from fedtrees.messages.horizontal import Histogram
+    >>> issubclass(Histogram, Message)
+    True
+    >>> Reveal.COUNTS in Histogram.discloses
+    True
     """
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset(Reveal)
@@ -413,17 +436,57 @@ class _Having:
 def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message], str]:
     """Return the message types with given traits, in order of the traits, with the reasons."""
     registered = sorted(_TYPES.items())
-    return {t: why for trait, why in traits for _, t in registered if trait in t.traits}
+    return {t: reason for trait, reason in traits for _, t in registered if trait in t.traits}
 
 
 def types_with(*traits: Trait) -> Any:
-    """Declare types of a defense, for example `handled_types`: those with one of these traits."""
+    """Declare types of a defense, for example `handled_types`: those with one of these traits.
+
+    Parameters
+    ----------
+    *traits : Trait
+        The traits.
+
+    Returns
+    -------
+    types : descriptor
+        Value of a class attribute of a defense. It looks up the types when they are needed.
+
+    Examples
+    --------
+    >>> from fedtrees import Trait, types_with
+    >>> from fedtrees.messages.horizontal import Histogram
+    >>> class Summing:
+    ...     handled_types = types_with(Trait.SUMMED)
+    >>> Histogram in Summing().handled_types
+    True
+    """
     load_families()
     return _Having(dict.fromkeys(traits, ""), with_reasons=False)
 
 
 def permit_types_with(reasons: Mapping[Trait, str]) -> Any:
-    """Declare `permitted_types` of a defense: the types with these traits, with their reasons."""
+    """Declare `permitted_types` of a defense: the types with these traits, with their reasons.
+
+    Parameters
+    ----------
+    reasons : mapping of Trait to str
+        Reason why types with the trait may be sent unchanged.
+
+    Returns
+    -------
+    types : descriptor
+        Value of a class attribute of a defense: a mapping from types to reasons.
+
+    Examples
+    --------
+    >>> from fedtrees import Trait, permit_types_with
+    >>> from fedtrees.messages.horizontal import Histogram
+    >>> class Announcing:
+    ...     permitted_types = permit_types_with({Trait.SUMMED: "sums of rows"})
+    >>> Announcing().permitted_types[Histogram]
+    'sums of rows'
+    """
     load_families()
     return _Having(reasons, with_reasons=True)
 

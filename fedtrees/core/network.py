@@ -150,12 +150,12 @@ class Network:
         return self._hosts[name].context
 
     @overload
-    def request(self, to: str, message: Request[AnyReply], *, why: str) -> list[AnyReply]: ...
+    def request(self, to: str, message: Request[AnyReply], *, reason: str) -> list[AnyReply]: ...
 
     @overload
-    def request(self, to: str, message: Message, *, why: str) -> list[Message]: ...
+    def request(self, to: str, message: Message, *, reason: str) -> list[Message]: ...
 
-    def request(self, to: str, message: Any, *, why: str) -> list[Any]:
+    def request(self, to: str, message: Any, *, reason: str) -> list[Any]:
         """Send a request and return the replies in party order.
 
         If the replies are summed securely, the list contains one message, which is their sum.
@@ -166,7 +166,7 @@ class Network:
             Name of a role or of a party.
         message : Request
             The request before the sender's defenses.
-        why : str
+        reason : str
             Reason for this disclosure, recorded in the transcript.
 
         Returns
@@ -182,9 +182,9 @@ class Network:
             or if some replies are summed securely and some are not.
         """
         self.transcript.rounds += 1
-        sender, message, receivers = self._send(to, message, why)
+        sender, message, receivers = self._send(to, message, reason)
         host_replies = self.call_and_record(
-            receivers, lambda host: host.handle_request(message, why)
+            receivers, lambda host: host.handle_request(message, reason)
         )
         replies = {
             name: _check_reply(name, reply.message, message) for name, reply in host_replies.items()
@@ -192,23 +192,23 @@ class Network:
         # Without a secure sum, the transcript records each reply in plain form.
         if not any(reply.awaits_sum for reply in host_replies.values()):
             for name, reply in replies.items():
-                self.transcript.record(name, (sender,), reply, why)
+                self.transcript.record(name, (sender,), reply, reason)
             return list(replies.values())
         if not all(reply.awaits_sum for reply in host_replies.values()):
             raise ProtocolError(f"of replies to {type(message).__name__} only some are summed")
-        total = self._aggregator.open_sum(replies, self._exchange(sender, replies), why)
-        self.transcript.record(sender, (sender,), total, f"{why} (sum only)")
+        total = self._aggregator.open_sum(replies, self._exchange(sender, replies), reason)
+        self.transcript.record(sender, (sender,), total, f"{reason} (sum only)")
         return [total]
 
-    def request_sum(self, to: str, message: Request[AnyReply], *, why: str) -> AnyReply:
+    def request_sum(self, to: str, message: Request[AnyReply], *, reason: str) -> AnyReply:
         """Send a request and return the sum of the replies (`add_messages`).
 
         The parameters are those of `request`. The server sees only the sum if a defense or the
         protocol sums the replies securely.
         """
-        return add_messages(self.request(to, message, why=why))
+        return add_messages(self.request(to, message, reason=reason))
 
-    def send(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
+    def send(self, to: str, message: AnyMessage, *, reason: str) -> AnyMessage:
         """Send a message that has no reply, and return it after the sender's defenses.
 
         Parameters
@@ -217,22 +217,22 @@ class Network:
             Name of a role or of a party.
         message : Message
             The message before the sender's defenses.
-        why : str
+        reason : str
             Reason for this disclosure, recorded in the transcript.
         """
-        _, sent, receivers = self._send(to, message, why)
-        self.call_and_record(receivers, lambda host: host.handle_message(sent, why))
+        _, sent, receivers = self._send(to, message, reason)
+        self.call_and_record(receivers, lambda host: host.handle_message(sent, reason))
         return sent
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
         """Old name of `request`, for one release."""
         warn("Network.ask is now Network.request", DeprecationWarning, stacklevel=2)
-        return self.request(to, message, why=why)
+        return self.request(to, message, reason=why)
 
     def tell(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
         """Old name of `send`, for one release."""
         warn("Network.tell is now Network.send", DeprecationWarning, stacklevel=2)
-        return self.send(to, message, why=why)
+        return self.send(to, message, reason=why)
 
     def costs(self, encryption: EncryptedComputation | None) -> dict[str, float]:
         """Return the costs of all parties' cryptography: operation counts and CPU seconds."""
@@ -246,17 +246,17 @@ class Network:
             **(encryption.costs(encryption_ledgers) if encryption else {}),
         }
 
-    def record_opened(self, message: Message, *, why: str) -> None:
+    def record_opened(self, message: Message, *, reason: str) -> None:
         """Record a message that the acting party decrypted. Nothing is sent."""
         name = self._sender().name
-        self.transcript.record(name, (name,), message, why)
+        self.transcript.record(name, (name,), message, reason)
 
-    def publish(self, message: Message, *, why: str) -> Message:
+    def publish(self, message: Message, *, reason: str) -> Message:
         """Release the model to the role ``public``, and return it after the sender's defenses."""
         name = self._sender().name
         message = self._apply_defenses(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
-        self.transcript.record(name, (PUBLIC,), message, why)
+        self.transcript.record(name, (PUBLIC,), message, reason)
         return message
 
     def record_release(self, mechanism: str, **release: Any) -> None:
@@ -385,21 +385,21 @@ class Network:
         return message
 
     def _send(
-        self, to: str, message: AnyMessage, why: str
+        self, to: str, message: AnyMessage, reason: str
     ) -> tuple[str, AnyMessage, Sequence[str]]:
         """Apply the defenses to a message of the acting party and record it.
 
         Return the sender, the message as it was sent, and the receivers.
         """
-        if not why:
-            raise ProtocolError(f"{type(message).__name__} needs a reason: why=...")
+        if not reason:
+            raise ProtocolError(f"{type(message).__name__} needs a reason: reason=...")
         name = self._sender().name
         self.transcript.coordinator = self.transcript.coordinator or name
         # The first sender is the coordinator. A party does not send to itself.
         other_receivers = [receiver for receiver in self._resolve(to) if receiver != name]
         receivers = self.defense.audience(message, other_receivers, self.context(name))
         message = self._apply_defenses(name, message)
-        self.transcript.record(name, tuple(receivers), message, why)
+        self.transcript.record(name, tuple(receivers), message, reason)
         # The server side also digests what it sent, to compare it with the clients' digests.
         self._aggregator.record_sent(receivers, message)
         return name, message, receivers
@@ -420,7 +420,7 @@ class Network:
         )
 
     def record_sealed_replies(
-        self, server: str, replies: Mapping[str, Reply], why: str
+        self, server: str, replies: Mapping[str, Reply], reason: str
     ) -> dict[str, Message]:
         """Record replies that parties protected themselves, and return their messages by party.
 
@@ -430,22 +430,22 @@ class Network:
             Name of the receiver.
         replies : mapping of str to Reply
             Replies by party. A reply without a message is left out.
-        why : str
+        reason : str
             Recorded reason of the replies.
         """
         for name, reply in replies.items():
             host = self._hosts.get(name)
             if host is not None:
                 # A key holder may have decrypted a sum for itself.
-                for opened_message, reason in host.take_opened_messages():
-                    self.transcript.record(name, (name,), opened_message, reason)
+                for opened_message, reason_to_open in host.take_opened_messages():
+                    self.transcript.record(name, (name,), opened_message, reason_to_open)
             if reply.message is None:
                 continue
             if host is not None and host.plain_reply is not None:
                 index = len(self.transcript.deliveries)
                 self.transcript.plain_replies[index] = host.plain_reply
                 host.plain_reply = None
-            self.transcript.record(name, (server,), reply.message, why)
+            self.transcript.record(name, (server,), reply.message, reason)
         return {n: reply.message for n, reply in replies.items() if reply.message is not None}
 
     def _sender(self) -> Party:
@@ -486,7 +486,7 @@ class _NetworkExchange(AggregationExchange):
         self,
         to: Sequence[str],
         message: Message,
-        why: str,
+        reason: str,
         reply_why: str = "",
         disconnected: Sequence[str] = (),
     ) -> dict[str, Message]:
@@ -495,19 +495,19 @@ class _NetworkExchange(AggregationExchange):
         The parameters are those of `AggregationExchange.request`.
         """
         self._net.transcript.rounds += 1
-        self._net.transcript.record(self.server, tuple(to), message, why)
+        self._net.transcript.record(self.server, tuple(to), message, reason)
         reachable = [name for name in to if name not in disconnected]
         replies = self._net.call_and_record(
-            reachable, lambda host: host.handle_request(message, why)
+            reachable, lambda host: host.handle_request(message, reason)
         )
-        return self._net.record_sealed_replies(self.server, replies, reply_why or why)
+        return self._net.record_sealed_replies(self.server, replies, reply_why or reason)
 
     def protect(
-        self, names: Iterable[str], arguments: Mapping[str, Any], why: str
+        self, names: Iterable[str], arguments: Mapping[str, Any], reason: str
     ) -> dict[str, Message]:
         """Request the protected replies of parties, see `AggregationExchange.protect`."""
-        replies = self._net.call_and_record(names, lambda host: host.protect(arguments, why))
-        return self._net.record_sealed_replies(self.server, replies, why)
+        replies = self._net.call_and_record(names, lambda host: host.protect(arguments, reason))
+        return self._net.record_sealed_replies(self.server, replies, reason)
 
 
 def _check_reply(name: str, reply: Message | None, request: Message) -> Message:

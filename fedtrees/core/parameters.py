@@ -8,11 +8,19 @@ the errors of `fedtrees.core.errors`. A parameter whose default is None may also
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from functools import partial
 from typing import Any
 
-from fedtrees.core.errors import check_flag, check_known, check_positive, check_share, check_whole
+from fedtrees.core.errors import (
+    check_flag,
+    check_fraction,
+    check_known,
+    check_nonnegative,
+    check_positive,
+    check_share,
+    check_whole,
+)
 
 _CHECK = "check"
 
@@ -35,6 +43,16 @@ def share(default: Any = MISSING) -> Any:
 def whole(smallest: int, largest: int | None = None, default: Any = MISSING) -> Any:
     """Return a field for an integer from `smallest` to `largest`. None: no upper bound."""
     return checked(partial(check_whole, smallest=smallest, largest=largest), default)
+
+
+def nonnegative(default: Any = MISSING) -> Any:
+    """Return a field for a finite number, 0 or more."""
+    return checked(check_nonnegative, default)
+
+
+def fraction(default: Any = MISSING) -> Any:
+    """Return a field for a number in (0, 1]."""
+    return checked(check_fraction, default)
 
 
 def flag(default: Any = MISSING) -> Any:
@@ -68,6 +86,16 @@ def check_parameters(instance: Any) -> None:
     fedtrees.core.errors.UsageError: repeats=0: give a whole number, 1 or more
     """
     for item in fields(instance):
-        check, value = item.metadata.get(_CHECK), getattr(instance, item.name)
-        if check is not None and not (value is None and item.default is None):
-            check(item.name, value)
+        declared, value = _declaration(type(instance), item.name), getattr(instance, item.name)
+        if declared is not None and not (value is None and declared.default is None):
+            declared.metadata[_CHECK](item.name, value)
+
+
+def _declaration(kind: type, name: str) -> Field[Any] | None:
+    """Return the field that declares the rule of a parameter.
+
+    A subclass that replaces only the default of a parameter inherits the rule.
+    """
+    by_class = (vars(base).get("__dataclass_fields__", {}) for base in kind.__mro__)
+    declared = (fields_of_class[name] for fields_of_class in by_class if name in fields_of_class)
+    return next((item for item in declared if _CHECK in item.metadata), None)

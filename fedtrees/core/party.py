@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import LocalDataError, ProtocolError
+from fedtrees.core.errors import LocalDataError, ProtocolError, refuse_old_names
 from fedtrees.core.messages import Message, names_of_type
 from fedtrees.core.reasons import Reason, Unfit
 from fedtrees.core.registry import register
@@ -144,6 +144,13 @@ class Party(metaclass=_Walled):
         The network of the party. A party uses it to send a request before it replies, for example
         to the arbiter, which has the decryption key. It is a weak reference and gives no access to
         another party.
+
+    Examples
+    --------
+    >>> from fedtrees import Party
+    >>> from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
+    >>> issubclass(HistogramClient, Party)
+    True
     """
 
     role: ClassVar[str] = "party"
@@ -246,15 +253,38 @@ class Behaviour:
     ----------
     name : str
         Registered name, set by ``@register.behaviour``.
-    beyond : str
+    deviation : str
         The deviation from the protocol, as a sentence without a full stop.
-    noticed : str
+    detectable : str
         Whether the honest parties could detect it, as a sentence without a full stop.
+
+    Examples
+    --------
+    A dishonest client that reports every gradient sum twice is a subclass of the honest client:
+
+    >>> from dataclasses import replace
+    >>> from fedtrees import Behaviour, handles
+    >>> from fedtrees.messages.horizontal import HistogramRequest
+    >>> from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
+    >>> class Doubling(Behaviour, HistogramClient):
+    ...     beyond = "doubles the sums that it reports"
+    ...     noticed = "only if the sums exceed what the declared rows can contribute"
+    ...
+    ...     @handles(HistogramRequest)
+    ...     def histogram(self, message):
+    ...         honest = super().histogram(message)
+    ...         return replace(honest, sums=2 * honest.sums, totals=2 * honest.totals)
+    >>> Doubling.beyond
+    'doubles the sums that it reports'
     """
 
     name: ClassVar[str] = "behaviour"
-    beyond: ClassVar[str] = ""
-    noticed: ClassVar[str] = ""
+    deviation: ClassVar[str] = ""
+    detectable: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        refuse_old_names(cls, "behaviour", {"beyond": "deviation", "noticed": "detectable"})
 
 
 def install_behaviour(party: Party, name: str) -> None:

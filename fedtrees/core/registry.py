@@ -52,6 +52,12 @@ class Registry:
         Whether plug-in attacks run on systems that cannot restrict them.
     import_seconds : float
         Seconds that the import of a plug-in may take. 0 sets no limit.
+
+    Examples
+    --------
+    >>> from fedtrees import register
+    >>> "fedtree-hist" in register.names("protocol")
+    True
     """
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class HostServer:
     host : Host
         The host of the party.
     log : callable, optional
-        ``log(message, why, sent)`` records each message of the party. `sent` is True for a sent
+        ``log(message, reason, sent)`` records each message of the party. `sent` is True for a sent
         message, False for a received one, and None for a message that the party decrypted for
         itself.
     failed : callable
@@ -70,7 +70,7 @@ class HostServer:
     def _answered(self, blob: bytes) -> bytes:
         """Execute the call in a frame. Exceptions are handled by `call`."""
         header, body = read_call(blob)
-        operation, why = header.get("does"), str(header.get("why", ""))
+        operation, reason = header.get("does"), str(header.get("why", ""))
         if operation == "ledgers":
             return write_call({"ledgers": self._host.ledgers()})
         if operation == "spent":
@@ -80,16 +80,16 @@ class HostServer:
         elif operation in ("ask", "tell"):
             message = decode(body)
             if self._log is not None:
-                self._log(message, why, False)
+                self._log(message, reason, False)
             handle = self._host.handle_request if operation == "ask" else self._host.handle_message
             reply = handle(message)
         else:
             raise ProtocolError(f"a host does not {operation!r}")
         if self._log is not None:
-            for opened, reason in self._host.take_opened_messages():
-                self._log(opened, reason, None)
+            for opened in self._host.take_opened_messages():
+                self._log(*opened, None)
             if reply.message is not None and not reply.awaits_sum:
-                self._log(reply.message, why, True)
+                self._log(reply.message, reason, True)
         reply_header = {
             "waits": reply.awaits_sum,
             "events": [vars(event) for event in reply.events],
@@ -112,17 +112,17 @@ class RemoteHost:
     def __init__(self, name: str, send: Callable[[bytes], bytes]) -> None:
         self.name, self._send = name, send
 
-    def handle_request(self, message: Message, why: str = "") -> Reply:
+    def handle_request(self, message: Message, reason: str = "") -> Reply:
         """Call `Host.handle_request`."""
-        return self._reply({"does": "ask", "why": why}, message)
+        return self._reply({"does": "ask", "why": reason}, message)
 
-    def handle_message(self, message: Message, why: str = "") -> Reply:
+    def handle_message(self, message: Message, reason: str = "") -> Reply:
         """Call `Host.handle_message`."""
-        return self._reply({"does": "tell", "why": why}, message)
+        return self._reply({"does": "tell", "why": reason}, message)
 
-    def protect(self, arguments: Mapping[str, Any], why: str = "") -> Reply:
+    def protect(self, arguments: Mapping[str, Any], reason: str = "") -> Reply:
         """Call `Host.protect`."""
-        return self._reply({"does": "seal", "how": arguments, "why": why})
+        return self._reply({"does": "seal", "how": arguments, "why": reason})
 
     def take_events(self) -> Reply:
         """Call `Host.take_events`."""

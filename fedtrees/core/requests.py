@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.core.errors import BeyondParametersError, short
 from fedtrees.core.messages import Message
@@ -108,6 +109,16 @@ def check_among(message: Message, field: str, allowed: Iterable[Any], what: str)
     allowed_values = list(allowed)
     if getattr(message, field) not in allowed_values:
         refuse(message, field, f"{what} is one of {short(allowed_values)}")
+
+
+def divides(offsets: NDArray[np.integer[Any]], parts: int, end: int) -> bool:
+    """Return whether offsets divide `end` entries into `parts` consecutive spans.
+
+    With other offsets, a sender could make a party count an entry several times.
+    """
+    if offsets.shape != (parts + 1,) or offsets[0] != 0 or offsets[-1] != end:
+        return False
+    return bool((np.diff(offsets) >= 0).all())
 
 
 class Turns:

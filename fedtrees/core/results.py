@@ -348,6 +348,12 @@ class Measure:
     margin : float
         Factor of the margin of states (`fedtrees.report.leakage.MARGIN`). It is 2 for an AUC: its
         baseline is 0.5, so that an advantage is twice the difference of two AUCs.
+
+    Examples
+    --------
+    >>> from fedtrees import Measure
+    >>> Measure("column_means", "mean error of the column means", best=0.0, klass="group").best
+    0.0
     """
 
     key: str

@@ -23,11 +23,33 @@ Kind = Literal["continuous", "categorical"]
 class Feature:
     """One column of the feature table.
 
+    Attributes
+    ----------
+    name : str
+        Column name, unique in its schema.
+    kind : {"continuous", "categorical"}
+        A categorical column contains the ordinal codes 0, 1, ... as floats.
+    low, high : float or None
+        Declared public range, None if it is not declared. It is never computed from private rows.
+    categories : tuple of str
+        Names of the codes of a categorical column, else empty.
+    cuts : tuple of float
+        Declared public cut points in the format of XGBoost: a sentinel below every value, then the
+        upper border of every bin. Empty if they are not declared.
+    complete : bool
+        Whether no row has a missing value here.
+
     Raises
     ------
     DataError
         If the declared range is empty, or if the cut points are not at least two finite, increasing
         numbers.
+
+    Examples
+    --------
+    >>> from fedtrees import Feature
+    >>> Feature("age", low=0, high=120).declared_range
+    (0, 120)
     """
 
     name: str  # column name, unique in its schema
@@ -96,11 +118,28 @@ class OneHot:
 class Schema:
     """The columns in their order, and the classes of the target.
 
+    Attributes
+    ----------
+    features : tuple of Feature
+        The columns.
+    target : str
+        Name of the target.
+    classes : tuple of str
+        Name of each class code. With two classes, code 1 is the positive class. Empty for a numeric
+        target.
+
     Raises
     ------
     DataError
         If two columns have the same name, or if a one-hot group has fewer than two columns, an
         unknown column, or a column of another group.
+
+    Examples
+    --------
+    >>> from fedtrees import Feature, Schema
+    >>> schema = Schema((Feature("age"), Feature("bmi")), "ill", ("no", "yes"))
+    >>> [feature.name for feature in schema.features]
+    ['age', 'bmi']
     """
 
     features: tuple[Feature, ...]
@@ -197,7 +236,24 @@ def read_only(array: Any, kind: type) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Rows with labels. The arrays are read-only."""
+    """Rows with labels. The arrays are read-only.
+
+    Attributes
+    ----------
+    X : float32 array, shape (n, d)
+        Features. NaN marks a missing value.
+    y : int64 or float64 array, shape (n,)
+        Class codes, or a numeric target.
+    weight : float32 array, shape (n,), or None
+        Sample weights. None if every row counts 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Table
+    >>> Table(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    <Table: 3 rows, 2 columns>
+    """
 
     X: NDArray[np.float32]  # shape (n, d): features. NaN marks a missing value.
     y: NDArray[Any]  # int64 or float64 array, shape (n,): class codes, or a numeric target
@@ -225,6 +281,9 @@ class Table:
 
     def __len__(self) -> int:
         return int(self.y.shape[0])
+
+    def __repr__(self) -> str:
+        return f"<Table: {self.X.shape[0]} rows, {self.X.shape[1]} columns>"
 
     def take(self, rows: NDArray[Any]) -> Table:
         """Return the table of the given rows (indices or mask)."""

@@ -92,7 +92,7 @@ class AggregationExchange(ABC):
         self,
         to: Sequence[str],
         message: Message,
-        why: str,
+        reason: str,
         reply_why: str = "",
         disconnected: Sequence[str] = (),
     ) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class AggregationExchange(ABC):
             Names of the receivers.
         message : Message
             The message, for example a public key.
-        why : str
+        reason : str
             Recorded reason of the message.
         reply_why : str
             Recorded reason of the replies if it differs from `why`.
@@ -114,7 +114,7 @@ class AggregationExchange(ABC):
 
     @abstractmethod
     def protect(
-        self, names: Iterable[str], arguments: Mapping[str, Any], why: str
+        self, names: Iterable[str], arguments: Mapping[str, Any], reason: str
     ) -> dict[str, Any]:
         """Request the protected replies of parties, and return them by party.
 
@@ -124,7 +124,7 @@ class AggregationExchange(ABC):
             Names of the parties.
         arguments : mapping of str to object
             Arguments of `ClientAggregator.protect`, the same for all parties.
-        why : str
+        reason : str
             Recorded reason of the replies.
         """
 
@@ -202,7 +202,7 @@ class ServerAggregator(ABC):
 
     @abstractmethod
     def open_sum(
-        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect the protected replies and return their sum.
 
@@ -215,7 +215,7 @@ class ServerAggregator(ABC):
             empty.
         exchange : AggregationExchange
             Access to the network.
-        why : str
+        reason : str
             Recorded reason of the protected replies.
         """
 
@@ -275,7 +275,7 @@ class IdealAggregation(SecureAggregation, ServerAggregator):
         return self._last[1]
 
     def open_sum(
-        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, pending_replies: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect the replies and return their sum.
 
@@ -294,7 +294,7 @@ class IdealAggregation(SecureAggregation, ServerAggregator):
                 f"request it from all {len(exchange.context.parties)} parties"
             )
         parts = {
-            name: self.replies.pop(name) for name in exchange.protect(pending_replies, {}, why)
+            name: self.replies.pop(name) for name in exchange.protect(pending_replies, {}, reason)
         }
         # A digest covers all earlier messages, so that the digests also differ in all later sums.
         if len({history for history, _ in parts.values()}) > 1:

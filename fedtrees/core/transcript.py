@@ -37,7 +37,7 @@ class Delivery:
     # Several for a broadcast. For a sum that the sender opened, the sender itself.
     receivers: tuple[str, ...]
     message: Message  # only keyholders can read its `Sealed` fields
-    why: str  # reason that the protocol gives for this disclosure
+    reason: str  # reason that the protocol gives for this disclosure
 
     @cached_property
     def nbytes(self) -> int:
@@ -98,7 +98,9 @@ class Transcript:
     # the delivery. It is part of the sender's view only, and it is not saved.
     plain_replies: dict[int, Message] = field(default_factory=dict)
 
-    def record(self, sender: str, receivers: tuple[str, ...], message: Message, why: str) -> None:
+    def record(
+        self, sender: str, receivers: tuple[str, ...], message: Message, reason: str
+    ) -> None:
         """Append one message.
 
         Parameters
@@ -109,7 +111,7 @@ class Transcript:
             Names of the receivers. For a sum that the sender opened, the sender itself.
         message : Message
             The message as it was sent, after the defenses.
-        why : str
+        reason : str
             Reason for the disclosure.
 
         Raises
@@ -119,7 +121,7 @@ class Transcript:
         """
         check_fields(message)
         index = len(self.deliveries)
-        self.deliveries.append(Delivery(index, self.rounds, sender, receivers, message, why))
+        self.deliveries.append(Delivery(index, self.rounds, sender, receivers, message, reason))
 
     def __iter__(self) -> Iterator[Delivery]:
         return iter(self.deliveries)
@@ -157,7 +159,7 @@ class Transcript:
             key = blobs.setdefault(id(d.message), len(blobs))
             if f"m{key}" not in arrays:
                 arrays[f"m{key}"] = np.frombuffer(encode(d.message), np.uint8)
-            index.append([d.round, d.sender, list(d.receivers), key, d.why])
+            index.append([d.round, d.sender, list(d.receivers), key, d.reason])
         header = {
             "version": _VERSION,
             "roles": self.roles,
@@ -193,12 +195,12 @@ class Transcript:
                     )
                 transcript = cls(dict(header["roles"]), rounds=header["rounds"])
                 messages: dict[int, Message] = {}
-                for rnd, sender, receivers, key, why in header["deliveries"]:
+                for rnd, sender, receivers, key, reason in header["deliveries"]:
                     if key not in messages:
                         messages[key] = decode(data[f"m{key}"].tobytes())
                     # `record` takes the round from the transcript.
                     transcript.rounds = rnd
-                    transcript.record(sender, tuple(receivers), messages[key], why)
+                    transcript.record(sender, tuple(receivers), messages[key], reason)
                 transcript.rounds = header["rounds"]
                 transcript.events = [BudgetEvent(**e) for e in header["events"]]
                 transcript.coordinator = str(header["coordinator"])

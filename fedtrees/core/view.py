@@ -33,7 +33,7 @@ class Seen:
     sender: str
     receivers: tuple[str, ...]
     message: Message
-    why: str
+    reason: str
 
     @property
     def opened(self) -> bool:
@@ -91,6 +91,15 @@ class View:
         row. The bench passes the rows that the population baseline is computed from
         (`fedtrees.metrics.metric.Case.background`). None if the principals have local rows, and for
         attacks on membership, because the non-members among their candidates are such rows.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedGBDTClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedGBDTClassifier(n_estimators=1, max_depth=2, random_state=0).fit(X, y)
+    >>> model.view("server")
+    <View of server in fedtree-hist: 569 training rows, 23 messages>
     """
 
     principals: tuple[str, ...]
@@ -111,6 +120,13 @@ class View:
     behaviours: tuple[str, ...] = ()
     asked: LocalData | None = None
     population: Table | None = None
+
+    def __repr__(self) -> str:
+        parties = "+".join(self.principals)
+        return (
+            f"<View of {parties} in {self.protocol}: {self.n_rows} training rows, "
+            f"{len(self.seen)} messages>"
+        )
 
     @property
     def rows(self) -> Table | None:
@@ -190,10 +206,10 @@ def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]
     """
     names, plain_replies = set(principals), transcript.plain_replies
     return tuple(
-        Seen(d.round, d.sender, d.receivers, d.message, d.why)
+        Seen(d.round, d.sender, d.receivers, d.message, d.reason)
         # Only the sender of a sealed reply may see its plain content.
         if d.sender not in names
-        else Seen(d.round, d.sender, d.receivers, plain_replies.get(d.index, d.message), d.why)
+        else Seen(d.round, d.sender, d.receivers, plain_replies.get(d.index, d.message), d.reason)
         for d in transcript
         if d.sender in names or names & set(d.receivers)
     )

@@ -277,7 +277,7 @@ class MaskingServer(ServerAggregator):
             self._history[name].update(digest_of(message))
 
     def open_sum(
-        self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, incomplete_replies: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect masked replies and return their sum. Agree on keys if none are left.
 
@@ -287,7 +287,7 @@ class MaskingServer(ServerAggregator):
             Incomplete reply of every party.
         exchange : AggregationExchange
             Access to the network.
-        why : str
+        reason : str
             Reason that the transcript records for the masked replies.
 
         Raises
@@ -319,7 +319,7 @@ class MaskingServer(ServerAggregator):
         if masks is None or not {*arrived} <= self._dealt or self._used == masks.plan.sums:
             masks = self._masks = self._agree(plan, tuple(arrived), exchange)
         index, self._used = self._used, self._used + 1
-        for name, reply in exchange.protect(arrived, {"sum": index}, why).items():
+        for name, reply in exchange.protect(arrived, {"sum": index}, reason).items():
             seals = (getattr(reply, field) for field in summed_fields(first))
             masks.take_array(name, index, b"".join(seal.payload for seal in seals))
         survivors = masks.survivors(index)

@@ -431,8 +431,8 @@ class MaskedSum(SecretHolder):
         dealt = [party for party in self.plan.parties if party in self._deals]
         pieces = split(text, shamir.SHARE_BYTES, len(dealt), f"the shares of {name!r}")
         shares = dict(zip(dealt, pieces, strict=True))
-        given = self._given.setdefault(index, {})
-        self._place(given, name, shares, _opening(index), self._arrays[index])
+        received_shares = self._given.setdefault(index, {})
+        self._place(received_shares, name, shares, _opening(index), self._arrays[index])
 
     def roster(self) -> bytes:
         """End round 0: return the keys that are sent to all parties that advertised one."""
@@ -548,8 +548,8 @@ class MaskedSum(SecretHolder):
 
     def _combined(self, index: int, name: str) -> Secret[bytes]:
         """Recover a secret of a party from the shares of the helpers."""
-        given = self._given[index]
-        shares = {self.plan.point(helper): item[name] for helper, item in given.items()}
+        received_shares = self._given[index]
+        shares = {self.plan.point(helper): item[name] for helper, item in received_shares.items()}
         try:
             return shamir.combine(shares, self.plan.threshold)
         except MalformedError:

@@ -651,7 +651,7 @@ class PaillierServer(ServerAggregator):
         self._classes: tuple[int, ...] = ()  # rows of each class, empty until they are public
 
     def open_sum(
-        self, pending: Mapping[str, Message], exchange: AggregationExchange, why: str
+        self, pending: Mapping[str, Message], exchange: AggregationExchange, reason: str
     ) -> Message:
         """Collect encrypted replies, add them, and let the key holder decrypt the sum.
 
@@ -661,7 +661,7 @@ class PaillierServer(ServerAggregator):
             Incomplete reply of every party.
         exchange : AggregationExchange
             Access to the network.
-        why : str
+        reason : str
             Reason that the transcript records for the encrypted replies.
 
         Raises
@@ -682,7 +682,7 @@ class PaillierServer(ServerAggregator):
         check_complete(agreed_sums.parties, pending)
         declared = DeclaredCounts(exchange.rows, self._classes)
         replies = exchange.protect(
-            pending, {"rows": declared.rows, "classes": list(declared.classes)}, why
+            pending, {"rows": declared.rows, "classes": list(declared.classes)}, reason
         )
         slots, added = {}, {}
         for field, seal in summed_fields(first).items():

@@ -48,6 +48,18 @@ def _build(
     return prepare(name, schema, bunch.data, y, notes=notes)
 
 
+def _bundled_file(name: str) -> Path:
+    """Return a file of scikit-learn with a table.
+
+    Importing scikit-learn takes most of a second. The tables of the default suite, and those on
+    which a protocol of it is tried, are therefore read without it.
+    """
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return Path(package.submodule_search_locations[0]) / "datasets" / "data" / name
+
+
 #: Properties of a cell nucleus, of each of which the breast cancer table has three columns.
 _CELL_NUCLEUS = (
     "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity",
@@ -60,13 +72,7 @@ def breast_cancer() -> Dataset:
 
     scikit-learn codes benign as 1. Here class 1 is the rarer, clinically positive class.
     """
-    # The file is read directly, because importing scikit-learn takes most of a second and this is
-    # the table of the default suite.
-    package = find_spec("sklearn")
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    path = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "breast_cancer.csv"
-    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    rows = np.loadtxt(_bundled_file("breast_cancer.csv"), delimiter=",", skiprows=1)
     names = [text.format(q) for text in ("mean {}", "{} error", "worst {}") for q in _CELL_NUCLEUS]
     bunch = SimpleNamespace(data=rows[:, :-1], feature_names=names)
     return _build("breast-cancer", bunch, rows[:, -1] == 0, ("benign", "malignant"))
@@ -96,15 +102,15 @@ def digits(binary: bool = True) -> Dataset:
 
     The range of a pixel, 0 to 16, is part of the published format.
     """
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    features = [Feature(str(n), "continuous", 0.0, 16.0) for n in bunch.feature_names]
+    rows = np.loadtxt(_bundled_file("digits.csv.gz"), delimiter=",")
+    names = [f"pixel_{row}_{column}" for row in range(8) for column in range(8)]
+    bunch, target = SimpleNamespace(data=rows[:, :-1], feature_names=names), rows[:, -1].astype(int)
+    features = [Feature(n, "continuous", 0.0, 16.0) for n in names]
     if not binary:
-        return _build("digits-10", bunch, bunch.target, "0123456789", features=features)
+        return _build("digits-10", bunch, target, "0123456789", features=features)
     note = "10 classes made binary: digits 5 to 9 against 0 to 4"
     classes = ("0 to 4", "5 to 9")
-    return _build("digits", bunch, bunch.target >= 5, classes, note, features=features)
+    return _build("digits", bunch, target >= 5, classes, note, features=features)
 
 
 def diabetes(binary: bool = True) -> Dataset:

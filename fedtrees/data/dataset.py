@@ -59,6 +59,14 @@ class Dataset:
     digest : str
         SHA-256 (hexadecimal) of schema, arrays, test rows, files and owners. Two datasets with the
         same digest have the same contents.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees import Dataset, Feature, Schema, Table
+    >>> schema = Schema((Feature("age"), Feature("bmi")), "ill")
+    >>> Dataset("patients", schema, Table(np.ones((4, 2)), np.array([0, 1, 0, 1])))
+    <Dataset patients: 4 rows, 2 columns, target ill>
     """
 
     name: str
@@ -71,6 +79,10 @@ class Dataset:
     owners: NDArray[np.intp] | None = None
     owner_names: tuple[str, ...] = ()
     digest: str = field(init=False)
+
+    def __repr__(self) -> str:
+        rows, columns = self.table.X.shape
+        return f"<Dataset {self.name}: {rows} rows, {columns} columns, target {self.schema.target}>"
 
     def __post_init__(self) -> None:
         width, columns = self.table.X.shape[1], len(self.schema.features)

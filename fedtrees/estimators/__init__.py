@@ -7,5 +7,11 @@ The package may import `fedtrees.experiments` and the layers below it.
 
 from fedtrees.estimators.boosting import FederatedGBDTClassifier, FederatedGBDTRegressor
 from fedtrees.estimators.forests import FederatedForestClassifier
+from fedtrees.estimators.vertical import FederatedVerticalGBDTClassifier
 
-__all__ = ["FederatedForestClassifier", "FederatedGBDTClassifier", "FederatedGBDTRegressor"]
+__all__ = [
+    "FederatedForestClassifier",
+    "FederatedGBDTClassifier",
+    "FederatedGBDTRegressor",
+    "FederatedVerticalGBDTClassifier",
+]

@@ -19,7 +19,8 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.categories import with_category_names
 from fedtrees.trees.files.xgboost import save_xgboost, writable
 
-_SAME = (
+#: Parameters with the same name in the protocols.
+TREE_PARAMETERS = (
     "max_depth", "max_leaves", "grow_policy", "learning_rate", "reg_lambda", "reg_alpha", "gamma",
     "min_child_weight", "max_bin", "subsample", "colsample_bytree", "colsample_bylevel",
     "colsample_bynode", "base_score", "early_stopping_rounds", "validation_fraction",
@@ -34,7 +35,7 @@ _LOSSES = {"binary:logistic": "logloss", "multi:softprob": "mlogloss", "reg:squa
 class _Boosting(FederatedEstimator):
     """Common part of the federated boosting estimators."""
 
-    _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in _SAME}}
+    _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in TREE_PARAMETERS}}
     _forest = False
     model_: Forest
 
@@ -246,6 +247,18 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
     -----
     Missing values are NaN, also for a missing category. Columns of dtype ``category`` are coded in
     the order of their categories. An unknown category in later rows is an error.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedGBDTClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedGBDTClassifier(n_estimators=2, max_depth=3, defense="split-only")
+    >>> model = model.set_params(random_state=0).fit(X, y)
+    >>> sorted(model.local_data_)
+    ['client-0', 'client-1', 'client-2']
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
     def fit(
@@ -288,7 +301,7 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
         weight = row_weights(sample_weight, len(labels))
         codes = self._learn_classes(labels, weight)
         sets = self._eval_sets(eval_set)
-        self._fit(X, codes, self.classes_, target=target, weight=weight, client=client)
+        self._fit(X, codes, self.classes_, target=target, weight=weight, assignment=client)
         self._evaluate(sets)
         return self
 
@@ -306,6 +319,15 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
     """Gradient boosting of a numeric target (squared error), trained by a federation.
 
     Parameters, attributes and notes are those of `FederatedGBDTClassifier`, without classes.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_diabetes
+    >>> from fedtrees import FederatedGBDTRegressor
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> model = FederatedGBDTRegressor(n_estimators=5, max_depth=3, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.3)
+    True
     """
 
     def fit(
@@ -340,7 +362,7 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
         X, values = self._accept(X, y, numeric_y=True)
         weight = row_weights(sample_weight, len(values))
         sets = self._eval_sets(eval_set)
-        self._fit(X, values.astype(np.float64), (), target=target, weight=weight, client=client)
+        self._fit(X, values.astype(np.float64), (), target=target, weight=weight, assignment=client)
         self._evaluate(sets)
         return self
 

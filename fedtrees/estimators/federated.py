@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,13 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, did_you_mean
-from fedtrees.core.local_data import over_clients
+from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.view import View
+from fedtrees.data.layout import splits_columns
 from fedtrees.data.partition import Rows, split
 from fedtrees.estimators.columns import (
     categories_of,
@@ -29,10 +30,14 @@ from fedtrees.estimators.columns import (
     read_cuts,
     validated,
 )
+from fedtrees.experiments.suite import Grid
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.forest.params import ForestParams
+
+if TYPE_CHECKING:
+    from fedtrees.estimators.scoring import AttackScores
 
 
 class FederatedEstimator(BaseEstimator):
@@ -43,6 +48,7 @@ class FederatedEstimator(BaseEstimator):
 
     _fields: ClassVar[Mapping[str, str]]  # parameter of the estimator -> parameter of the protocol
     _forest: ClassVar[bool]  # whether its protocols train random forests
+    _layout: ClassVar[str] = Protocol.layout  # whether parties have rows or columns
 
     protocol: str
     defense: str | None
@@ -51,6 +57,7 @@ class FederatedEstimator(BaseEstimator):
     ranges: Mapping[str, tuple[float, float]] | None
     random_state: Any
     noise_from: NoiseFrom
+    training_: Training
 
     def _keep(self, parameters: Mapping[str, Any]) -> None:
         """Store the arguments of a constructor unchanged, as scikit-learn requires."""
@@ -79,22 +86,31 @@ class FederatedEstimator(BaseEstimator):
         *,
         target: str,
         weight: NDArray[Any] | None = None,
-        client: Any = None,
+        assignment: Any = None,
     ) -> None:
-        """Train on checked rows. Rows of weight 0 are left out."""
-        method, points = read_cuts(self.cuts, self.n_features_in_)
+        """Train on checked rows. Rows of weight 0 are left out.
+
+        `assignment` is what `fit` received to distribute the table over the parties.
+        """
+        method, points = read_cuts(getattr(self, "cuts", None), self.n_features_in_)
         features = features_of(self._names, self._categories_at, self.ranges, points)
         schema = Schema(features, target, tuple(map(str, classes)))
         protocol, defense = self._protocol(method), self._composition()
         table = Table(float32_rows(X, self._names), y, weight)
         seed = _seed(self.random_state)
-        parts = self._parts(table, schema, client, seed)
-        self.local_data_ = over_clients([table.take(rows) for rows in parts])
+        self.local_data_ = self._distribute(table, schema, protocol, seed, assignment)
         self.training_ = train(
             protocol, self.local_data_, schema, defense=defense, seed=seed,
             noise_from=self.noise_from,
         ).to_rely_on()  # fmt: skip
         self.model_, self.transcript_ = self.training_.model, self.training_.transcript
+
+    def _distribute(
+        self, table: Table, schema: Schema, protocol: Protocol, seed: int, assignment: Any
+    ) -> dict[str, LocalData]:
+        """Return the local data of every party by name."""
+        parts = self._parts(table, schema, assignment, seed)
+        return over_clients([table.take(rows) for rows in parts])
 
     def _accept(self, X: Any, y: Any, *, numeric_y: bool = False) -> tuple[Any, Any]:
         """Return checked rows and labels, and store names and categories of the columns."""
@@ -140,25 +156,37 @@ class FederatedEstimator(BaseEstimator):
         return instance
 
     def _check_kind(self, name: str, maker: type[Protocol]) -> None:
-        """Raise `UsageError` unless a protocol trains models of this estimator's kind.
-
-        The rows are distributed over clients, so that protocols for a vertical partition do not
-        fit. A protocol whose models are not random forests trains boosted trees if XGBoost can read
-        its models.
-        """
-        forest = issubclass(maker, ForestParams)
-        boosted = not forest and maker.info.model_file == Protocol.info.model_file
-        if maker.layout == Protocol.layout and (forest if self._forest else boosted):
+        """Raise `UsageError` unless a protocol trains models of this estimator's kind."""
+        if maker.layout == self._layout and self._fits_kind(maker):
             return
-        kind = "random forests" if self._forest else "boosted trees"
+        names = [n for n in register.names("protocol") if self._takes(n)]
         reason = f"{name!r} trains another kind of model"
-        if maker.layout != Protocol.layout:
-            reason = f"{name!r} trains over parties with columns, and an estimator spreads rows"
-        elif not forest and not boosted:
-            reason = (
-                f"the models of {name!r} are none: train it with `fedtrees model train -p {name}`"
-            )
-        raise UsageError(f"protocol={name!r}: {type(self).__name__} is for {kind}; {reason}")
+        if maker.layout != self._layout:
+            parts = "columns" if splits_columns(maker.layout) else "rows"
+            reason = f"in {name!r}, parties have different {parts} of the table"
+        kind = "random forests" if self._forest else "boosted trees"
+        spread = "columns" if splits_columns(self._layout) else "rows"
+        raise UsageError(
+            f"protocol={name!r}: {type(self).__name__} trains {kind} and spreads {spread} over the "
+            f"parties; {reason}. Use one of {', '.join(names)}, or `fedtrees model train -p {name}`"
+        )
+
+    def _takes(self, name: str) -> bool:
+        """Return whether the estimator can train with the protocol of a name."""
+        maker: Any = register.get("protocol", name)
+        if not (isinstance(maker, type) and issubclass(maker, Protocol)):
+            return False
+        return maker.layout == self._layout and self._fits_kind(maker)
+
+    def _fits_kind(self, maker: type[Protocol]) -> bool:
+        """Return whether a protocol trains models of this estimator's kind.
+
+        A protocol whose models are not random forests trains boosted trees if XGBoost can read its
+        models.
+        """
+        if issubclass(maker, ForestParams):
+            return self._forest
+        return not self._forest and maker.info.model_file == Protocol.info.model_file
 
     def _composition(self) -> Composition:
         """Create the defenses."""
@@ -235,6 +263,45 @@ class FederatedEstimator(BaseEstimator):
             if name not in parties:
                 raise UsageError(f"unknown party {name!r}{did_you_mean(str(name), parties)}")
         return view_of(self.training_, principals, self.local_data_)
+
+    def attack(self, attack: str, threat: str = Grid.threats[0]) -> "AttackScores":
+        """Attack the training as a benchmark does, and score the guess of the adversary.
+
+        Parameters
+        ----------
+        attack : str
+            An attack, optionally with parameters, for example ``"timberstrike"``. The command
+            ``fedtrees explain PROTOCOL`` lists those that apply.
+        threat : str
+            The adversary: a party such as ``"client-2"``, several parties joined by ``+``, or a
+            threat in the notation of the command line such as ``"server[queries=100]"``.
+
+        Returns
+        -------
+        scores : AttackScores
+            Every score of the attack with its blind baseline.
+
+        Raises
+        ------
+        UsageError
+            If the attack is unknown, the protocol does not have the party, or the attack does not
+            apply although there is no defense.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> from fedtrees import FederatedGBDTClassifier
+        >>> X, y = load_breast_cancer(return_X_y=True)
+        >>> model = FederatedGBDTClassifier(n_estimators=2, max_depth=3, random_state=0).fit(X, y)
+        >>> result = model.attack("timberstrike", threat="client-2")
+        >>> result.threat
+        'client[index=2]'
+        >>> result["leaf_counts_exact"]
+        AttackScore(metric='leaf_counts_exact', score=1.0, blind=0.0, advantage=1.0)
+        """
+        from fedtrees.estimators.scoring import attack_estimator
+
+        return attack_estimator(self, attack, threat)
 
 
 class ClassifierPart(ClassifierMixin):

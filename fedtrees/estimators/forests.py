@@ -47,6 +47,15 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         As in `FederatedGBDTClassifier`.
     n_features_in_, feature_names_in_, feature_importances_
         As in `FederatedGBDTClassifier`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedForestClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedForestClassifier(n_estimators=3, max_depth=3, random_state=0).fit(X, y)
+    >>> bool(model.score(X, y) > 0.9)
+    True
     """
 
     _fields: ClassVar = {"n_estimators": "trees", **{name: name for name in _SAME}}
@@ -93,7 +102,7 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         target = target_name(y)
         X, labels = self._accept(X, y)
         codes = self._learn_classes(labels, None)
-        self._fit(X, codes, self.classes_, target=target, client=client)
+        self._fit(X, codes, self.classes_, target=target, assignment=client)
         return self
 
     @property

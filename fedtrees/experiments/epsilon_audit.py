@@ -2,7 +2,7 @@
 
 The auditor inserts canaries, each with probability 1/2, and guesses from the model whether each one
 was included. The number of correct guesses gives a lower bound on epsilon
-(`fedtrees.auditing.bounds.bound_of_guesses`).
+(`fedtrees.privacy_audit.bounds.bound_of_guesses`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.auditing.bounds import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
-from fedtrees.auditing.canaries import Canaries, choose_audit_setting, create_canaries
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
 from fedtrees.privacy.accounting import node_information
+from fedtrees.privacy_audit.bounds import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
+from fedtrees.privacy_audit.canaries import Canaries, choose_audit_setting, create_canaries
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
 from fedtrees.protocols.views import view_of
@@ -107,7 +107,7 @@ def audit(
     if canaries is None:
         raise UsageError(
             f"no canaries are known for {protocol.name!r}: register some for its class by "
-            "fedtrees.auditing.canaries.register_canaries"
+            "fedtrees.privacy_audit.canaries.register_canaries"
         )
     return _run_audit(chosen, defense, canaries, runs or canaries.runs, seed)
 

@@ -134,7 +134,12 @@ def _assign_behaviours(protocol: Protocol, clients: int, threats: Sequence[str])
 def _describe_behaviour(training: Training, party: str, name: str) -> dict[str, str]:
     """Describe the behaviour of a malicious party in a training."""
     plugin: Any = register.get("behaviour", name)
-    facts = {"party": party, "behaviour": name, "beyond": plugin.beyond, "noticed": plugin.noticed}
+    facts = {
+        "party": party,
+        "behaviour": name,
+        "beyond": plugin.deviation,
+        "noticed": plugin.detectable,
+    }
     return {**facts, "refused": training.refused}
 
 
@@ -217,7 +222,7 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
                 "to": receiver,
                 "sealed": any(isinstance(value, Sealed) for value in values.values()),
                 "readable_by": _readers(d.message, receiver),
-                "why": d.why,
+                "why": d.reason,
                 "reveals": [] if sealed else sorted(map(str, d.message.reveals)),
                 "carries": filled,
                 "withheld": [field for field in values if field not in filled],

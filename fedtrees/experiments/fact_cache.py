@@ -64,8 +64,8 @@ def _digest(question: Any) -> str:
     from fedtrees.experiments.environment import library_versions, missing_modules
 
     libraries = [library_versions(), missing_modules([*INSTALL])]
-    known = [package_digest(), platform.python_version(), libraries, question]
-    return hashlib.sha256(json.dumps(known).encode()).hexdigest()[:32]
+    inputs = [package_digest(), platform.python_version(), libraries, question]
+    return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:32]
 
 
 def _remove_unused(folder: Path) -> None:

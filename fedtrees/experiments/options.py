@@ -46,6 +46,10 @@ PANELS = DATA, FEDERATION, DEFENSE, RUN, OUTPUT = (
 )
 
 
+#: Options whose values can be classes and instances in Python.
+_CLASSES = ("protocol", "defense", "attack")
+
+
 def _option(
     panel: str, metavar: str, help: str, *flags: str, default: Any = (), names: str = ""
 ) -> Any:
@@ -308,7 +312,62 @@ def _read(name: str, value: Any, default: Any) -> Any:
         return text
     if name == "clients":
         return (value,) if isinstance(value, int) else tuple(value)
+    if name in _CLASSES and not isinstance(value, str):
+        several = value if isinstance(value, list | tuple) else [value]
+        return tuple(text_of(name, one) for one in several)
     return parse_texts(value, name)
+
+
+def text_of(kind: str, value: Any) -> str:
+    """Return a protocol, a defense or an attack in the notation of the command line.
+
+    Parameters
+    ----------
+    kind : {"protocol", "defense", "attack"}
+        Kind of the value.
+    value : str, class, instance or Composition
+        A text, a registered class, an instance of one, or several defenses.
+
+    Returns
+    -------
+    text : str
+        Name and the parameters that differ from their defaults, for example
+        ``"laplace-hist[epsilon=4]"``.
+
+    Raises
+    ------
+    UsageError
+        If the class is not registered, because every process of a benchmark creates it by its name.
+
+    Examples
+    --------
+    >>> from fedtrees.defenses.laplace import LaplaceHist
+    >>> text_of("defense", LaplaceHist(epsilon=4.0))
+    'laplace-hist[epsilon=4]'
+    """
+    from fedtrees.core.composition import Composition
+    from fedtrees.core.registry import register
+    from fedtrees.core.specs import Spec
+
+    if isinstance(value, str):
+        return value
+    if kind == "defense" and isinstance(value, Composition):
+        return "+".join(text_of(kind, part) for part in value.parts) or "none"
+    maker = value if isinstance(value, type) else type(value)
+    name = getattr(maker, "name", "")
+    if name not in register.names(kind) or register.get(kind, name) is not maker:
+        raise UsageError(
+            f"{kind}={value!r}: give a text such as those of `fedtrees list {kind}s`, or an "
+            f"instance of a class with @register.{kind}"
+        )
+    if maker is value:
+        return str(Spec(name))
+    changed = {
+        item.name: getattr(value, item.name)
+        for item in fields(value)
+        if item.init and getattr(value, item.name) != item.default
+    }
+    return str(Spec(name, changed))
 
 
 def parse_texts(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:

@@ -72,8 +72,8 @@ class Job:
         If grids differ in their threats only, the adversary tasks lie between the attacks.
         """
         attacks = [task for task in self.tasks if task.stage == "attack"]
-        others = [task for task in self.tasks if task.stage != "attack"]
-        return replace(self, tasks=(*others, *attacks[::-1]))
+        remaining_tasks = [task for task in self.tasks if task.stage != "attack"]
+        return replace(self, tasks=(*remaining_tasks, *attacks[::-1]))
 
     def steps(self) -> list[Job]:
         """Return one job (step) per task, in the order of the tasks."""

@@ -129,11 +129,11 @@ def parse_table_options(options: Mapping[str, Any], data: Any = None) -> TableSp
     UsageError
         If the options contradict one another.
     """
-    given = {name: options[name] for name in TABLE_OPTIONS if options.get(name)}
-    paths = given.pop("csv", ())
+    table_options = {name: options[name] for name in TABLE_OPTIONS if options.get(name)}
+    paths = table_options.pop("csv", ())
     if not paths:
-        if given:
-            names = ", ".join("--" + name.replace("_", "-") for name in given)
+        if table_options:
+            names = ", ".join("--" + name.replace("_", "-") for name in table_options)
             raise UsageError(
                 f"{names}: this option describes a table of your own; give it with --csv FILE"
             )
@@ -146,13 +146,13 @@ def parse_table_options(options: Mapping[str, Any], data: Any = None) -> TableSp
             "give --data or --csv, not both; bench them one after the other, and give "
             "`fedtrees results table` both runs"
         )
-    spec = TableSpec(csv=files, **given | format_options(given))
+    spec = TableSpec(csv=files, **table_options | format_options(table_options))
     if not spec.target:
         raise UsageError(f"--csv needs --target COLUMN{_list_columns(spec)}")
     return spec
 
 
-def format_options(given: Mapping[str, Any]) -> dict[str, Any]:
+def format_options(table_options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a table in the form of the fields of `TableSpec`, and check them.
 
     Lists of names are split at commas, and a separator that is given as a word is replaced by its
@@ -160,7 +160,7 @@ def format_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises `UsageError` if the separator or the decimal mark is not valid.
     """
-    fields_of_table = {name: value for name, value in given.items() if value}
+    fields_of_table = {name: value for name, value in table_options.items() if value}
     for name in NAME_LISTS:
         if name in fields_of_table:
             fields_of_table[name] = tuple(split_names(fields_of_table[name]))

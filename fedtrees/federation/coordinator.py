@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from fedtrees.core.errors import DataError, PartyError
 from fedtrees.core.host import Host
-from fedtrees.core.local_data import Declared
+from fedtrees.core.local_data import LocalDataSummary
 from fedtrees.core.network import Network
 from fedtrees.core.remote import RemoteHost
 from fedtrees.core.streams import Streams
@@ -190,7 +190,7 @@ def why_of(err: BaseException) -> str:
     return str(err) if is_public else f"the coordinator failed ({type(err).__name__})"
 
 
-def _rows(federation: FederationAgreement, declared: Mapping[str, Declared]) -> int:
+def _rows(federation: FederationAgreement, declared: Mapping[str, LocalDataSummary]) -> int:
     """Return the number of rows of all parties, or raise `PartyError`.
 
     The error is raised if the tables do not match.
@@ -209,10 +209,10 @@ def _tell(sending: Callable[[], bytes]) -> None:
         return
 
 
-def _read_declared(reply: Mapping[str, Any]) -> Declared:
+def _read_declared(reply: Mapping[str, Any]) -> LocalDataSummary:
     """Return the declared values of a reply."""
     columns = tuple(map(int, reply["columns"]))
-    return Declared(
+    return LocalDataSummary(
         int(reply["rows"]), columns, bool(reply["labels"]), bool(reply["weighted"]),
         bytes.fromhex(reply["order"]),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, FedtreesError, PartyError, UsageError
 from fedtrees.core.files import write_whole
-from fedtrees.core.local_data import Declared, LocalData, check_own
+from fedtrees.core.local_data import LocalData, LocalDataSummary, check_own
 from fedtrees.core.messages import Message
 from fedtrees.core.remote import HostServer
 from fedtrees.core.schema import Schema
@@ -160,10 +160,10 @@ class SiteData:
     names: bytes
     begin: Callable[[], None] = lambda: None
 
-    def declared(self, key: bytes) -> Declared:
+    def declared(self, key: bytes) -> LocalDataSummary:
         """Return the declared description of the rows."""
         order = hashlib.blake2b(self.names, key=key, digest_size=16).digest()
-        return replace(Declared.of(self.local_data), order=order)
+        return replace(LocalDataSummary.of(self.local_data), order=order)
 
 
 def read_site_data(settings: Settings, federation: FederationAgreement, party: str) -> SiteData:

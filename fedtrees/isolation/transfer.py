@@ -170,7 +170,7 @@ def view_as_value(view: View) -> dict[str, Any]:
         "defense": tuple(_spec_as_value(part) for part in view.defense.parts),
         "messages": tuple(messages.values()),
         "seen": tuple(
-            (s.round, s.sender, s.receivers, place[id(s.message)], s.why) for s in view.seen
+            (s.round, s.sender, s.receivers, place[id(s.message)], s.reason) for s in view.seen
         ),
         "oracle": None
         if oracle is None

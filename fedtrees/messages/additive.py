@@ -101,15 +101,15 @@ class AdditiveModel:
 
     Attributes
     ----------
-    told : ShapeFunctions
+    message : ShapeFunctions
         The shape functions.
     """
 
-    told: ShapeFunctions
+    message: ShapeFunctions
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
         """Return probabilities of class 1, float64, shape (n,)."""
-        m = self.told
+        m = self.message
         # interpret-core predicts with the mean of the bags, weighted by their rows.
         mean = np.average(m.scores, axis=0, weights=m.bag_weights)
         margin = np.full(len(X), np.average(m.intercept, weights=m.bag_weights))
@@ -121,4 +121,4 @@ class AdditiveModel:
 
     def as_message(self) -> ShapeFunctions:
         """Return the shape functions, which are the message form of the model."""
-        return self.told
+        return self.message

@@ -225,44 +225,48 @@ class TreeNetwork(LeafRouting):
 
     Attributes
     ----------
-    told : TreeNetworkModel
+    message : TreeNetworkModel
         Trees and weights.
     """
 
-    told: TreeNetworkModel
+    message: TreeNetworkModel
 
     def __post_init__(self) -> None:
-        counts = self.told.trees
-        if not len(counts) or (counts != counts[0]).any() or counts.sum() != len(self.told.sizes):
+        counts = self.message.trees
+        if (
+            not len(counts)
+            or (counts != counts[0]).any()
+            or counts.sum() != len(self.message.sizes)
+        ):
             raise DataError(f"models of {counts.tolist()} trees; each must have as many")
         self.network  # noqa: B018 - refuses weights that do not fit
 
     @cached_property
     def trees(self) -> tuple[Tree, ...]:  # type: ignore[override]
         """All trees, model after model."""
-        return tuple(unpack(self.told))
+        return tuple(unpack(self.message))
 
     @cached_property
     def objective(self) -> Objective:
         """Objective that converts the output into a prediction."""
-        return named_objective(self.told.objective, 1)
+        return named_objective(self.message.objective, 1)
 
     @cached_property
     def network(self) -> RatesNetwork:
         """Architecture of the network."""
-        models, trees = len(self.told.trees), int(self.told.trees[0])
-        return RatesNetwork.of(models, trees, len(self.told.weights))
+        models, trees = len(self.message.trees), int(self.message.trees[0])
+        return RatesNetwork.of(models, trees, len(self.message.weights))
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
         """Return log-odds or target values, float32, shape (n,)."""
         X = self._routes.rows(X)
-        start = start_of(self.told, self.objective)
+        start = start_of(self.message, self.objective)
         margins = np.empty(len(X), dtype=np.float32)
         for begin in range(0, len(X), _BLOCK):
             # Blocks of rows limit the memory of the hidden units.
             block = slice(begin, begin + _BLOCK)
             V = leaf_values(self.trees, self.network.models, self._routes, X[block])
-            margins[block] = self.network.outputs(self.told.weights, V) + start
+            margins[block] = self.network.outputs(self.message.weights, V) + start
         return margins
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
@@ -271,4 +275,4 @@ class TreeNetwork(LeafRouting):
 
     def as_message(self) -> TreeNetworkModel:
         """Return the message form of the model."""
-        return self.told
+        return self.message

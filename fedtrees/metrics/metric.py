@@ -61,6 +61,12 @@ class Score:
         Standard error of the value, if only a sample was scored.
     klass : str
         Class of the leak, if it differs from that of the measure. Empty: the class of the measure.
+
+    Examples
+    --------
+    >>> from fedtrees import Score
+    >>> Score("exact_rows", 0.25, blind=0.0).value
+    0.25
     """
 
     key: str
@@ -411,6 +417,13 @@ class Metric(ABC, Generic[T]):
         decides which guess is best.
     prominence : int
         Reports order the scores by decreasing prominence of their metric (`headlines`).
+
+    Examples
+    --------
+    >>> from fedtrees import Metric, register
+    >>> exact = register.get("metric", "records")()
+    >>> isinstance(exact, Metric)
+    True
     """
 
     name: ClassVar[str] = "metric"

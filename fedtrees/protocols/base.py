@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Deployed, Place
+from fedtrees.core.defense import Channels, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import ProtocolError, refuse_old_names
 from fedtrees.core.files import write_whole
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
-from fedtrees.core.local_data import Declared, LocalData, client_names
+from fedtrees.core.local_data import LocalData, LocalDataSummary, client_names
 from fedtrees.core.messages import EncryptedComputation, Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import Party
 from fedtrees.core.reasons import Reason
 from fedtrees.core.results import LOCAL_ONLY
@@ -52,6 +52,12 @@ class Coordinator(Party):
     ----------
     model : Model
         Result of `train` after the defenses processed it.
+
+    Examples
+    --------
+    >>> from fedtrees import Coordinator, Party
+    >>> issubclass(Coordinator, Party)
+    True
     """
 
     role = "server"
@@ -131,6 +137,13 @@ class ProtocolInfo:
         Modules that training imports and that only an extra installs.
     deployments : mapping of str to Deployed
         Frameworks that implement the protocol, with the corresponding settings.
+
+    Examples
+    --------
+    >>> from fedtrees import register
+    >>> info = register.get("protocol", "fedtree-hist").info
+    >>> sorted(kind.__name__ for kind in info.message_types)[:2]
+    ['BaseScore', 'CutPoints']
     """
 
     message_types: tuple[type[Message], ...] = ()
@@ -258,6 +271,9 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         super().__init_subclass__(**options)
         refuse_old_names(cls, "protocol", RENAMED)
 
+    def __post_init__(self) -> None:
+        check_parameters(self)
+
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the role of every party by name, for a number of parties with data.
 
@@ -295,7 +311,7 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         """Compose the privacy loss that a run recorded for the protocol. The default is `claim`."""
         return self.claim()
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return how the protocol changes the contributions of rows (compare `Defense.channels`).
 
         For example, a differentially private protocol states the distribution of its noise.
@@ -378,12 +394,14 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
             If the protocol cannot train on the data.
         """
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:  # noqa: B027
+    def check_joint_data(  # noqa: B027
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Check what all parties declared about their local data.
 
         Parameters
         ----------
-        declarations : mapping of str to Declared
+        declarations : mapping of str to LocalDataSummary
             Declared number of rows, columns and labels, by party name.
         schema : Schema
             Columns and target.

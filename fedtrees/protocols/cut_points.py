@@ -20,7 +20,7 @@ from fedtrees.core.host import Agreement
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
 from fedtrees.core.party import Party, handles
-from fedtrees.core.requests import Once, Turns, check_equal, refuse
+from fedtrees.core.requests import Once, Turns, check_equal, divides, refuse
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.messages.horizontal import (
     CutPoints,
@@ -153,7 +153,7 @@ def _counts(net: Network, grid: Grid, round: int) -> NDArray[np.int64]:
         return np.zeros(0, dtype=np.int64)
     borders, offsets = np.concatenate(grid.borders), np.cumsum([0, *sizes]).astype(np.int32)
     request = GridRequest(borders, offsets, round)
-    total = net.request_sum("client", request, why="rows per cell, to settle cut points")
+    total = net.request_sum("client", request, reason="rows per cell, to settle cut points")
     return total.counts
 
 
@@ -236,10 +236,8 @@ class BinningClient(Party):
         turns = Turns(plan.rounds)
         turns.next = self.grids
         turns.take(message, "round")
-        # Malformed offsets could make a client count a column several times.
         offsets, end = message.offsets, len(message.borders)
-        shaped = offsets.shape == (d + 1,) and message.borders.ndim == 1
-        if not shaped or offsets[0] or offsets[-1] != end or (np.diff(offsets) < 0).any():
+        if message.borders.ndim != 1 or not divides(offsets, d, end):
             refuse(message, "offsets", f"{d} columns divide {end} borders, in order")
         borders = np.split(message.borders, offsets[1:-1])
         # The first grid follows from public facts. A different one would be a dishonest request.
@@ -282,8 +280,7 @@ class BinningClient(Party):
                 f"{self.name!r} already received cut points, which cannot be replaced"
             )
         d, offsets = self.data.X.shape[1], message.offsets
-        ordered = offsets.shape == (d + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or offsets[0] or offsets[-1] != len(message.values):
+        if not divides(offsets, d, len(message.values)):
             refuse(message, "offsets", f"{d} columns divide all cut points, in order")
         if message.minimum.shape != (d,):
             refuse(message, "minimum", f"each of {d} columns has one")
@@ -368,24 +365,24 @@ def settle_cuts(
     plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":
         cuts = public_cuts(schema, max_bin)
-        why = "cut points from the declared ranges"
+        reason = "cut points from the declared ranges"
     elif plan.method == "grid":
         cuts = settle_on_a_grid(net, plan, max_bin, schema, categories)
-        why = "cut points, from the sums of all clients' counts"
+        reason = "cut points, from the sums of all clients' counts"
     else:
         request = CutsRequest(_summary_of(plan), max_bin)
-        parts = net.request("client", request, why="to settle cut points")
+        parts = net.request("client", request, reason="to settle cut points")
         if net.cut_plan() is None:  # a defense may replace numbers of rows
             check_sketches(net, parts)
         # XGBoost's collective sends every sketch to every client, which an attack can read.
         if gather:
             share_sketches(net, parts)
         cuts = merge_summaries(parts, max_bin, plan.method)
-        why = f"cut points, merged from the clients' {plan.method} summaries"
+        reason = f"cut points, merged from the clients' {plan.method} summaries"
     if categories is not None:
         cuts = cuts.with_categories(categories)
     message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-    net.send("client", message, why=why)
+    net.send("client", message, reason=reason)
     return cuts
 
 
@@ -408,8 +405,8 @@ def share_sketches(net: Network, parts: Sequence[Message]) -> None:
     """Forward every client's sketch to all clients. Other summaries are not forwarded."""
     for owner, part in zip(net.members("client"), parts, strict=True):
         if isinstance(part, FeatureSketch):
-            why = "every client merges the sketches of all by itself"
-            net.send("client", replace(part, owner=owner), why=why)
+            reason = "every client merges the sketches of all by itself"
+            net.send("client", replace(part, owner=owner), reason=reason)
 
 
 def column_ranges(X: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

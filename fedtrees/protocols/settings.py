@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedtrees.core.channel import honest_shares
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.errors import DataError, UsageError, check_known
+from fedtrees.core.local_data import LocalData, LocalDataSummary
 from fedtrees.core.messages import Message
+from fedtrees.core.parameters import checked, flag, one_of
 from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema, Table
 from fedtrees.protocols.base import Protocol, ProtocolInfo
@@ -36,12 +37,10 @@ class BoostingProtocol(TreeParams, Protocol):
         Loss function. None chooses it by the target.
     """
 
-    objective: str | None = None
+    objective: str | None = one_of(OBJECTIVES, default=None)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.objective is not None:
-            check_known("objective", self.objective, OBJECTIVES)
         if self.objective == Logistic.name:
             self._check_probability()
 
@@ -115,15 +114,11 @@ class ForestProtocol(ForestParams, Protocol):
         Send the clients the class counts of every leaf in addition to the predicted probabilities.
     """
 
-    leaf_counts: bool = True
+    leaf_counts: bool = flag(True)
 
     info = ProtocolInfo(
         model_file=FOREST_FILE,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_flag("leaf_counts", self.leaf_counts)
 
     def save(self, training: Training, path: Path) -> None:
         """Write the forest to a file.
@@ -172,6 +167,21 @@ def checked_rows(data: Table, n_classes: int) -> Table:
     return data
 
 
+#: Parties that can add the noise of a sum.
+NOISE = ("central", "distributed")
+
+
+def epsilon_or_inf(default: float) -> Any:
+    """Return a field for a privacy loss above 0, where inf switches the noise off."""
+
+    def check(name: str, value: Any) -> None:
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and value > 0):
+            raise UsageError(f"{name}={value!r}: give a number > 0, or inf for no noise")
+
+    return checked(check, default)
+
+
 class NoisyProtocol(Protocol):
     """Base class of protocols with differentially private noise.
 
@@ -182,12 +192,6 @@ class NoisyProtocol(Protocol):
     """
 
     epsilon: float  # a field of the subclass, which determines the order of its parameters
-
-    def check_epsilon(self) -> None:
-        """Refuse an epsilon that is not a number above 0."""
-        number = isinstance(self.epsilon, int | float) and not isinstance(self.epsilon, bool)
-        if not (number and self.epsilon > 0):
-            raise UsageError(f"epsilon={self.epsilon!r}: give a number > 0, or inf for no noise")
 
     @property
     def noisy(self) -> bool:
@@ -272,7 +276,9 @@ class VerticallyPartitioned(Protocol):
         if y is not None and schema.classes and len(y) and (y == y[0]).all():
             raise DataError(f"all labels of {name!r} are of one class; it takes two classes")
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Refuse labels at a passive party, unequal numbers of rows, and missing columns."""
         (active, first), *passive_parties = declarations.items()
         if not first.labels:

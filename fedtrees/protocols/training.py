@@ -21,8 +21,8 @@ from fedtrees.core.errors import DataError, FedtreesError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP, without_noise
 from fedtrees.core.host import Agreement, Host
 from fedtrees.core.local_data import (
-    Declared,
     LocalData,
+    LocalDataSummary,
     check_ids,
     check_own,
     check_together,
@@ -75,6 +75,15 @@ class Training:
         Behaviour of each malicious party, by name.
     refused : str
         Message of the honest party that stopped the run. Empty if the run finished.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedGBDTClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedGBDTClassifier(n_estimators=1, max_depth=2, random_state=0).fit(X, y)
+    >>> model.training_
+    <Training of fedtree-hist with none: 569 rows, 23 messages>
     """
 
     model: Any
@@ -90,6 +99,14 @@ class Training:
     void: bool = False
     behaviours: Mapping[str, str] = field(default_factory=dict)
     refused: str = ""
+
+    def __repr__(self) -> str:
+        defense = "+".join(part.name for part in self.defense.parts) or "none"
+        messages = len(self.transcript.deliveries)
+        return (
+            f"<Training of {self.protocol.name} with {defense}: {self.n_rows} rows, "
+            f"{messages} messages>"
+        )
 
     def to_rely_on(self) -> Training:
         """Return the run as a data owner may rely on it: noise from a seed gives no privacy.
@@ -271,7 +288,7 @@ def train(
     agreement = make_agreement(protocol, schema, defense, len(local_data))
     n_rows = _check_tables(protocol, agreement, local_data)
     encryption = protocol.encrypted_computation()
-    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    declared = {name: LocalDataSummary.of(part) for name, part in local_data.items()}
     weighted = any(one.weighted for one in declared.values())
     net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
     net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
@@ -314,7 +331,7 @@ def _check_tables(
     """Check the tables of all parties, and return the number of distinct training rows."""
     for name, party_data in local_data.items():
         check_own(name, party_data, agreement.schema)
-    declared = {name: Declared.of(part) for name, part in local_data.items()}
+    declared = {name: LocalDataSummary.of(part) for name, part in local_data.items()}
     # Local data were checked by their party, declarations are checked together.
     n_rows = agreed_row_counts(protocol, agreement, declared)
     check_ids(local_data)
@@ -357,7 +374,7 @@ def make_agreement(
 
 
 def agreed_row_counts(
-    protocol: Protocol, agreement: Agreement, declarations: Mapping[str, Declared]
+    protocol: Protocol, agreement: Agreement, declarations: Mapping[str, LocalDataSummary]
 ) -> int:
     """Return the number of distinct training rows that the parties declared together.
 
@@ -367,7 +384,7 @@ def agreed_row_counts(
         Protocol with its public parameters.
     agreement : Agreement
         Public agreement of the run.
-    declarations : mapping of str to Declared
+    declarations : mapping of str to LocalDataSummary
         Declarations by party name.
 
     Raises
@@ -459,7 +476,7 @@ def drive(
         # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
-            net.publish(as_message(model), why="the released model, which is public")
+            net.publish(as_message(model), reason="the released model, which is public")
         coordinator.finished(net)
     net.collect_spending(net.names)
     net.transcript.costs = net.costs(encryption)

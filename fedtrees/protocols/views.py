@@ -187,6 +187,11 @@ def view_of(
     rows : float32 array, shape (m, d), optional
         Test rows for ``records=new``.
 
+    Returns
+    -------
+    view : View
+        Everything that the principals have and receive: the input of an attack.
+
     Raises
     ------
     Unfit
@@ -197,6 +202,15 @@ def view_of(
     -----
     If a defense hides leaf ids, the view does not contain how test rows are routed. This assumes
     that the parties route rows without showing each other the path.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedGBDTClassifier, view_of
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedGBDTClassifier(n_estimators=1, max_depth=2, random_state=0).fit(X, y)
+    >>> view_of(model.training_, ["client-0", "client-1"], model.local_data_).principals
+    ('client-0', 'client-1')
     """
     members = tuple(principals)
     reason = check_fit(

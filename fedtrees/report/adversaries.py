@@ -99,9 +99,9 @@ class AdversaryFindings:
         If there is none, its state is "unknown" for a defense that was not attacked, otherwise
         "not-applicable".
         """
-        known = self.by_defense(metric) if metric in self.all_metrics else {}
+        by_defense = self.by_defense(metric) if metric in self.all_metrics else {}
         missing = LeakageResult(metric, "not-applicable" if defense in self.coverage else "unknown")
-        return known.get(defense, missing)
+        return by_defense.get(defense, missing)
 
     def results(self, defense: str) -> tuple[LeakageResult, ...]:
         """Return the results of one defense, in the order of `all_metrics`."""

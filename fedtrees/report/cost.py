@@ -15,7 +15,7 @@ import pandas as pd
 from fedtrees.core.errors import many
 from fedtrees.core.results import CIPHERTEXTS, CPU, RAREST, UTILITY, measure
 from fedtrees.report.results import UNDEFENDED, Setting
-from fedtrees.report.statistics import Estimate, by_seed, estimate, mean_of, t_estimate
+from fedtrees.report.statistics import Estimate, by_seed, mean_of, t_estimate
 
 Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 
@@ -245,7 +245,7 @@ def references(
         & (rows["status"] == "ok")
     ]
     groups = here.groupby("protocol")["value"]
-    return tuple((str(name), estimate(values)) for name, values in groups)
+    return tuple((str(name), t_estimate(values)) for name, values in groups)
 
 
 @dataclass(frozen=True)
@@ -285,6 +285,6 @@ def training_cost(train: pd.DataFrame) -> TrainingCost:
     # Each row of a training cell repeats the totals of the cell, so that the first row per seed
     # suffices.
     firsts = ok.groupby("seed")[["bytes_up", "bytes_down", "rounds", "seconds"]].first()
-    up, down, rounds, seconds = (estimate(firsts[name]) for name in firsts)
-    cpu, ciphertexts = (estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
+    up, down, rounds, seconds = (t_estimate(firsts[name]) for name in firsts)
+    cpu, ciphertexts = (t_estimate(by_seed(ok, m.key).values()) for m in (CPU, CIPHERTEXTS))
     return TrainingCost(up, down, rounds, seconds, cpu, ciphertexts)

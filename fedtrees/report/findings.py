@@ -49,6 +49,9 @@ from fedtrees.report.statistics import attack_metrics, finite, panels
 Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
 
+#: Metric of the frontiers of a figure or a table: that of the gravest leak of each adversary.
+VERDICT = "verdict"
+
 
 @dataclass(frozen=True)
 class DefenseResult:
@@ -458,7 +461,8 @@ class RunAnalysis:
     rows : DataFrame
         Results as returned by `load_rows`.
     metric, utility : str or None
-        Keys of the metrics of the frontiers. None: the first one of each panel.
+        Keys of the metrics of the frontiers. None: the first one of each panel. The metric can also
+        be `VERDICT`: that of the verdict for each adversary.
     margin : float
         Largest advantage under a defense that counts as no better than a blind guess.
     """
@@ -471,10 +475,11 @@ class RunAnalysis:
 
     def __post_init__(self) -> None:
         check_margin(self.margin)
-        if self.metric is not None and self.metric not in (metrics := attack_metrics(self.rows)):
+        metrics = attack_metrics(self.rows)
+        if self.metric not in (None, VERDICT, *metrics):
             raise UsageError(
                 f"no attack of this run reports an advantage for {self.metric!r}"
-                f"{did_you_mean(self.metric, metrics)}"
+                f"{did_you_mean(str(self.metric), metrics)}"
             )
         trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
         if self.utility is not None and self.utility not in trained:
@@ -523,9 +528,23 @@ class RunAnalysis:
     def frontiers(self) -> tuple[Frontier, ...]:
         """The frontier of every panel, in the requested metric and utility."""
         return tuple(
-            panel_frontier(self.by_setting[p.setting], p.threat, self.metric, self.utility)
+            panel_frontier(
+                self.by_setting[p.setting],
+                p.threat,
+                self.leading_metric(p.threat) if self.metric == VERDICT else self.metric,
+                self.utility,
+            )
             for p in self.panels
         )
+
+    def leading_metric(self, threat: str) -> str | None:
+        """Return the metric of the gravest leak of an adversary in any setting.
+
+        The verdict reports this leak. None if nothing leaks to the adversary.
+        """
+        adversaries = (f.by_threat.get(threat) for f in self.by_setting.values())
+        leaks = [leak for a in adversaries if a is not None and (leak := a.leading()) is not None]
+        return min(leaks, key=gravity_key).metric if leaks else None
 
     @cached_property
     def over_budgets(self) -> tuple[Frontier, ...]:

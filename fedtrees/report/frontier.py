@@ -26,7 +26,7 @@ from fedtrees.report.coverage import Coverage
 from fedtrees.report.guarantees import DefenseGuarantees, Kind, span
 from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.results import UNDEFENDED, Panel, Setting, family
-from fedtrees.report.statistics import Estimate, attack_metrics, by_seed, estimate
+from fedtrees.report.statistics import Estimate, attack_metrics, by_seed, t_estimate
 
 if TYPE_CHECKING:
     from fedtrees.report.findings import SettingFindings
@@ -99,28 +99,28 @@ class Point:
 
     @cached_property
     def utility(self) -> Estimate:
-        """Mean utility with its bootstrap interval."""
-        return estimate(self.utilities.values())
+        """Mean utility with its 95% interval."""
+        return t_estimate(self.utilities.values())
 
     @cached_property
     def advantage(self) -> Estimate:
         """Mean advantage of the strongest attack, over the better of both baselines."""
-        return estimate(self.leakage.advantages, self.leakage.errors)
+        return t_estimate(self.leakage.advantages, self.leakage.errors)
 
     @cached_property
     def score(self) -> Estimate:
         """Mean score of the strongest attack."""
-        return estimate(self.leakage.scores, self.leakage.score_errors)
+        return t_estimate(self.leakage.scores, self.leakage.score_errors)
 
     @cached_property
     def blind(self) -> Estimate:
         """Mean score of the blind baseline."""
-        return estimate(self.leakage.blinds)
+        return t_estimate(self.leakage.blinds)
 
     @cached_property
     def population(self) -> Estimate:
         """Mean score of the population baseline, unknown for adversaries with local rows."""
-        return estimate(self.leakage.populations)
+        return t_estimate(self.leakage.populations)
 
     @property
     def attacks(self) -> tuple[tuple[str, int], ...]:

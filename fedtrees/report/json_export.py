@@ -15,12 +15,9 @@ from fedtrees.core.errors import StoreError
 from fedtrees.report.adversaries import AdversaryFindings
 from fedtrees.report.findings import DefenseResult, RunAnalysis, SettingFindings
 from fedtrees.report.guarantees import span
-from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.leakage import STORED_STATES, LeakageResult
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.statistics import Estimate
-
-#: States that JSON writes as in the first release.
-_JSON_STATES = {"leaking": "open", "safe": "shut", "not-applicable": "gone"}
 
 
 def as_json(analysis: RunAnalysis) -> list[dict[str, Any]]:
@@ -99,7 +96,7 @@ def _cell(cell: LeakageResult) -> dict[str, Any]:
     """Return a cell with its state, score and baseline."""
     return {
         "metric": cell.metric,
-        "state": _JSON_STATES.get(cell.state, cell.state),
+        "state": STORED_STATES.get(cell.state, cell.state),
         "below_baseline": cell.below_baseline,
         "no_claim": dict(cell.no_claim),
         "score": _number(cell.score),

@@ -42,6 +42,8 @@ from fedtrees.report.statistics import (
 
 State = Literal["leaking", "safe", "not-applicable", "undefined", "unknown", "unsettled"]
 
+#: Words by which files of the first release, and JSON output, call some of the states.
+STORED_STATES: Mapping[State, str] = {"leaking": "open", "safe": "shut", "not-applicable": "gone"}
 #: States of settled results. A recipe is shown to resist every attack if all of its results are
 #: settled.
 SETTLED: frozenset[State] = frozenset({"safe", "not-applicable", "undefined"})

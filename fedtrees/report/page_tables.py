@@ -42,10 +42,10 @@ def frontier(
     metrics = drawn(findings, adversary)
     if not metrics:
         return None
-    first, *others = metrics
+    first, *other_metrics = metrics
     leaking = [
         m
-        for m in others
+        for m in other_metrics
         if any(adversary.result(d.spec, m).state == "leaking" for d in findings.defenses)
     ]
     cell = adversary.result(adversary.baseline_defense, first)

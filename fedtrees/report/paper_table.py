@@ -12,7 +12,7 @@ import pandas as pd
 from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.results import FORMULA, measure
 from fedtrees.report import wording
-from fedtrees.report.findings import RunAnalysis
+from fedtrees.report.findings import VERDICT, RunAnalysis
 from fedtrees.report.frontier import Frontier, Point
 from fedtrees.report.markup_tables import Line, MarkupTable, TableCell, latex, markdown
 from fedtrees.report.results import UNDEFENDED, Selection, load_rows, merge_runs, ordered
@@ -310,7 +310,7 @@ class PaperTable:
     def notes(self) -> list[str]:
         """Sentences that the caption of the table must contain."""
         seeds = sorted({e.value.n for e in self.entries if e.value.known}) or [0]
-        spread = " ± half of the 95% bootstrap interval" if seeds[-1] > 1 else ""
+        spread = " ± half of the 95% t interval" if seeds[-1] > 1 else ""
         counts = "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))
         several = "s" if seeds[-1] != 1 else ""
         notes = [
@@ -401,7 +401,8 @@ def table_of(
     runs : sequence of path
         Run folders. A cell that several runs contain is taken from the first one.
     metric, utility : str, optional
-        Metrics to show, see `frontiers`.
+        Metrics to show. By default, that of the gravest leak of each adversary, which the verdict
+        reports, and the first utility metric (see `frontiers`).
     chosen : Selection, optional
         Datasets, threats and protocols to show.
     labels : mapping of str to str, optional
@@ -416,7 +417,9 @@ def table_of(
         If the rows cannot be read, see `load_rows`.
     """
     rows = merge_runs([(str(run), load_rows(run)) for run in runs])
-    analysis = RunAnalysis(Path(runs[0]), (chosen or Selection()).of(rows), metric, utility)
+    analysis = RunAnalysis(
+        Path(runs[0]), (chosen or Selection()).of(rows), metric or VERDICT, utility
+    )
     if not analysis.panels:
         raise UsageError(
             "the selected part of these runs contains no attack, so that there is no table"

@@ -1,7 +1,6 @@
 """Compute means over seeds with 95% confidence intervals.
 
-`estimate` gives bootstrap intervals, which the figures show. `t_estimate` gives the wider Student t
-intervals, on which conclusions are based.
+All figures, tables and conclusions use the intervals of Student's t distribution (`t_estimate`).
 
 `worst_case` selects the strongest attack for each seed, and `troubles` lists the attacks that did
 not finish.
@@ -12,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,11 +23,8 @@ from fedtrees.report.results import Panel
 #: Coverage of intervals.
 LEVEL = 0.95
 _Z = 1.96  # 97.5% quantile of the standard normal distribution
-#: Number of bootstrap resamples. Between random seeds, the ends of an interval then differ by
-# about 2% of its length.
-_RESAMPLES = 4000
-# The seed is fixed, so that the same values always give the same interval.
-_SEED = 20240817
+#: Fewer seeds or rows than these give a warning with a figure or table for a paper.
+FEW_SEEDS, FEW_ROWS = 5, 200
 
 
 @dataclass(frozen=True)
@@ -62,40 +57,12 @@ def finite(value: float, otherwise: float = -math.inf) -> float:
     return value if math.isfinite(value) else otherwise
 
 
-def estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
-    """Return the mean of the finite values with its 95% bootstrap interval.
-
-    The order of the values does not matter. The interval is the percentile bootstrap interval
-    (Efron and Tibshirani 1993, Sec. 13.3). It is too short for a handful of seeds: with 5 normally
-    distributed values its coverage is about 83% instead of 95%. Therefore, figures always show `n`
-    next to it.
-
-    Parameters
-    ----------
-    values : iterable of float
-        One value per seed.
-    errors : iterable of float
-        Standard errors of the values if they are estimates from samples. They widen the interval,
-        and a single value then has an interval, too.
-    """
-    of_seeds = _estimate(tuple(sorted(float(v) for v in values if math.isfinite(v))))
-    sampling = sampling_half(errors)
-    if not sampling or not of_seeds.known:
-        return of_seeds
-    low, high = (e if math.isfinite(e) else of_seeds.mean for e in (of_seeds.low, of_seeds.high))
-    return Estimate(
-        of_seeds.mean,
-        of_seeds.mean - math.hypot(of_seeds.mean - low, sampling),
-        of_seeds.mean + math.hypot(high - of_seeds.mean, sampling),
-        of_seeds.n,
-    )
-
-
 def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
     """Return the mean of the finite values with its 95% interval of Student's t distribution.
 
-    A bootstrap interval of a handful of seeds is too short to call a difference clear. Fewer than
-    two values have no interval unless their standard errors are known.
+    Fewer than two values have no interval unless their standard errors are known. The order of the
+    values does not matter. A percentile bootstrap interval would be too short for a handful of
+    seeds: with 5 normally distributed values its coverage is about 83% instead of 95%.
 
     Parameters
     ----------
@@ -105,7 +72,7 @@ def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimat
         Standard errors of the values if they are estimates from samples. They widen the interval,
         and a single value then has an interval, too.
     """
-    finite_values = [v for v in values if math.isfinite(v)]
+    finite_values = sorted(float(v) for v in values if math.isfinite(v))
     if not finite_values:
         return Estimate()
     mean, sampling = math.fsum(finite_values) / len(finite_values), sampling_half(errors)
@@ -123,28 +90,8 @@ def sampling_half(errors: Iterable[float]) -> float:
     return _Z * math.hypot(*finite_errors) / len(finite_errors) if finite_errors else 0.0
 
 
-# A report contains many figures of the same seeds.
-@lru_cache(maxsize=65536)
-def _estimate(values: tuple[float, ...]) -> Estimate:
-    """Return the bootstrap estimate of finite, sorted values."""
-    if not values:
-        return Estimate()
-    array = np.array(values, dtype=np.float64)
-    mean = float(array.mean())
-    if len(array) == 1:
-        return Estimate(mean, n=1)
-    rng = np.random.default_rng(_SEED)
-    means = array[rng.integers(0, len(array), (_RESAMPLES, len(array)))].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return Estimate(mean, float(min(low, mean)), float(max(high, mean)), len(array))
-
-
 def _t_upper(values: Sequence[float]) -> float:
-    """Return the upper end of Student's t interval of a mean over two or more seeds.
-
-    With few seeds it is wider than the bootstrap interval. This is necessary where a leak is to be
-    excluded.
-    """
+    """Return the upper end of Student's t interval of a mean over two or more seeds."""
     from scipy.special import stdtrit
 
     n = len(values)
@@ -237,6 +184,31 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
     room = room.where((room > 0) & (room < math.inf), 1.0)
     error = rows["error"].fillna(0.0)
     return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
+
+
+def describe_thin_evidence(rows: pd.DataFrame) -> list[str]:
+    """Return warnings about tables with fewer than `FEW_SEEDS` seeds or `FEW_ROWS` attacked rows.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Result of `fedtrees.report.results.load_rows`, or a part of it.
+    """
+    notes = []
+    attacks = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
+    for dataset, group in attacks.groupby("dataset", observed=True):
+        seeds, attacked = group["seed"].nunique(), group["n"].max()
+        if seeds < FEW_SEEDS:
+            notes.append(
+                f"warning: {dataset} has {seeds} seed{'s' * (seeds != 1)}. Intervals over fewer "
+                f"than {FEW_SEEDS} seeds are wide, and one seed has none; run more with --seeds"
+            )
+        if attacked < FEW_ROWS:
+            notes.append(
+                f"warning: at most {attacked:.0f} rows of {dataset} were attacked. One row is "
+                f"{1 / attacked:.1%} of them, so that small differences between defenses are noise"
+            )
+    return notes
 
 
 def troubles(rows: pd.DataFrame, *by: str) -> dict[tuple[Any, ...], dict[float, None]]:

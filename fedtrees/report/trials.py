@@ -100,8 +100,8 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> Trials:
                 for threat, adversary in findings.by_threat.items():
                     # A recipe has a result for every measure that any recipe has at this place. A
                     # missing result would otherwise look like safety.
-                    others = [f.by_threat[threat] for f in here if threat in f.by_threat]
-                    metrics = dict.fromkeys(m for a in others for m in a.all_metrics)
+                    same_adversary = [f.by_threat[threat] for f in here if threat in f.by_threat]
+                    metrics = dict.fromkeys(m for a in same_adversary for m in a.all_metrics)
                     place = f"{findings.setting.dataset} · {threat}"
                     trial = _trial(findings, spec, adversary, place, prices, [*metrics])
                     for name in names:

@@ -26,11 +26,11 @@ import numpy as np
 import xgboost as xgb
 
 from fedtrees import load_model
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.audit import Audit
-from fedtrees.audit.model import without_statistics
-from fedtrees.audit.verdict import to_json, verdict
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.audit import Audit
+from fedtrees.model_audit.model import without_statistics
+from fedtrees.model_audit.verdict import to_json, verdict
 
 READ = ("binary:logistic", "binary:logitraw", "multi:softprob", "multi:softmax", "reg:squarederror")
 OTHERS = (

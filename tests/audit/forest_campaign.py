@@ -20,9 +20,9 @@ from sklearn.ensemble import BaggingClassifier, ExtraTreesClassifier, RandomFore
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from fedtrees import load_model
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.verdict import to_json
 from fedtrees.core.streams import Streams
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.verdict import to_json
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn

@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import trained_models as trained
 
-import fedtrees.audit.attack as module
+import fedtrees.model_audit.attack as module
 from fedtrees.attacks.timberstrike import Options
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.attack import attack
-from fedtrees.audit.rows import OWN_SHARE
 from fedtrees.core.errors import UsageError
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.data.dataset import Dataset
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.attack import attack
+from fedtrees.model_audit.rows import OWN_SHARE
 
 N = 240  # rows that models are trained on
 ONE_CHAIN = Options(chains=1)  # chains differ in their draws alone: what one is given, all are

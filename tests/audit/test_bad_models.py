@@ -13,10 +13,10 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.first_trees import CONTRADICTED
 from fedtrees.core.errors import DataError
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.first_trees import CONTRADICTED
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.model_file import MOST_LEVELS
 from fedtrees.trees.files.xgboost import from_xgboost_json

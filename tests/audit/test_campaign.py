@@ -9,9 +9,9 @@ import trained_models as trained
 import xgboost as xgb
 from sklearn.datasets import load_wine
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.verdict import to_json
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.verdict import to_json
 
 
 @pytest.mark.long

@@ -12,13 +12,13 @@ from sklearn.datasets import load_iris
 from sklearn.ensemble import RandomForestClassifier
 
 from fedtrees import load_model
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.audit import ONCE, SAMPLED
-from fedtrees.audit.rows import Columns, read_rows
-from fedtrees.audit.scrub import scrub
-from fedtrees.audit.tables import check_labels, leaves_table
-from fedtrees.audit.verdict import advice, leftovers, to_json, verdict
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.audit import ONCE, SAMPLED
+from fedtrees.model_audit.rows import Columns, read_rows
+from fedtrees.model_audit.scrub import scrub
+from fedtrees.model_audit.tables import check_labels, leaves_table
+from fedtrees.model_audit.verdict import advice, leftovers, to_json, verdict
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 

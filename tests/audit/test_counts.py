@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.audit import ONCE
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.first_trees import LeafStatistics, counts_at, find_first_tree
-from fedtrees.audit.model import without_statistics
-from fedtrees.audit.page import render
-from fedtrees.audit.verdict import to_json, verdict
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.audit import ONCE
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.first_trees import LeafStatistics, counts_at, find_first_tree
+from fedtrees.model_audit.model import without_statistics
+from fedtrees.model_audit.page import render
+from fedtrees.model_audit.verdict import to_json, verdict
 
 
 def agrees(made, exposure, k=1):

@@ -13,12 +13,12 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit import scrub as module
-from fedtrees.audit.margins import margins_of
-from fedtrees.audit.readers import XGBOOST_STATISTICS
-from fedtrees.audit.scrub import bare_model, scrub
 from fedtrees.core.errors import DataError, FedtreesError
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit import scrub as module
+from fedtrees.model_audit.margins import margins_of
+from fedtrees.model_audit.readers import XGBOOST_STATISTICS
+from fedtrees.model_audit.scrub import bare_model, scrub
 from fedtrees.trees.files.xgboost import model_of
 
 WEIRD = (None, True, -1, 0, 7, 1e39, float("nan"), float("inf"), 10**30, 2**31, "", "x", "1" * 5000,
@@ -195,7 +195,7 @@ def test_names_of_categories_are_copied(tmp_path):
 def test_a_process_that_is_killed_or_slow_is_a_reason(models, tmp_path, monkeypatch):
     from scipy.sparse import csr_matrix
 
-    from fedtrees.audit import margins
+    from fedtrees.model_audit import margins
 
     rows = csr_matrix((1, 30), dtype=np.float32)
     killed = tmp_path / "killed.py"

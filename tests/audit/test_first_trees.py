@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fedtrees.audit import first_trees
-from fedtrees.audit.first_trees import ROUNDING, LeafStatistics, find_first_tree
+from fedtrees.model_audit import first_trees
+from fedtrees.model_audit.first_trees import ROUNDING, LeafStatistics, find_first_tree
 
 
 def statistics(n, n1, p):

@@ -8,10 +8,10 @@ import xgboost as xgb
 from sklearn.datasets import load_iris
 
 from fedtrees import load_model
-from fedtrees.audit.audit import audit
-from fedtrees.audit.readers import read_model
-from fedtrees.audit.scrub import scrub
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.model_audit.audit import audit
+from fedtrees.model_audit.readers import read_model
+from fedtrees.model_audit.scrub import scrub
 from fedtrees.trees.files.xgboost import trees_alone
 
 PARAMETERS = {"objective": "multi:softprob", "num_class": 3, "max_depth": 2, "base_score": 0.5}

@@ -13,12 +13,12 @@ from sklearn.ensemble import (
 )
 
 from fedtrees.attacks.forests.structure import Variables
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.attack import attack, trees_of_a_client, with_groups
-from fedtrees.audit.verdict import verdict
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data.dataset import Dataset
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.attack import attack, trees_of_a_client, with_groups
+from fedtrees.model_audit.verdict import verdict
 from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits

@@ -16,9 +16,9 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.schema import Feature, Schema, Table
+from fedtrees.model_audit import audit, read_model
 from fedtrees.protocols.horizontal.tree_sharing import FlowerBagging, FlowerCyclic
 from fedtrees.protocols.training import train
 

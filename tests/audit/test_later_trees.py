@@ -5,9 +5,9 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.leaf_counts import NOT_FOLLOWED
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.leaf_counts import NOT_FOLLOWED
 
 
 def rows_per_leaf(booster, X, margin=None):

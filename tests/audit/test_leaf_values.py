@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.leaf_value_counts import (
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.leaf_value_counts import (
     LEARNING_RATES,
     REG_LAMBDAS,
     Explanation,

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from fedtrees.audit.membership import checks, groups_of, parameters_of
 from fedtrees.cli.main import main
 from fedtrees.core.schema import Table
+from fedtrees.model_audit.membership import checks, groups_of, parameters_of
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams

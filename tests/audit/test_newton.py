@@ -5,9 +5,9 @@ import pytest
 import trained_models as trained
 
 from fedtrees.attacks.clients.masked_hessians import MAX_LEAVES, hessians_from_gains
-from fedtrees.audit import audit
-from fedtrees.audit.readers import read_model
-from fedtrees.audit.training_settings import Settings, infer_settings, leaf_sums
+from fedtrees.model_audit import audit
+from fedtrees.model_audit.readers import read_model
+from fedtrees.model_audit.training_settings import Settings, infer_settings, leaf_sums
 from fedtrees.trees.boosted.forest import Tree
 
 SETTINGS = [

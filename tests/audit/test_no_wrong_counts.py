@@ -12,10 +12,10 @@ import trained_models as trained
 import xgboost as xgb
 from sklearn.datasets import load_wine
 
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.exposure import UNKNOWN
-from fedtrees.audit.model import without_statistics
-from fedtrees.audit.verdict import verdict
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.exposure import UNKNOWN
+from fedtrees.model_audit.model import without_statistics
+from fedtrees.model_audit.verdict import verdict
 
 HALF = np.random.default_rng(0).choice([0.5, 1.0], 569)
 HALF[0] = 0.5 + (HALF[1:].sum() + 0.5) % 1  # whole in all

@@ -4,8 +4,8 @@ import re
 
 import trained_models as trained
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.page import render
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.page import render
 
 
 def test_sentences_in_tables_keep_their_width(tmp_path):

@@ -17,13 +17,13 @@ import xgboost as xgb
 from sklearn.ensemble import RandomForestClassifier
 
 from fedtrees import FederatedGBDTClassifier, load_model
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.rows import Columns, read_rows
-from fedtrees.audit.verdict import to_json, verdict
 from fedtrees.core.errors import DataError
 from fedtrees.data.client_tables import load_joined
 from fedtrees.data.csv_file import Reading
 from fedtrees.data.user_tables import load_csv
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.rows import Columns, read_rows
+from fedtrees.model_audit.verdict import to_json, verdict
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 

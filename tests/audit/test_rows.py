@@ -13,10 +13,10 @@ import xgboost as xgb
 from sklearn.datasets import load_wine
 
 from fedtrees.attacks.timberstrike import Options
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.attack import attack
-from fedtrees.audit.rows import Columns, check_sizes, read_rows
 from fedtrees.core.errors import DataError
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.attack import attack
+from fedtrees.model_audit.rows import Columns, check_sizes, read_rows
 
 
 @pytest.fixture(scope="module")

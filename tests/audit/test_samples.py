@@ -10,8 +10,8 @@ import xgboost as xgb
 from sklearn.datasets import load_wine
 from sklearn.ensemble import RandomForestClassifier
 
-from fedtrees.audit import Known, audit, read_model
-from fedtrees.audit.verdict import to_json, verdict
+from fedtrees.model_audit import Known, audit, read_model
+from fedtrees.model_audit.verdict import to_json, verdict
 from fedtrees.trees.files.forests import save_random_forest
 from fedtrees.trees.files.sklearn_forest import from_sklearn
 

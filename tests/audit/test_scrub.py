@@ -8,11 +8,11 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit import scrub as module
-from fedtrees.audit.readers import XGBOOST_STATISTICS
-from fedtrees.audit.scrub import covering_points, scrub
 from fedtrees.core.errors import DataError, UsageError
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit import scrub as module
+from fedtrees.model_audit.readers import XGBOOST_STATISTICS
+from fedtrees.model_audit.scrub import covering_points, scrub
 
 
 def peak_memory():

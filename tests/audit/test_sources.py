@@ -5,8 +5,8 @@ import pytest
 import trained_models as trained
 import xgboost as xgb
 
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.tree_sources import find_sources
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.tree_sources import find_sources
 
 
 @pytest.mark.long

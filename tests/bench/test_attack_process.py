@@ -90,7 +90,7 @@ def test_a_view_comes_back_as_it_was():
         assert again.defense == view.defense
         assert again.defense is not view.defense
         assert (again.oracle.budget, again.oracle.left) == (50, 43)
-        assert [s.why for s in again.seen] == [s.why for s in view.seen]
+        assert [s.reason for s in again.seen] == [s.reason for s in view.seen]
         assert len({id(s.message) for s in again.seen}) == len({id(s.message) for s in view.seen})
 
 

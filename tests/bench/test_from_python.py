@@ -11,7 +11,7 @@ from sklearn.datasets import load_wine
 
 import fedtrees
 from fedtrees.api import Run, bench
-from fedtrees.api.bench import _with_table_written
+from fedtrees.api.bench import with_table_written
 from fedtrees.cli.bench import bench as command
 from fedtrees.cli.main import main
 from fedtrees.core.errors import DataError, StoreError, UsageError
@@ -105,7 +105,7 @@ def test_a_table_from_memory_is_its_csv_file(tmp_path):
 
 def test_tables_that_do_not_fit_are_refused(tmp_path):
     rows = np.zeros((4, 2))
-    out = {"out": tmp_path / "run"}
+    out = {"output": tmp_path / "run"}
     with pytest.raises(DataError, match=r"4 rows in X but y of shape \(3,\)"):
         fedtrees.bench(data=(rows, [0, 1, 0]), **out)
     with pytest.raises(UsageError, match="needs target=COLUMN; the columns are 0, 1"):
@@ -118,8 +118,8 @@ def test_tables_that_do_not_fit_are_refused(tmp_path):
 def test_text_of_a_frame_is_a_value_and_its_index_a_column(tmp_path):
     severities = [("None", "Mild", "Severe")[i % 3] for i in range(30)]
     frame = pd.DataFrame({"age": np.arange(30) / 7, "rh": ["+", "-"] * 15, "severity": severities})
-    given = {"data": frame.set_index("age"), "target": "severity", "out": tmp_path / "run"}
-    (ref,) = BenchOptions(**_with_table_written(given)[0]).session().suite.grids[0].data
+    given = {"data": frame.set_index("age"), "target": "severity", "output": tmp_path / "run"}
+    (ref,) = BenchOptions(**with_table_written(given)[0]).session().suite.grids[0].data
     data = load_dataset(ref, None)
     assert data.schema.classes == ("Mild", "None", "Severe")
     assert data.schema.names == ("age", "rh")
@@ -148,5 +148,46 @@ def test_calls_that_make_no_sense_name_the_remedy():
 
 def test_help_prints_how_it_is_called():
     text = pydoc.render_doc(fedtrees.bench, renderer=pydoc.plaintext)
-    assert "defense: str | collections.abc.Sequence[str] = ()" in text
+    assert "defense: str | collections.abc.Sequence[str] | fedtrees.core.defense.Defense" in text
     assert "data : str, sequence of str, DataFrame, or (X, y), optional" in text
+
+
+def test_defenses_and_protocols_can_be_objects():
+    from fedtrees.core.composition import Composition
+    from fedtrees.core.registry import register
+    from fedtrees.core.specs import Spec
+
+    noise = register.make("defense", Spec("laplace-hist", {"epsilon": 4}))
+    split = register.make("defense", Spec("split-only"))
+    protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 2}))
+    options = BenchOptions(
+        defense=["none", noise, Composition((split, noise)), type(split)], protocol=protocol
+    )
+    assert options.defense == (
+        "none", "laplace-hist[epsilon=4]", "split-only+laplace-hist[epsilon=4]", "split-only",
+    )  # fmt: skip
+    assert options.protocol == ("fedtree-hist[trees=3,max_depth=2]",)
+    assert BenchOptions(defense=noise).defense == ("laplace-hist[epsilon=4]",)
+    with pytest.raises(UsageError, match=r"an instance of a class with @register\.defense"):
+        BenchOptions(defense=[object()])
+
+
+def test_a_run_has_leaks_a_best_defense_and_a_short_repr():
+    run = Run("benchmarks/leaderboard/default-bench")
+    assert repr(run) == "<Run benchmarks/leaderboard/default-bench>"
+    first = run.leaks[0]
+    assert (first.threat, first.metric, first.blind) == ("server", "exact_rows", 0.0)
+    assert first.low < first.advantage < first.high
+    assert first.sentence in str(first)
+    assert first.sentence.split(" (")[0] in " ".join(run.verdict.split())
+    assert run.best is not None
+    assert f'-d "{run.best.defense}"' in " ".join(run.verdict.split())
+    assert run.best.low < run.best.utility_change < run.best.high
+
+
+def test_the_old_name_of_the_output_still_works(tmp_path):
+    with (
+        pytest.warns(DeprecationWarning, match="is now output"),
+        pytest.raises(UsageError, match="did you mean 'split-only'"),
+    ):
+        fedtrees.bench(data="wine", defense="split-onyl", out=tmp_path / "run")

@@ -49,7 +49,7 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.send("server", self.told(X), why="how far I am")
+            self.net.send("server", self.told(X), reason="how far I am")
         return full
 
 class Server(DecidingServer):

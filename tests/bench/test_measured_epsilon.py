@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 from present import here
 
-from fedtrees.auditing.bounds import noise_found
-from fedtrees.auditing.histograms import _estimate_sums, channels_of_sums
-from fedtrees.auditing.networks import _slopes
 from fedtrees.benchmarks.papers.power import audit_mechanism
 from fedtrees.conformance.samples import sample_training
 from fedtrees.core.guarantee import ApproximateDP
@@ -21,6 +18,9 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import Histogram
 from fedtrees.neural.perceptron import Layers
 from fedtrees.neural.training import example_gradients, initial
+from fedtrees.privacy_audit.bounds import noise_found
+from fedtrees.privacy_audit.histograms import _estimate_sums, channels_of_sums
+from fedtrees.privacy_audit.networks import _slopes
 from fedtrees.protocols.horizontal import dp_gbdt
 
 WIDE = "dp-forest[epsilon=0.1,trees=1,depth=12{}]"

@@ -122,6 +122,13 @@ def test_examples_that_need_no_file_run(command, capsys, monkeypatch):
 
 @pytest.mark.parametrize("old", OLD_COMMANDS)
 def test_a_name_of_the_previous_release_is_the_present_command(old, capsys, monkeypatch):
+    renamed = {
+        "advise": "recommend",
+        "capture": "record",
+        "federate": "run",
+        "leaderboard": "build",
+    }
+    assert OLD_COMMANDS[old].split()[-1] == renamed.get(old, old)
     new = shown(capsys, monkeypatch, *OLD_COMMANDS[old].split(), "-h")
     assert new[0].startswith(f"Usage: fedtrees {OLD_COMMANDS[old]}")
     if old not in GROUPS:

@@ -12,14 +12,14 @@ import pytest
 import result_rows
 import xgboost
 
-from fedtrees.audit.readers import read_model
-from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.cli.main import corrected, main
 from fedtrees.core.errors import Problem
 from fedtrees.core.specs import joined_names, split_names
 from fedtrees.data.csv_file import Reading
 from fedtrees.experiments.suite import Suite
 from fedtrees.federation.site import Settings
+from fedtrees.model_audit.readers import read_model
+from fedtrees.model_audit.rows import Columns, read_rows
 
 N = 60
 ILL = ["yes" if i % 3 else "no" for i in range(N)]

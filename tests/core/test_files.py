@@ -32,7 +32,7 @@ def test_what_is_listed_is_read_and_what_was_changed_is_not(tmp_path):
         write_listed(tmp_path, "b", b"beside")
         assert read_listed(tmp_path, "a") == content
     (tmp_path / "a").write_bytes(b"one")  # what it was before is not what it is
-    with pytest.raises(StoreError, match=r"a' is not what was written.*--resume"):
+    with pytest.raises(StoreError, match=r"a' was changed after it was written.*--resume"):
         read_listed(tmp_path, "a")
     assert read_listed(tmp_path, "b") == b"beside"
 

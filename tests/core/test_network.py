@@ -43,8 +43,8 @@ def network(defense=None, summed=()):
 def test_replies_come_in_party_order_and_every_crossing_is_recorded():
     net, server = network()
     with acting(server):
-        replies = net.request("client", LabelSumsRequest(), why="to count")
-        net.send("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
+        replies = net.request("client", LabelSumsRequest(), reason="to count")
+        net.send("client-1", BaseScore(np.zeros(1, np.float32)), reason="to start")
     assert [r.sums.tolist() for r in replies] == [[1, 2], [10, 20]]
     crossings = [(d.sender, d.receivers, type(d.message).__name__) for d in net.transcript]
     assert crossings == [
@@ -60,17 +60,17 @@ def test_replies_come_in_party_order_and_every_crossing_is_recorded():
 def test_only_an_acting_party_of_the_network_sends_and_says_why():
     net, server = network()
     with pytest.raises(ProtocolError, match="only a party"):
-        net.send("client", BaseScore(np.zeros(1, np.float32)), why="x")
+        net.send("client", BaseScore(np.zeros(1, np.float32)), reason="x")
     with acting(server), pytest.raises(ProtocolError, match="needs a reason"):
-        net.send("client", BaseScore(np.zeros(1, np.float32)), why="")
+        net.send("client", BaseScore(np.zeros(1, np.float32)), reason="")
     with acting(server), pytest.raises(ProtocolError, match="did you mean 'client'"):
-        net.send("clients", BaseScore(np.zeros(1, np.float32)), why="x")
+        net.send("clients", BaseScore(np.zeros(1, np.float32)), reason="x")
 
 
 def test_a_secure_sum_opens_the_sum_alone():
     net, server = network(summed=(LabelSums,))
     with acting(server):
-        total = net.request_sum("client", LabelSumsRequest(), why="to count")
+        total = net.request_sum("client", LabelSumsRequest(), reason="to count")
     assert total.sums.tolist() == [11, 22]
     seen = [s for s in see(net.transcript, ("server",)) if isinstance(s.message, LabelSums)]
     assert [(s.sender, s.message.sums) for s in seen if has_sealed_field(s.message)] == [
@@ -89,8 +89,8 @@ def test_a_secure_sum_opens_the_sum_alone():
 def test_adding_a_colluder_never_shrinks_a_view():
     net, server = network()
     with acting(server):
-        net.request("client", LabelSumsRequest(), why="to count")
-        net.send("client-1", BaseScore(np.zeros(1, np.float32)), why="to start")
+        net.request("client", LabelSumsRequest(), reason="to count")
+        net.send("client-1", BaseScore(np.zeros(1, np.float32)), reason="to start")
     names = list(net.transcript.roles)
     for name in names:
         alone = see(net.transcript, (name,))
@@ -108,7 +108,7 @@ class Claims(Defense):
 def test_an_unguarded_message_stops_the_run_before_it_is_sent():
     net, server = network(Composition((Claims(),)))
     with acting(server), pytest.raises(UnguardedMessageError, match="LabelSums"):
-        net.request("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), reason="to count")
     assert [type(d.message).__name__ for d in net.transcript] == ["LabelSumsRequest"]
 
 
@@ -129,20 +129,20 @@ def test_a_guard_or_a_reasoned_exemption_lets_it_through():
     for defense, expected in ((Exempting(), [1, 2]), (Doubling(), [2, 4])):
         net, server = network(Composition((defense,)))
         with acting(server):
-            replies = net.request("client", LabelSumsRequest(), why="to count")
+            replies = net.request("client", LabelSumsRequest(), reason="to count")
         assert replies[0].sums.tolist() == expected
 
 
 def test_in_a_composition_every_part_must_agree():
     net, server = network(Composition((Doubling(), Claims())))
     with acting(server), pytest.raises(UnguardedMessageError):
-        net.request("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), reason="to count")
 
 
 def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     net, server = network(summed=(LabelSums,))
     with acting(server):
-        net.request("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), reason="to count")
     net.context("client-0").record_release("laplace", l1=1.0, scale=2.0, what="LabelSums")
     net.collect_spending(["client-0"])
     path = tmp_path / "t.npz"
@@ -151,8 +151,8 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     assert back.roles == net.transcript.roles
     assert back.events == net.transcript.events != []
     assert back.rounds == net.transcript.rounds == 1
-    assert [(d.sender, d.receivers, d.nbytes, d.why) for d in back] == [
-        (d.sender, d.receivers, d.nbytes, d.why) for d in net.transcript
+    assert [(d.sender, d.receivers, d.nbytes, d.reason) for d in back] == [
+        (d.sender, d.receivers, d.nbytes, d.reason) for d in net.transcript
     ]
     blob = path.read_bytes()
     for cut in (0, 10, len(blob) // 2, len(blob) - 1):
@@ -181,4 +181,4 @@ def test_a_reply_of_another_type_than_the_request_declares_is_refused():
     parties = Server("server"), WrongReply("client-0", [1, 2])
     net = network_of(parties, Schema((Feature("a"),), "y"))
     with acting(parties[0]), pytest.raises(ProtocolError, match="the request declares LabelSums"):
-        net.request("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), reason="to count")

@@ -7,8 +7,8 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import (
-    Declared,
     LocalData,
+    LocalDataSummary,
     check_ids,
     check_own,
     check_together,
@@ -34,7 +34,7 @@ def check(held):
     """Refuse what makes no table; return how many rows it has."""
     for name, own in held.items():
         check_own(name, own, SCHEMA)
-    check_together({name: Declared.of(own) for name, own in held.items()}, SCHEMA)
+    check_together({name: LocalDataSummary.of(own) for name, own in held.items()}, SCHEMA)
     check_ids(held)
     return rows_of(held)
 
@@ -64,9 +64,9 @@ def test_what_makes_no_table_is_refused(held, said):
 def test_what_a_party_declares_tells_its_ids_to_nobody_without_the_key():
     one, same, other = part([0], y=Y), part([1]), part([1], (0, 2, 1))
     for key in (b"", b"agreed"):
-        assert Declared.of(one, key).order == Declared.of(same, key).order
-        assert Declared.of(one, key).order != Declared.of(other, key).order
-    assert Declared.of(one, b"agreed").order != Declared.of(one).order
+        assert LocalDataSummary.of(one, key).order == LocalDataSummary.of(same, key).order
+        assert LocalDataSummary.of(one, key).order != LocalDataSummary.of(other, key).order
+    assert LocalDataSummary.of(one, b"agreed").order != LocalDataSummary.of(one).order
 
 
 def test_a_threat_that_names_a_party_twice_is_refused():

@@ -261,7 +261,7 @@ def summing(mode, counts, rows):
 
     def ask():
         with acting(server):
-            total = net.request_sum("client", ClassTotalsRequest(0), why="a test")
+            total = net.request_sum("client", ClassTotalsRequest(0), reason="a test")
         return total.counts.tolist()
 
     return ask, missing.names

@@ -18,6 +18,8 @@ def test_the_page_shows_what_it_says(tmp_path, monkeypatch):
     assert names["accuracy"] > 0.9
     assert min(names["scores"]) > 0.9
     assert names["sent"] > 0
+    assert names["leaf_counts"].score > 0.9 > 0.1 > names["leaf_counts"].blind
+    assert names["vertical_accuracy"] > 0.9
     assert len(names["right"]) > 4
     assert all(names["right"])
     assert names["same_there"]

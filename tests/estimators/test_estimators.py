@@ -280,7 +280,7 @@ def test_unknown_categories_and_plain_text_are_named():
         ({"protocol": "fedtre"}, UsageError, "did you mean 'fedtree-hist'"),
         ({"protocol": None}, UsageError, "give its name"),
         ({"protocol": "fedtree-hist[trees=1,2]"}, UsageError, "is a grid"),
-        ({"protocol": "forest-hist"}, UsageError, "is for boosted trees"),
+        ({"protocol": "forest-hist"}, UsageError, "trains boosted trees"),
         ({"protocol": "fedtree-hist[max_depth=5]"}, UsageError, "max_depth=3 and protocol=.*once"),
         ({"defense": "split-onyl"}, UsageError, "did you mean 'split-only'"),
         ({"defense": "none,split-only"}, UsageError, r"compose several with \+"),
@@ -388,7 +388,10 @@ def test_forest_importances_are_scikit_learns():
 
 
 def test_forests_refuse_what_they_cannot_do():
-    for protocol, message in (("fedtree-hist", "for random forests"), ("local-forests", "'cuts'")):
+    for protocol, message in (
+        ("fedtree-hist", "trains random forests"),
+        ("local-forests", "'cuts'"),
+    ):
         with pytest.raises(UsageError, match=message):
             FederatedForestClassifier(protocol=protocol, cuts="sketch").fit(X, Y)
 
@@ -396,12 +399,12 @@ def test_forests_refuse_what_they_cannot_do():
 @pytest.mark.parametrize(
     ("protocol", "reason"),
     [
-        ("horizontal-regression", "the models of 'horizontal-regression' are none: train it with"),
-        ("fedsgd-mlp", "is for boosted trees; the models of 'fedsgd-mlp' are none"),
-        ("fedxgbllr", "the models of 'fedxgbllr' are none"),
-        ("dp-forest", "the models of 'dp-forest' are none"),
+        ("horizontal-regression", "or `fedtrees model train -p horizontal-regression`"),
+        ("fedsgd-mlp", "'fedsgd-mlp' trains another kind of model. Use one of dp-gbdt"),
+        ("fedxgbllr", "'fedxgbllr' trains another kind"),
+        ("dp-forest", "'dp-forest' trains another kind"),
         ("forest-hist", "'forest-hist' trains another kind of model"),
-        ("secureboost", "'secureboost' trains over parties with columns, and an estimator spreads"),
+        ("secureboost", "in 'secureboost', parties have different columns of the table"),
     ],
 )
 def test_boosted_estimators_refuse_protocols_of_other_models(protocol, reason):

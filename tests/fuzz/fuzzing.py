@@ -33,10 +33,10 @@ class SlowError(BaseException):
 
 def read_a_model(rng, folder):
     """Read, predict by, audit and print a damaged model; return its name."""
-    from fedtrees.audit import audit, read_model
-    from fedtrees.audit.page import render
-    from fedtrees.audit.verdict import to_json
     from fedtrees.core.errors import FedtreesError
+    from fedtrees.model_audit import audit, read_model
+    from fedtrees.model_audit.page import render
+    from fedtrees.model_audit.verdict import to_json
     from fedtrees.trees.files.models import load_model
 
     name, data = mutations.model(rng)

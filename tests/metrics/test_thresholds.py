@@ -133,5 +133,5 @@ def test_claims_that_cannot_be_are_refused(world):
     assert "no party owns them" in metric.refuses([replace(every, tree=every.tree + 99)], case)
     with pytest.raises(ProtocolError, match="low end is above its high end"):
         replace(every, low=every.high + 1)
-    with pytest.raises(ProtocolError, match="one value of each per entry"):
+    with pytest.raises(ProtocolError, match="give one of shape"):
         replace(every, low=every.low[:1])

@@ -145,14 +145,16 @@ def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
     run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
     net = run.net
     with acting(net.party("server")), pytest.raises(BeyondParametersError, match="answered once"):
-        net.request("client-1", LabelSumsRequest(), why="one alone")  # a client answers each once
+        net.request(
+            "client-1", LabelSumsRequest(), reason="one alone"
+        )  # a client answers each once
     lets = mock.patch.object(Once, "take")
     with (
         lets,
         acting(net.party("server")),
         pytest.raises(ProtocolError, match="only would reveal"),
     ):
-        net.request("client-1", LabelSumsRequest(), why="one alone")
+        net.request("client-1", LabelSumsRequest(), reason="one alone")
 
 
 def moved(behaviour, defense=None):

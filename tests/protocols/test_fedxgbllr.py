@@ -72,7 +72,7 @@ def test_clients_of_no_row_one_row_and_one_class_take_part(world):
     odd = [clients[0].take(np.zeros(0, int)), clients[1].take([0]), clients[2]]
     odd.append(clients[0].take(np.flatnonzero(clients[0].y == 1)))
     training = train(FedXGBllr(**SMALL), over_clients(odd), schema)
-    assert training.model.told.owner.tolist() == [1, 2, 3]
+    assert training.model.message.owner.tolist() == [1, 2, 3]
     assert np.isfinite(training.predict(clients[0].X)).all()
     rows = [int(m.rows[0]) for m in sent(training, NetworkUpdate)[:4]]
     assert rows == [0, 1, len(clients[2]), len(odd[3])]

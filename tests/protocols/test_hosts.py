@@ -192,10 +192,10 @@ def failing():
 def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
     net, server = failing()
     with acting(server), pytest.raises(ProtocolError, match=r"'client-0' stopped .*LocalDataError"):
-        net.request("client", LabelSumsRequest(), why="to count")
+        net.request("client", LabelSumsRequest(), reason="to count")
     assert net.left["client-0"][1:] == [write_call({"error": "LocalDataError"})]  # after it joined
     with acting(server), pytest.raises(ProtocolError, match="stopped the run"):
-        net.send("client", LabelSumsRequest(), why="once more")
+        net.send("client", LabelSumsRequest(), reason="once more")
     assert [type(d.message) for d in net.transcript if d.sender == "client-0"] == []
 
 

@@ -7,9 +7,6 @@ import pytest
 from typer.testing import CliRunner
 
 from fedtrees import FederatedGBDTClassifier
-from fedtrees.audit.audit import audit
-from fedtrees.audit.readers import read_model
-from fedtrees.audit.verdict import verdict
 from fedtrees.cli.main import app
 from fedtrees.conformance.samples import sample_local_data, sample_table
 from fedtrees.core.composition import Composition
@@ -29,6 +26,9 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
 from fedtrees.defenses.dp_sgd import DPSGD
 from fedtrees.experiments.evaluate import make_defense
+from fedtrees.model_audit.audit import audit
+from fedtrees.model_audit.readers import read_model
+from fedtrees.model_audit.verdict import verdict
 from fedtrees.protocols.networks.network_training import drawn
 from fedtrees.protocols.training import train
 from fedtrees.trees.forest.random_decision import draw_splits

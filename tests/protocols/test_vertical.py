@@ -466,6 +466,6 @@ def test_root_rows_of_a_forest_are_the_rows_it_drew():
 
 
 def test_candidates_of_a_level_are_not_kept_for_best_node_first():
-    with pytest.raises(UsageError, match="candidates=node-quantiles are those of one level"):
+    with pytest.raises(UsageError, match="candidates=node-quantiles exist for one level"):
         SecureBoost(candidates="node-quantiles", grow_policy="lossguide")
     assert SecureBoost(grow_policy="lossguide").candidates == "global"

@@ -6,8 +6,8 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.api.advice import Search, candidates, narrowed
+from fedtrees.api.recommend import parse_share
 from fedtrees.cli.main import main
-from fedtrees.cli.recommend import share
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
@@ -168,10 +168,14 @@ def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
 
 
 def test_a_share_is_written_in_percent_or_not():
-    assert (share("x", "1%"), share("x", "0.01"), share("x", "100%")) == (0.01, 0.01, 1.0)
+    assert (parse_share("x", "1%"), parse_share("x", "0.01"), parse_share("x", "100%")) == (
+        0.01,
+        0.01,
+        1.0,
+    )
     for text in ("0", "-1%", "101%", "nan", "much"):
         with pytest.raises(UsageError, match="give a share such as"):
-            share("x", text)
+            parse_share("x", text)
 
 
 def test_members_are_counted_at_one_rate_of_false_alarms(capsys):

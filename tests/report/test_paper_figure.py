@@ -87,8 +87,11 @@ def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches,
         assert min(over) < 0.5, (one, other)
     written = [text.get_text() for text, _ in found]
     assert len([t for t in written if t.startswith("ε=")]) == 3 * 4  # two swept defenses
-    for name in ("undefended", "local-only", "blind"):
-        assert written.count(name) == 3 + (name == "undefended")  # and in the legend
+    # In a column of 3.3 inches with the widest font, the long interval bars leave no place for one
+    # label of a reference. A label without a place is not drawn.
+    without = (width, font) == ("column", "DejaVu Sans Mono")
+    expected = {"undefended": 4, "local-only": 3 - without, "blind": 3}  # one is in the legend
+    assert {name: written.count(name) for name in expected} == expected
     assert {text.get_fontsize() for text, _ in found} == {7.0, 8.0}
 
 

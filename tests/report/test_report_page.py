@@ -20,23 +20,23 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
-        self.tags, self.text, self.leaking_results, self.scripts, self.bad = [], [], [], [], []
+        self.tags, self.text, self.open, self.scripts, self.bad = [], [], [], [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
         if tag not in VOID:
-            self.leaking_results.append(tag)
+            self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
         self.tags.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag):
-        if tag not in VOID and (not self.leaking_results or self.leaking_results.pop() != tag):
+        if tag not in VOID and (not self.open or self.open.pop() != tag):
             self.bad.append(tag)
 
     def handle_data(self, data):
-        inside = self.leaking_results[-1] if self.leaking_results else ""
+        inside = self.open[-1] if self.open else ""
         (self.scripts if inside in {"script", "style"} else self.text).append(data)
 
     def all(self, name):

@@ -12,20 +12,20 @@ from fedtrees.report.coverage import Gaps
 from fedtrees.report.figures import model
 from fedtrees.report.findings import RunAnalysis, frontiers
 from fedtrees.report.results import Panel, Setting
-from fedtrees.report.statistics import Estimate, estimate
+from fedtrees.report.statistics import Estimate, t_estimate
 
 STROKE = Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]")
 
 
 def test_paired_noise_cancels():
     shared = np.array([0.1, -0.2, 0.05])
-    gaps = estimate((0.7 + shared) - (0.8 + shared))
+    gaps = t_estimate((0.7 + shared) - (0.8 + shared))
     assert gaps.low == pytest.approx(gaps.high) == pytest.approx(-0.1)
 
 
 def test_an_interval_does_not_depend_on_the_order_of_seeds():
-    assert estimate([3.0, 1.0, 2.0]) == estimate([2.0, 3.0, 1.0])
-    assert estimate([1.0, math.nan, 3.0]).n == 2
+    assert t_estimate([3.0, 1.0, 2.0]) == t_estimate([2.0, 3.0, 1.0])
+    assert t_estimate([1.0, math.nan, 3.0]).n == 2
 
 
 def test_a_point_names_the_attack_that_reached_the_worst_case(rows):

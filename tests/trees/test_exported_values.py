@@ -8,9 +8,6 @@ import pytest
 import xgboost as xgb
 
 from fedtrees import FederatedForestClassifier, FederatedGBDTClassifier
-from fedtrees.audit import audit, read_model
-from fedtrees.audit.attack import evidence_of
-from fedtrees.audit.rows import Columns, read_rows
 from fedtrees.core.errors import DataError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -19,6 +16,9 @@ from fedtrees.core.specs import parse_grid
 from fedtrees.data import Partition
 from fedtrees.data.user_tables import load_csv
 from fedtrees.experiments.federation import spread
+from fedtrees.model_audit import audit, read_model
+from fedtrees.model_audit.attack import evidence_of
+from fedtrees.model_audit.rows import Columns, read_rows
 from fedtrees.protocols.training import train
 from fedtrees.trees.files.categories import (
     check_features,

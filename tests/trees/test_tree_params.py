@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from fedtrees.core.errors import UsageError
@@ -35,3 +37,13 @@ def test_limits_are_allowed():
         trees=1, max_depth=30, max_bin=2, learning_rate=1, reg_lambda=0, gamma=0, min_child_weight=0
     )
     assert params.base_score is None
+
+
+def test_a_subclass_with_another_default_keeps_the_rule():
+    @dataclass(frozen=True, kw_only=True)
+    class SmallForest(TreeParams):
+        trees: int = 3
+
+    assert SmallForest().trees == 3
+    with pytest.raises(UsageError, match="trees=0"):
+        SmallForest(trees=0)

@@ -11,8 +11,8 @@ import xgboost_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtrees.audit import read_model
 from fedtrees.core.errors import DataError
+from fedtrees.model_audit import read_model
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.grower import TreeBuilder

@@ -23,8 +23,8 @@ from fedtrees import (
     handles,
     register,
 )
-from fedtrees.auditing.canaries import Canaries, register_canaries
 from fedtrees.core.local_data import over_clients
+from fedtrees.privacy_audit.canaries import Canaries, register_canaries
 
 SCRIPT = Path(__file__).with_name("train_opacus.py")
 
@@ -64,7 +64,7 @@ class Owner(Party):
 
 class Publisher(Coordinator):
     def train(self, net):
-        return net.request("client", TrainRequest(), why="the trained model")[0]
+        return net.request("client", TrainRequest(), reason="the trained model")[0]
 
 
 class OneColumnEach(Canaries):

@@ -18,8 +18,8 @@ class Repeating(Behaviour, HistogramServer):
     observation of the other child.
     """
 
-    beyond = "asks for both children of every node, not for the lighter one"
-    noticed = "yes: clients are asked of one child of a pair, and refuse the other"
+    deviation = "asks for both children of every node, not for the lighter one"
+    detectable = "yes: clients are asked of one child of a pair, and refuse the other"
 
     def ask_histograms(self, net, tree, nodes):
         if nodes[0] > 0:

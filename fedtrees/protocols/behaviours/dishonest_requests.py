@@ -32,13 +32,13 @@ class _ChangedRequests:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._net, name)
 
-    def request_sum(self, to: str, message: Message, *, why: str) -> Message:
+    def request_sum(self, to: str, message: Message, *, reason: str) -> Message:
         """Send the changed request, or several, and return the sum of the replies."""
-        return add_messages(self.request(to, message, why=why))
+        return add_messages(self.request(to, message, reason=reason))
 
-    def request(self, to: str, message: Message, *, why: str) -> list[Message]:
+    def request(self, to: str, message: Message, *, reason: str) -> list[Message]:
         """Send the changed request, or several."""
-        return self._asking(message, lambda sent: self._net.request(to, sent, why=why))
+        return self._asking(message, lambda sent: self._net.request(to, sent, reason=reason))
 
 
 class _DishonestRequests(Behaviour, Coordinator):
@@ -64,8 +64,12 @@ class LyingCount(_DishonestRequests):
     without other clients.
     """
 
-    beyond = "writes other numbers into requests: of trees, rounds, bins, leaves, or participants"
-    noticed = "yes: a party compares every number with its own copy of the agreement, and refuses"
+    deviation = (
+        "writes other numbers into requests: of trees, rounds, bins, leaves, or participants"
+    )
+    detectable = (
+        "yes: a party compares every number with its own copy of the agreement, and refuses"
+    )
 
     def asking(self, message: Message, send: Callable[[Message], list[Message]]) -> list[Message]:
         """Send a request with other counts."""
@@ -80,8 +84,8 @@ class AskingTwice(_DishonestRequests):
     difference of two leaves would be exact.
     """
 
-    beyond = "sends every request a second time, with its lists in reverse order"
-    noticed = "yes: a party answers each request once, in order, and refuses the second one"
+    deviation = "sends every request a second time, with its lists in reverse order"
+    detectable = "yes: a party answers each request once, in order, and refuses the second one"
 
     def asking(self, message: Message, send: Callable[[Message], list[Message]]) -> list[Message]:
         """Send a request twice, and continue with the first replies."""

@@ -68,8 +68,8 @@ class Halving(Behaviour, DecidingServer):
     tree.
     """
 
-    beyond = "chooses splits that isolate single rows, in the first half of the trees"
-    noticed = "no: every split is valid, and a client cannot see why it was chosen"
+    deviation = "chooses splits that isolate single rows, in the first half of the trees"
+    detectable = "no: every split is valid, and a client cannot see why it was chosen"
 
     def agree_on_base_score(self, net: Network) -> BaseScore:
         """Store the contribution of one row to a sum of hessians."""
@@ -101,13 +101,13 @@ class Halving(Behaviour, DecidingServer):
             left = np.arange(count, count + 2 * len(splits), 2, dtype=np.int32)
             where, default = self.cuts.thresholds(columns, bins), np.zeros(len(splits), dtype=bool)
             message = NodeSplits(tree, nodes, columns, bins, where, default, left)
-            net.send("client", message, why="splits that isolate rows")
+            net.send("client", message, reason="splits that isolate rows")
             sums = self.ask_histograms(net, tree, left).sums
             level, count = [], count + 2 * len(splits)
             for (node, _, _, size), number, answer in zip(splits, left.tolist(), sums, strict=True):
                 child = self.node(number, answer, size)
                 level += [child, Node(number + 1, node.rows - child.rows, node.size - size)]
-        net.send("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
+        net.send("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), reason="a leaf of 0")
         return TreeBuilder().build()
 
     def node(self, number: int, sums: NDArray[np.int64], size: int) -> Node:
@@ -165,11 +165,11 @@ class Isolating(Behaviour, DecidingServer):
     prediction, and is then honest.
     """
 
-    beyond = (
+    deviation = (
         "sends other splits to the last client than to the rest, so that all bins in "
         "between belong to this client"
     )
-    noticed = (
+    detectable = (
         "no: every split is valid. A sum over clients with different splits cannot be "
         "opened. Under paillier the party with the key notices this, and otherwise only "
         "the server"
@@ -193,7 +193,9 @@ class Isolating(Behaviour, DecidingServer):
             except (EquivocationError, WrongKeyError):
                 self.readable = False
         if self.readable:
-            net.send("client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), why="a leaf of 0")
+            net.send(
+                "client", LeafValues(tree, ROOT, np.zeros(1, np.float32)), reason="a leaf of 0"
+            )
         return TreeBuilder().build()
 
     def send(self, net: Network, name: str, tree: int, bin: int) -> None:
@@ -213,7 +215,9 @@ class Isolating(Behaviour, DecidingServer):
         column, cut = ROOT + np.int32(tree), ROOT + np.int32(bin)
         where, default = self.cuts.thresholds(column, cut), np.zeros(1, dtype=bool)
         message = NodeSplits(tree, ROOT, column, cut, where, default, LEFT)
-        net.send(name, message, why="a split that differs from the one sent to the other clients")
+        net.send(
+            name, message, reason="a split that differs from the one sent to the other clients"
+        )
 
 
 @register.behaviour("poisoned")
@@ -224,11 +228,11 @@ class Poisoned(Behaviour, HistogramClient):
     that the rows could have.
     """
 
-    beyond = (
+    deviation = (
         "reports in half of the trees that the lowest cut of a column separates the "
         "labels of its rows"
     )
-    noticed = "no: its rows could be like this"
+    detectable = "no: its rows could be like this"
     pushed: ClassVar[int] = 0  # invented rows on each side, with gradient 1 or -1 and hessian 1
 
     def histogram(self, message: HistogramRequest) -> Histogram:
@@ -255,8 +259,8 @@ class Poisoned(Behaviour, HistogramClient):
 class UnboundedPoisoning(Poisoned):
     """Send the sums of `poisoned` with a million invented rows on each side."""
 
-    beyond = f"{Poisoned.beyond}, and adds rows that it does not have"
-    noticed = "yes, except under noise: the server refuses sums that declared rows cannot reach"
+    deviation = f"{Poisoned.deviation}, and adds rows that it does not have"
+    detectable = "yes, except under noise: the server refuses sums that declared rows cannot reach"
     pushed = 1 << 20
 
 
@@ -270,11 +274,11 @@ class CraftedSketch(Behaviour, BinningClient):
     The sketch has one point more than there are bins, so that most cut points are in this window.
     """
 
-    beyond = (
+    deviation = (
         "sends a sketch that contains only values around the median, so that all cut points "
         "are there"
     )
-    noticed = "no: its rows could be like this"
+    detectable = "no: its rows could be like this"
     times: ClassVar[int] = 1  # weight of each local row in the sketch
 
     def summarise(self, message: CutsRequest) -> FeatureSketch | FeatureRanges:
@@ -299,8 +303,8 @@ class CraftedSketch(Behaviour, BinningClient):
 class UnboundedSketch(CraftedSketch):
     """Send the sketch of `crafted-sketch` with a million times as many rows."""
 
-    beyond = f"{CraftedSketch.beyond}, and claims a million times as many rows"
-    noticed = "yes: the server refuses a sketch of more rows than its client declared"
+    deviation = f"{CraftedSketch.deviation}, and claims a million times as many rows"
+    detectable = "yes: the server refuses a sketch of more rows than its client declared"
     times = 10**6
 
 

@@ -79,8 +79,8 @@ class Cheating(Behaviour, BoostingActive):
       wide as those of rows with weights.
     """
 
-    beyond = "encrypts powers of two in place of gradients, and chooses which rows are in a node"
-    noticed = "no: the statistics of rows are encrypted, and any set of rows may be a node"
+    deviation = "encrypts powers of two in place of gradients, and chooses which rows are in a node"
+    detectable = "no: the statistics of rows are encrypted, and any set of rows may be a node"
 
     def grow(
         self, net: Network, number: int, round: int, gh: NDArray[np.int64]

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism, Share, SumOfShares
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import UsageError, check_flag, check_known, check_whole
+from fedtrees.core.channel import Mechanism, Share, SumOfShares
+from fedtrees.core.defense import Channels
+from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import flag, one_of, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, refuse
@@ -25,7 +25,14 @@ from fedtrees.privacy.accounting import compose_releases, with_adversaries
 from fedtrees.privacy.mechanisms import discrete_laplace_share, permute_and_flip
 from fedtrees.privacy.noise import Laplace, TruncatedLaplace
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
-from fedtrees.protocols.settings import FOREST_FILE, NoisySums, checked_rows, class_count
+from fedtrees.protocols.settings import (
+    FOREST_FILE,
+    NOISE,
+    NoisySums,
+    checked_rows,
+    class_count,
+    epsilon_or_inf,
+)
 from fedtrees.protocols.training import Training
 from fedtrees.trees.files.forests import save_random_decision_forest
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits, public_tests
@@ -105,7 +112,7 @@ class DrawingServer(Coordinator):
         )
         tests = RandomTests(splits.feature, splits.threshold)
         # One request for all trees. A second one would spend the budget again.
-        total = net.request_sum("client", tests, why="class counts in the leaves")
+        total = net.request_sum("client", tests, reason="class counts in the leaves")
         if p.noisy:
             what = LeafClassCounts.__name__  # a row is in one leaf of every tree
             release = {"l1": 1, "scale": p.scale, "count": p.trees, "what": what}
@@ -113,7 +120,7 @@ class DrawingServer(Coordinator):
             net.record_release(MECHANISMS[p.mechanism], **release, **shares)
         counts = self.released(total.counts)
         forest = RandomDecisionForest(splits, counts, int(total.rows[0]))
-        net.send("client", PrivateForest.of(forest), why="the noisy counts: the model")
+        net.send("client", PrivateForest.of(forest), reason="the noisy counts: the model")
         return forest
 
     def released(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -167,15 +174,15 @@ class DPForest(NoisySums):
         Allow tests whose result the path has already determined, as in the study.
     """
 
-    epsilon: float = 1.0
-    trees: int = 10
-    depth: int = 5
-    mechanism: str = "geometric"
-    noise: str = "central"
-    rows: str = "known"
-    bins: int = 32
-    repeats: bool = False
-    colluders: int = 1
+    epsilon: float = epsilon_or_inf(1.0)
+    trees: int = whole(1, 10_000, default=10)
+    depth: int = whole(1, 16, default=5)
+    mechanism: str = one_of(MECHANISMS, default="geometric")
+    noise: str = one_of(NOISE, default="central")
+    rows: str = one_of(("known", "noised"), default="known")
+    bins: int = whole(2, 65534, default=32)
+    repeats: bool = flag(False)
+    colluders: int = whole(0, default=1)
 
     noisy_sums = LeafClassCounts
     info = ProtocolInfo(
@@ -188,20 +195,13 @@ class DPForest(NoisySums):
     party_types = {"server": DrawingServer, "client": CountingClient}
 
     def __post_init__(self) -> None:
-        self.check_epsilon()
-        for name, low, high in (("trees", 1, 10_000), ("depth", 1, 16), ("bins", 2, 65534)):
-            check_whole(name, getattr(self, name), low, high)
+        super().__post_init__()
         # The counts of all leaves are one message.
         if self.trees << self.depth > _MOST_LEAVES:
             raise UsageError(
                 f"trees={self.trees} of depth={self.depth} have {self.trees << self.depth} leaves; "
                 f"at most {_MOST_LEAVES} are counted: take fewer or smaller trees"
             )
-        check_known("mechanism", self.mechanism, MECHANISMS)
-        check_known("noise", self.noise, ("central", "distributed"))
-        check_known("rows", self.rows, ("known", "noised"))
-        check_flag("repeats", self.repeats)
-        check_whole("colluders", self.colluders, 0)
         if self.noise == "distributed" and self.mechanism != "geometric":
             raise UsageError(
                 f"noise=distributed: {self.mechanism} is no sum of shares; take "
@@ -224,7 +224,7 @@ class DPForest(NoisySums):
         kind = TruncatedLaplace if self.mechanism == "published" else Laplace
         return kind(self.scale, integers=True)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on released counts, and on single clients' counts if they share it."""
         released = (PrivateForest, "counts")
         if self.mechanism == "majority":

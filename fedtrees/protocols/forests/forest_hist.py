@@ -10,7 +10,7 @@ from fedtrees.core.errors import UsageError, check_known
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
-from fedtrees.core.requests import Turns, check_equal, refuse
+from fedtrees.core.requests import Turns, check_equal, divides, refuse
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -79,8 +79,7 @@ class ForestClient(BinningClient):
         """Refuse counts that the public parameters exclude, or that were sent before."""
         check_equal(message, "tree", self.tree, "the tree that is grown")
         nodes, offsets, columns = message.nodes.tolist(), message.offsets, self.cuts.n_features
-        ordered = offsets.shape == (len(nodes) + 1,) and not (np.diff(offsets) < 0).any()
-        if not ordered or offsets[0] or offsets[-1] != len(message.features):
+        if not divides(offsets, len(nodes), len(message.features)):
             refuse(message, "offsets", "features belong to the nodes, in order")
         for node, begin, end in zip(nodes, offsets[:-1], offsets[1:], strict=True):
             self.limits.check_open(node)
@@ -135,19 +134,21 @@ class ForestServer(Coordinator):
 
     def grow(self, net: Network, tree: int) -> ClassTree:
         """Grow one tree from summed class counts."""
-        why = "class totals of the drawn rows, to start a tree"
-        totals = net.request_sum("client", ClassTotalsRequest(tree), why=why)
+        reason = "class totals of the drawn rows, to start a tree"
+        totals = net.request_sum("client", ClassTotalsRequest(tree), reason=reason)
         randomness = self.streams.rng("columns", tree)
         # The server draws the features of each node, so that clients count only these.
         columns, key = draw_columns(self.cuts.n_features, self.params, randomness)
         grower = ForestGrower(self.cuts, self.params, totals.counts, columns, key)
         while len(grower.nodes):
             request = ClassCountsRequest(tree, grower.nodes, grower.features, grower.offsets)
-            why = "class counts per bin of the drawn features, to find splits"
-            counts = net.request_sum("client", request, why=why)
+            reason = "class counts per bin of the drawn features, to find splits"
+            counts = net.request_sum("client", request, reason=reason)
             chosen = grower.choose_splits(counts.counts)
             if len(chosen):
-                net.send("client", NodeSplits(tree=tree, **vars(chosen)), why="the chosen splits")
+                net.send(
+                    "client", NodeSplits(tree=tree, **vars(chosen)), reason="the chosen splits"
+                )
         return self.share_leaves(net, tree, grower.finish())
 
     def share_leaves(self, net: Network, tree: int, grown: ClassTree) -> ClassTree:
@@ -166,7 +167,7 @@ class ForestServer(Coordinator):
         leaves = grown.leaves
         counts = grown.counts[leaves] if self.params.leaf_counts else None
         message = LeafClasses(tree, leaves.astype(np.int32), grown.probability[leaves], counts)
-        sent = net.send("client", message, why="the predictions of the leaves: the model")
+        sent = net.send("client", message, reason="the predictions of the leaves: the model")
         return grown.released(sent.probability, sent.counts)
 
 

@@ -89,9 +89,9 @@ class PoolingServer(Coordinator):
 
     def train(self, net: Network) -> RandomForest:
         """Request, pool and broadcast the forests."""
-        why = "the trees of each client, which are pooled"
-        parts = net.request("client", LocalForestRequest(), why=why)
-        sent = net.send("client", pool(parts), why="the pooled trees: the model")
+        reason = "the trees of each client, which are pooled"
+        parts = net.request("client", LocalForestRequest(), reason=reason)
+        sent = net.send("client", pool(parts), reason="the pooled trees: the model")
         return RandomForest.from_arrays(vars(sent))
 
 

@@ -7,25 +7,22 @@ which the server or the clients add discrete Gaussian noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Share, SumOfShares
+from fedtrees.core.channel import Share, SumOfShares
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
+from fedtrees.core.defense import Channels
 from fedtrees.core.errors import (
     DataError,
     UsageError,
-    check_known,
-    check_positive,
-    check_share,
-    check_whole,
 )
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, share, whole
 from fedtrees.core.party import handles
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -59,7 +56,7 @@ from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
 from fedtrees.protocols.cut_points import settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
-from fedtrees.protocols.settings import NoisySums
+from fedtrees.protocols.settings import NOISE, NoisySums, epsilon_or_inf
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.histogram import Bits, clip_to_int64, from_fixed, node_sums, to_fixed
@@ -249,7 +246,7 @@ class RandomTreeServer(Coordinator):
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
         start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
-        sent = net.send("client", start, why="the fixed start of every prediction")
+        sent = net.send("client", start, reason="the fixed start of every prediction")
         if p.noisy:
             # Gradients and hessians form one vector, each in units of its noise scale. The event
             # expresses it in grid steps of the narrower noise.
@@ -277,7 +274,7 @@ class RandomTreeServer(Coordinator):
         values = [np.append(t, upper_sentinel(end)) for t, end in zip(tests, high, strict=True)]
         cuts = Cuts.join(values, [lower_sentinel(end) for end in low])
         message = CutPoints(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        net.send("client", message, why="cut points from the declared ranges")
+        net.send("client", message, reason="cut points from the declared ranges")
         return cuts
 
     def draw(self) -> RandomSplits:
@@ -334,7 +331,7 @@ class RandomTreeServer(Coordinator):
             self.tell_splits(net, tree, level_nodes, feature[level_nodes], threshold[level_nodes])
         nodes = np.arange(len(feature), 2 * len(feature) + 1, dtype=np.int32)
         request = LeafSumsRequest(tree, nodes)
-        total = net.request_sum("client", request, why="gradient sums in the leaves")
+        total = net.request_sum("client", request, reason="gradient sums in the leaves")
         sums = self.released(total)
         # The leaf values are shrunk by the noise that the sums really contain, including excess
         # shares.
@@ -342,7 +339,7 @@ class RandomTreeServer(Coordinator):
         value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
         g, h = from_fixed(sums, self.bits).T
         sent = net.send(
-            "client", LeafValues(tree, nodes, value, g, h), why="the noisy sums and leaf values"
+            "client", LeafValues(tree, nodes, value, g, h), reason="the noisy sums and leaf values"
         )
         # A defense may have removed the statistics, so that the released tree must not contain
         # them.
@@ -382,7 +379,7 @@ class RandomTreeServer(Coordinator):
             tree=tree, nodes=nodes, feature=feature, bin=np.array(bins, dtype=np.int32),
             threshold=threshold, default_left=np.ones(len(nodes), dtype=bool), left=2 * nodes + 1,
         )  # fmt: skip
-        net.send("client", message, why="splits that were drawn without a look at data")
+        net.send("client", message, reason="splits that were drawn without a look at data")
 
     def released(self, total: LeafSums) -> NDArray[np.int64]:
         """Return the released sums of the leaves, int64, shape (k, 2)."""
@@ -435,21 +432,21 @@ class DPGBDT(NoisySums):
         variance that outsiders need. 0: `epsilon` holds for outsiders only.
     """
 
-    epsilon: float = 1.0
-    delta: float = 1e-5
-    trees: int = 200
-    max_depth: int = 4
-    features_per_tree: int = 2
+    epsilon: float = epsilon_or_inf(1.0)
+    delta: float = share(1e-5)
+    trees: int = whole(1, 100_000, default=200)
+    max_depth: int = whole(1, 12, default=4)
+    features_per_tree: int = whole(0, 2**31 - 1, default=2)
     learning_rate: float = 0.2
     reg_lambda: float = 1.0
     min_child_weight: float = 1.0
     max_bin: int = 32
     base_score: float = 0.5
     objective: str | None = None
-    hessian_share: float | None = None
-    clip: float | None = None
-    noise: str = "central"
-    colluders: int = 1
+    hessian_share: float | None = share(None)
+    clip: float | None = positive(None)
+    noise: str = one_of(NOISE, default="central")
+    colluders: int = whole(0, default=1)
 
     noisy_sums = LeafSums
     info = ProtocolInfo(
@@ -472,20 +469,9 @@ class DPGBDT(NoisySums):
     party_types = {"server": RandomTreeServer, "client": LeafClient}
 
     def __post_init__(self) -> None:
-        self.check_epsilon()
-        check_share("delta", self.delta)
-        if self.hessian_share is not None:
-            check_share("hessian_share", self.hessian_share)
-        for name, low, high in (
-            ("trees", 1, 100_000), ("max_depth", 1, 12), ("features_per_tree", 0, 2**31 - 1),
-        ):  # fmt: skip
-            check_whole(name, getattr(self, name), low, high)
+        super().__post_init__()
         if self.base_score is None:
             raise UsageError("base_score=None: give a number; the label mean would not be private")
-        if self.clip is not None:
-            check_positive("clip", self.clip)
-        check_known("noise", self.noise, ("central", "distributed"))
-        check_whole("colluders", self.colluders, 0)
         _ = self.tree_params  # `TreeParams` checks the remaining parameters
 
     @property
@@ -542,7 +528,7 @@ class DPGBDT(NoisySums):
         g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
         return places_for(g), places_for(h)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}

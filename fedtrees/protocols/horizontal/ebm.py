@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, Mechanism
+from fedtrees.core.channel import Mechanism
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Place
-from fedtrees.core.errors import DataError, UsageError, check_positive, check_share, check_whole
+from fedtrees.core.defense import Channels
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import positive, share, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -35,7 +35,7 @@ from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import ENCODED_FILE, Coordinator, Protocol, ProtocolInfo, Seat
-from fedtrees.protocols.settings import NoisyProtocol
+from fedtrees.protocols.settings import NoisyProtocol, epsilon_or_inf
 from fedtrees.trees.forest.random_decision import undeclared
 
 
@@ -76,13 +76,13 @@ class MergingServer(Coordinator):
         """Request, merge and broadcast the models."""
         self.params.enter_noise(net, len(self.schema.features))
         parts = net.request(
-            "client", GrowRequest(0), why="the model of each client, which are merged"
+            "client", GrowRequest(0), reason="the model of each client, which are merged"
         )
         # Clients with rows of one class have no model.
         models = [p for p in parts if isinstance(p, ClientShapes) and len(p.bag_weights)]
         if not models:
             raise DataError(f"{self.params.name!r} needs a client with rows of both classes")
-        sent = net.send("client", merge_shapes(models), why="the merged model")
+        sent = net.send("client", merge_shapes(models), reason="the merged model")
         return AdditiveModel(sent)
 
 
@@ -108,10 +108,10 @@ class EBMMerge(Protocol):
         Learning rate.
     """
 
-    max_bins: int = 1024
-    outer_bags: int = 14
-    max_rounds: int = 50_000
-    learning_rate: float = 0.015
+    max_bins: int = whole(4, default=1024)
+    outer_bags: int = whole(1, default=14)
+    max_rounds: int = whole(1, default=50_000)
+    learning_rate: float = positive(0.015)
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientShapes, MergedShapes),
@@ -120,11 +120,6 @@ class EBMMerge(Protocol):
         model_file=ENCODED_FILE,
     )
     party_types = {"server": MergingServer, "client": ShapesClient}
-
-    def __post_init__(self) -> None:
-        for name, least in {"max_bins": 4, "outer_bags": 1, "max_rounds": 1}.items():
-            check_whole(name, getattr(self, name), least)
-        check_positive("learning_rate", self.learning_rate)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""
@@ -253,9 +248,9 @@ class DPEBM(NoisyProtocol, EBMMerge):
     outer_bags: int = 1
     max_rounds: int = 300
     learning_rate: float = 0.05
-    epsilon: float = 4.0
-    delta: float = 1e-5
-    bin_share: float = 0.1
+    epsilon: float = epsilon_or_inf(4.0)
+    delta: float = share(1e-5)
+    bin_share: float = share(0.1)
 
     info = replace(
         EBMMerge.info,
@@ -263,12 +258,6 @@ class DPEBM(NoisyProtocol, EBMMerge):
         adversaries=("public", "server"),
         example_dataset="digits[rows=300]",  # all columns declare a range
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_epsilon()
-        check_share("delta", self.delta)
-        check_share("bin_share", self.bin_share)
 
     def estimator(self, schema: Schema, seed: int | None) -> Any:
         """Return the estimator that a client fits."""
@@ -337,14 +326,14 @@ class DPEBM(NoisyProtocol, EBMMerge):
     def _guarantee(self, epsilon: float) -> ApproximateDP:
         return ApproximateDP(epsilon, self.delta, unprotected=("rows",))
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return that counts and scores contain noise. The merged cut points depend on it, too."""
         if not self.noisy:
             return {}
-        why = "Gaussian noise on counts of even bins, and on each round's sums"
-        counts = Mechanism(why, noise=Gaussian(self.scales(len(schema.features))[0]))
+        reason = "Gaussian noise on counts of even bins, and on each round's sums"
+        counts = Mechanism(reason, noise=Gaussian(self.scales(len(schema.features))[0]))
         # The distribution of the noise on scores depends on the merged bins and is not stated.
-        rest = Mechanism(why)
+        rest = Mechanism(reason)
         return {
             (ClientShapes, "bin_weights"): counts,
             (ClientShapes, "scores"): rest,

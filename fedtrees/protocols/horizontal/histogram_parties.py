@@ -462,13 +462,13 @@ class HistogramServer(Coordinator):
             return forest
         # The model ends with the round of the smallest validation loss.
         best = int(np.argmin(losses)) + 1
-        net.send("client", StopBoosting(best), why="the rounds that the model keeps")
+        net.send("client", StopBoosting(best), reason="the rounds that the model keeps")
         return forest.first(best)
 
     def validation_loss(self, net: Network, round: int) -> float:
         """Return the mean loss over all validation rows, from a secure sum."""
-        why = "loss on validation rows, for early stopping"
-        total = net.request_sum("client", ValidationRequest(round), why=why)
+        reason = "loss on validation rows, for early stopping"
+        total = net.request_sum("client", ValidationRequest(round), reason=reason)
         loss, rows = total.sums
         # With noise, the number of rows is almost never exactly 0.
         if rows == 0 and round == 0:
@@ -513,7 +513,7 @@ class HistogramServer(Coordinator):
             Nodes.
         """
         request = HistogramRequest(tree, nodes)
-        total = net.request_sum("client", request, why="gradient sums per bin, to find splits")
+        total = net.request_sum("client", request, reason="gradient sums per bin, to find splits")
         self.check_sums(net, total)
         return total
 
@@ -570,17 +570,19 @@ class HistogramServer(Coordinator):
     def agree_on_base_score(self, net: Network) -> BaseScore:
         """Agree on initial prediction and fixed-point units, and broadcast both."""
         score, objective = self.params.base_score, self.objective
-        why = "the fixed start of every prediction"
+        reason = "the fixed start of every prediction"
         if score is None or math.isinf(objective.bounds[0]):
-            total = net.request_sum("client", LabelSumsRequest(), why="label sums, by a secure sum")
+            total = net.request_sum(
+                "client", LabelSumsRequest(), reason="label sums, by a secure sum"
+            )
             start = BaseScore(
                 objective.start(total.sums) if score is None else objective.base_margin(score),
                 *objective.bits(total.sums),
             )
-            why = "where every prediction starts (the label mean), and the units of all sums"
+            reason = "where every prediction starts (the label mean), and the units of all sums"
         else:
             start = BaseScore(objective.base_margin(score))
-        sent = net.send("client", start, why=why)
+        sent = net.send("client", start, reason=reason)
         return sent
 
 
@@ -615,7 +617,7 @@ class DecidingServer(HistogramServer):
             if self.sends_statistics:
                 g, h, gain = grower.statistics(chosen.nodes)
                 message = replace(message, g=g, h=h, gain=gain)
-            net.send("client", message, why="the chosen splits (FedTree adds G, H and gain)")
+            net.send("client", message, reason="the chosen splits (FedTree adds G, H and gain)")
 
     def share_tree(self, net: Network, grower: TreeGrower, tree: int) -> Tree:
         """Broadcast leaf values with the G and H of each leaf.
@@ -631,7 +633,7 @@ class DecidingServer(HistogramServer):
         sent = net.send(
             "client",
             LeafValues(tree, nodes, grower.leaf_values(), *statistics),
-            why="the leaf values (FedTree adds G and H)",
+            reason="the leaf values (FedTree adds G and H)",
         )
         # A defense can change the values that were sent. The released model has the sent ones.
         grown = grower.finish(sent.value)

@@ -116,8 +116,8 @@ class AllReduceServer(HistogramServer):
             As in `HistogramServer.share_level`.
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
-        why = "summed histograms: every client finds the splits itself"
-        sent = net.send("client", message, why=why)
+        reason = "summed histograms: every client finds the splits itself"
+        sent = net.send("client", message, reason=reason)
         # A defense may have changed the sums. Server and clients must decide from the same ones.
         grower.choose_splits(sent.sums, sent.allowed)
 

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_known, check_whole
+from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.messages import Message
+from fedtrees.core.parameters import flag, whole
 from fedtrees.core.schema import Schema
 from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import (
@@ -56,8 +57,8 @@ class HistogramProtocol(BoostingProtocol):
     """
 
     cuts: str = "sketch"
-    enable_categorical: bool = False
-    early_stopping_rounds: int = 0
+    enable_categorical: bool = flag(False)
+    early_stopping_rounds: int = whole(0, default=0)
     validation_fraction: float = 0.1
 
     info = ProtocolInfo(
@@ -79,8 +80,6 @@ class HistogramProtocol(BoostingProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("cuts", self.cuts, self.cut_methods)
-        check_flag("enable_categorical", self.enable_categorical)
-        check_whole("early_stopping_rounds", self.early_stopping_rounds, 0)
         share = self.validation_fraction
         if not isinstance(share, float) or not 0 < share < 1:
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")

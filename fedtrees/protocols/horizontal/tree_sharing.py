@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
-from fedtrees.core.errors import DataError, check_known, check_whole
+from fedtrees.core.errors import DataError
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
@@ -50,11 +51,7 @@ class TreeSharingProtocol(BoostingProtocol):
         (`fedtrees.trees.boosted.losses.estimated_score`).
     """
 
-    intercept: str = "mean"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("intercept", self.intercept, INTERCEPTS)
+    intercept: str = one_of(INTERCEPTS, default="mean")
 
     info = ProtocolInfo(
         message_types=(GrowRequest, ClientTrees, GlobalTrees),
@@ -101,11 +98,7 @@ class FlowerProtocol(TreeSharingProtocol):
         Number of boosting rounds of a client in a federated round.
     """
 
-    local_trees: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("local_trees", self.local_trees, 1)
+    local_trees: int = whole(1, default=1)
 
     @property
     def rounds_at_once(self) -> int:
@@ -219,7 +212,7 @@ class TreeSharingServer(Coordinator):
         if len(part.sizes):
             self.parts.append(part)
 
-    def tell(self, net: Network, to: str, round: int, why: str) -> None:
+    def tell(self, net: Network, to: str, round: int, reason: str) -> None:
         """Send the new part of the model to a role or a party.
 
         Parameters
@@ -230,7 +223,7 @@ class TreeSharingServer(Coordinator):
             Role or party.
         round : int
             Federated round.
-        why : str
+        reason : str
             Reason for the transcript.
         """
         # Only parts that the receiver does not have are sent. Together they form the complete
@@ -243,7 +236,7 @@ class TreeSharingServer(Coordinator):
         first = sum(len(p.sizes) for p in self.parts[: self.sent_parts.get(to, 0)])
         # The model has the base score of its first part.
         message = GlobalTrees(round, **join(new), base_score=self.parts[0].base_score, first=first)
-        sent = net.send(to, message, why=why)
+        sent = net.send(to, message, reason=reason)
         self.sent_parts[to] = len(self.parts)
         p = self.params
         # A defense may have changed the trees. The model has the trees that were sent.
@@ -266,8 +259,8 @@ class BaggingServer(TreeSharingServer):
     def train(self, net: Network) -> Forest:
         """Request, append and broadcast trees, round after round."""
         for round in range(self.params.trees):
-            why = "trees that each client grew on its local rows, starting from the global model"
-            replies = net.request("client", GrowRequest(round), why=why)
+            reason = "trees that each client grew on its local rows, starting from the global model"
+            replies = net.request("client", GrowRequest(round), reason=reason)
             for part in self.order_replies(replies, round):
                 self.keep(part)
             self.tell(net, "client", round, "the global model's new trees, in order of arrival")
@@ -303,7 +296,7 @@ class FlowerBagging(FlowerProtocol):
         Trees arrive in client order, or in an order that the server draws in every round.
     """
 
-    arrival: str = "client"
+    arrival: str = one_of(ARRIVALS, default="client")
     party_types = {"server": BaggingServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
@@ -323,10 +316,6 @@ class FlowerBagging(FlowerProtocol):
         },
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_known("arrival", self.arrival, ARRIVALS)
-
 
 class CyclicServer(TreeSharingServer):
     """The server. It sends the model to the next client in turn, and receives its trees."""
@@ -339,8 +328,8 @@ class CyclicServer(TreeSharingServer):
             # In the first round there is no model to send.
             if self.parts:
                 self.tell(net, name, round, "the model so far, for the client whose turn it is")
-            why = "trees that the client grew on its local rows, starting from the model"
-            (part,) = net.request(name, GrowRequest(round), why=why)
+            reason = "trees that the client grew on its local rows, starting from the model"
+            (part,) = net.request(name, GrowRequest(round), reason=reason)
             assert isinstance(part, ClientTrees)
             self.keep(part)
         for name in clients:
@@ -390,8 +379,8 @@ class EnsembleServer(TreeSharingServer):
 
     def shared(self, net: Network) -> ClientModels:
         """Request the models, and return them as they were sent to all clients."""
-        why = "the model that each client boosted on its local rows"
-        replies = net.request("client", GrowRequest(0), why=why)
+        reason = "the model that each client boosted on its local rows"
+        replies = net.request("client", GrowRequest(0), reason=reason)
         # Clients without rows send no trees.
         owners = [i for i, part in enumerate(replies) if len(part.sizes)]  # type: ignore[attr-defined]
         for i in owners:
@@ -405,7 +394,9 @@ class EnsembleServer(TreeSharingServer):
             owner=np.array(owners, dtype=np.int32),
             trees=np.array([len(p.sizes) for p in self.parts], dtype=np.int64),
         )
-        sent = net.send("client", message, why="the models of all clients: the aggregated ensemble")
+        sent = net.send(
+            "client", message, reason="the models of all clients: the aggregated ensemble"
+        )
         return sent
 
     def average_models(self, models: ClientModels) -> Forest:

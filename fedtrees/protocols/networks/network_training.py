@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
@@ -45,15 +46,6 @@ Rows = NDArray[np.intp]  # numbers of the rows of a batch
 LocalGradient = Callable[[Weights, Rows], Weights]
 #: Reason of the messages with weights, for the transcript.
 WHY = "sums over the rows of the clients"
-#: Integer parameters of the protocols, and the smallest value of each.
-_COUNTS = {
-    "batch": 1,
-    "rounds": 1,
-    "units": 1,
-    "epochs": 1,
-    "local_rows": 0,
-    "clients_per_round": 0,
-}
 
 
 class NetworkClient(Party):
@@ -179,7 +171,7 @@ class NetworkServer(Coordinator):
         weights = initial(self.layers, self.streams.rng("weights"))
         for round in range(self.params.rounds):
             message = NetworkWeights(round, weights, self.chosen(net, round))
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, self.params.lr)
             weights = self.params.moved(weights, mean)
         return TabularNetwork(self.layers, weights, encoding)
@@ -190,8 +182,8 @@ class NetworkServer(Coordinator):
         if self.params.statistics == "public":
             encoding = declared(encoding, self.schema)
         else:
-            why = "means and standard deviations of the input columns"
-            total = net.request_sum("client", ColumnSumsRequest(), why=why)
+            reason = "means and standard deviations of the input columns"
+            total = net.request_sum("client", ColumnSumsRequest(), reason=reason)
             n, first, second = total.sums
             mean = first / np.maximum(n, 1)
             # Rounding can make the difference slightly negative.
@@ -199,7 +191,7 @@ class NetworkServer(Coordinator):
             encoding = encoding.standardised(mean, np.sqrt(spread))
         message = Standardisation(encoding.mean, encoding.std)
         net.send(
-            "client", message, why="the mean and deviation by which all inputs are standardised"
+            "client", message, reason="the mean and deviation by which all inputs are standardised"
         )
         return encoding
 
@@ -299,11 +291,11 @@ class NetworkProtocol(Protocol):
         secure sum (the authors include test rows), or the declared ranges of the schema.
     """
 
-    batch: int = 32
-    rounds: int = 100
-    lr: float = 0.1
-    units: int = 100
-    statistics: str = "sums"
+    batch: int = whole(1, default=32)
+    rounds: int = whole(1, default=100)
+    lr: float = positive(0.1)
+    units: int = whole(1, default=100)
+    statistics: str = one_of(("sums", "public"), default="sums")
 
     info = ProtocolInfo(
         message_types=(
@@ -321,12 +313,6 @@ class NetworkProtocol(Protocol):
     summed_types: ClassVar[tuple[type[Message], ...]] = (ColumnSums,)
     #: 1 if updates are gradients, -1 if they are steps against the gradient.
     along: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        for name, least in _COUNTS.items():
-            check_whole(name, getattr(self, name, least), least)
-        check_positive("lr", self.lr)
-        check_known("statistics", self.statistics, ("sums", "public"))
 
     def layers(self, schema: Schema) -> Layers:
         """Return the architecture of the network for a schema."""
@@ -501,9 +487,9 @@ class FedAvg(NetworkProtocol):
     """
 
     rounds: int = 10
-    epochs: int = 1
-    local_rows: int = 0
-    clients_per_round: int = 0
+    epochs: int = whole(1, default=1)
+    local_rows: int = whole(0, default=0)
+    clients_per_round: int = whole(0, default=0)
 
     along: ClassVar[int] = -1
 

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, check_known, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
+from fedtrees.core.parameters import fraction, nonnegative, one_of, whole
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import HistogramSegment
@@ -33,6 +34,7 @@ from fedtrees.protocols.peers.collectives import scattering
 from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
+from fedtrees.trees.boosted.params import UNLIMITED
 from fedtrees.trees.lightgbm.bins import Mapper, blocks, dealt, find_bins
 from fedtrees.trees.lightgbm.growing import (
     LeafTotals,
@@ -249,8 +251,8 @@ class Machine(HorizontalPeer):
             if move.sender == self.rank:
                 numbers = np.concatenate([sums[b].ravel() for b in move.blocks])
                 hop = HistogramSegment(tree, step, 1, begins[move.blocks[0]], numbers, members)
-                why = "a histogram on its way to who finds the best split of its columns"
-                self.net.send(self.names[move.receiver], hop, why=why)
+                reason = "a histogram on its way to who finds the best split of its columns"
+                self.net.send(self.names[move.receiver], hop, reason=reason)
             elif move.receiver == self.rank:
                 received = yield (HistogramSegment, tree, step, members)
                 assert isinstance(received, HistogramSegment)
@@ -327,17 +329,17 @@ class LightGBMData(HorizontalPeers):
         Largest depth, -1 for no limit.
     """
 
-    trees: int = 100
-    num_leaves: int = 31
-    max_depth: int = -1
-    learning_rate: float = 0.1
-    reg_lambda: float = 0.0
-    gamma: float = 0.0
-    min_data_in_leaf: int = 20
-    min_sum_hessian_in_leaf: float = 1e-3
-    max_bin: int = 255
-    min_data_in_bin: int = 3
-    objective: str | None = None
+    trees: int = whole(1, UNLIMITED, default=100)
+    num_leaves: int = whole(2, 131_072, default=31)
+    max_depth: int = whole(-1, UNLIMITED, default=-1)
+    learning_rate: float = fraction(0.1)
+    reg_lambda: float = nonnegative(0.0)
+    gamma: float = nonnegative(0.0)
+    min_data_in_leaf: int = whole(0, UNLIMITED, default=20)
+    min_sum_hessian_in_leaf: float = nonnegative(1e-3)
+    max_bin: int = whole(2, 65_535, default=255)
+    min_data_in_bin: int = whole(1, UNLIMITED, default=3)
+    objective: str | None = one_of((Logistic.name, SquaredError.name), default=None)
 
     info = replace(
         HorizontalPeers.info,
@@ -346,20 +348,6 @@ class LightGBMData(HorizontalPeers):
     )
     party_noun: ClassVar[str] = "machines"
     kinds: ClassVar[tuple[type[Machine], type[Machine]]] = (FirstMachine, Machine)
-
-    def __post_init__(self) -> None:
-        for name, low, high in (
-            ("trees", 1, 2**31 - 1), ("num_leaves", 2, 131_072), ("min_data_in_leaf", 0, 2**31 - 1),
-            ("max_bin", 2, 65_535), ("min_data_in_bin", 1, 2**31 - 1), ("max_depth", -1, 2**31 - 1),
-        ):  # fmt: skip
-            check_whole(name, getattr(self, name), low, high)
-        for name in ("reg_lambda", "gamma", "min_sum_hessian_in_leaf"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise UsageError(f"{name}={getattr(self, name)!r}: give a finite number, 0 or more")
-        if not 0 < self.learning_rate <= 1:
-            raise UsageError(f"learning_rate={self.learning_rate!r}: give a number in (0, 1]")
-        if self.objective is not None:
-            check_known("objective", self.objective, (Logistic.name, SquaredError.name))
 
     @property
     def limits(self) -> Limits:

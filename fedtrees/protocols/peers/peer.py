@@ -108,17 +108,17 @@ class Peer(Party):
                 self.awaited = None
         self.running = False
 
-    def send_to_others(self, message: Said, why: str) -> Said:
+    def send_to_others(self, message: Said, reason: str) -> Said:
         """Send a message to all other parties, and return it as it was sent after the defenses."""
         sent = message
         for role in self.audience:
             if {*self.net.members(role)} - {self.name}:
-                sent = self.net.send(role, message, why=why)
+                sent = self.net.send(role, message, reason=reason)
         return sent
 
-    def exchange(self, message: Said, why: str) -> Generator[Any, Any, list[Said]]:
+    def exchange(self, message: Said, reason: str) -> Generator[Any, Any, list[Said]]:
         """Send a message to all other parties, and return the messages of all parties by rank."""
-        sent, messages = self.send_to_others(message, why), []
+        sent, messages = self.send_to_others(message, reason), []
         for rank in range(self.world):
             # The party waits for one message of every other party, in the order of ranks.
             messages.append(sent if rank == self.rank else (yield self.key(message, rank)))

@@ -73,7 +73,7 @@ class Worker(HorizontalPeer):
         self.assign_ranks()
         p, y = self.params, self.data.y
         start = self.objective.base_margin((yield from self.agree_start()))
-        self.net.record_opened(AgreedStart(start), why="where boosting starts, as it follows")
+        self.net.record_opened(AgreedStart(start), reason="where boosting starts, as it follows")
         self.cuts = yield from self.agree_cuts()
         self.bins = bin_rows(self.data.X, self.cuts)
         margin, trees = np.repeat(start[:, None], len(y), axis=1), []
@@ -90,11 +90,11 @@ class Worker(HorizontalPeer):
         """Return the initial probability: the mean label, unless it is a parameter."""
         if self.params.base_score is not None:
             return self.params.base_score
-        n, why = len(self.data), "where boosting starts: the mean label"
-        row_counts = yield from self.exchange(RowCount(n, self.name), why)
+        n, reason = len(self.data), "where boosting starts: the mean label"
+        row_counts = yield from self.exchange(RowCount(n, self.name), reason)
         # Rounded to float32 as in XGBoost, so that the initial prediction has the same bits.
         share = float(np.float32(self.data.y.sum() / sum(t.rows for t in row_counts)))
-        shares = yield from self.exchange(LabelShare(n, share, self.name), why)
+        shares = yield from self.exchange(LabelShare(n, share, self.name), reason)
         mean = Intercept(float(np.float32(sum(t.share for t in shares))), self.names[0])
         if not self.rank:
             return self.send_to_others(mean, "where boosting starts").value
@@ -103,15 +103,15 @@ class Worker(HorizontalPeer):
     def agree_cuts(self) -> Script:
         """Return the cut points that follow from all sketches, or the declared ones."""
         if self.net.cut_plan() is None:
-            cuts, why = (
+            cuts, reason = (
                 (yield from self.merge_sketches()),
                 "cut points, as they follow from all sketches",
             )
         else:
             cuts = public_cuts(self.schema, self.params.max_bin)
-            why = "cut points from the declared ranges"
+            reason = "cut points from the declared ranges"
         message = MergedCuts(cuts.values, cuts.offsets, cuts.minimum, cuts.categorical)
-        self.net.record_opened(message, why=why)
+        self.net.record_opened(message, reason=reason)
         return cuts
 
     def merge_sketches(self) -> Script:
@@ -140,7 +140,7 @@ class Worker(HorizontalPeer):
         while True:
             # Every worker can compute the total, so that it belongs to the view of each worker.
             merged = MergedHistogram(number, nodes, hist, totals)
-            self.net.record_opened(merged, why="the sums of all, as they come together")
+            self.net.record_opened(merged, reason="the sums of all, as they come together")
             self.rows.split(self.bins, grower.choose_splits(hist))
             if not len(grower.nodes):
                 return grower.finish()
@@ -175,17 +175,17 @@ class Worker(HorizontalPeer):
             names = ",".join(self.names[r] for r in ranks)
             return HistogramSegment(tree, level, k, ends[part], numbers.copy(), names)
 
-        why = "a histogram on its way"
+        reason = "a histogram on its way"
         # Fewer numbers than workers cannot be divided into segments.
         if flat.size < w:
             parts = HistogramSegment(tree, level, k, 0, flat.copy(), self.name)
-            all_segments = yield from self.exchange(parts, why)
+            all_segments = yield from self.exchange(parts, reason)
             return to_fixed(
                 np.sum([t.sums for t in all_segments], axis=0).reshape(sums.shape), UNIT_BITS
             )
         for step in range(w - 1):
             ranks = [(me - j) % w for j in range(step, -1, -1)]
-            self.net.send(self.names[(me + 1) % w], segment((me - step) % w, ranks), why=why)
+            self.net.send(self.names[(me + 1) % w], segment((me - step) % w, ranks), reason=reason)
             part, ranks = (me - 1 - step) % w, [(r - 1) % w for r in ranks]
             flat[ends[part] : ends[part + 1]] += (yield self.key(segment(part, ranks))).sums
         # After w - 1 steps each worker has the total of one segment and sends it to all.

@@ -6,10 +6,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, ProtocolError, check_whole
+from fedtrees.core.errors import DataError, ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_equal, refuse
@@ -51,6 +52,7 @@ class HorizontalRegression(RegressionParams, Protocol):
     sigmoid, as in the vertical protocol.
     """
 
+    bits: int = whole(8, MOST_BITS, default=40)
     info = ProtocolInfo(
         message_types=(
             MomentsRequest, Moments, CommonScales, WeightsRequest, LocalWeights,
@@ -61,10 +63,6 @@ class HorizontalRegression(RegressionParams, Protocol):
         example_dataset="breast-cancer[rows=40]",  # each client has at most as many rows as weights
     )  # fmt: skip
     summed_types: ClassVar[tuple[type[Message], ...]] = (Moments, LocalWeights)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_whole("bits", self.bits, 8, MOST_BITS)
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""
@@ -191,18 +189,20 @@ class AveragingServer(Coordinator):
         p, d = self.params, len(self.schema.features)
         # All clients use the same scales, so that their weights can be averaged.
         scales = self._scales(net, d + 1)
-        net.send("client", scales, why="the scales by which all clients standardise their columns")
+        net.send(
+            "client", scales, reason="the scales by which all clients standardise their columns"
+        )
         sent: AverageWeights | None = None
         for round in range(p.rounds):
-            why = "weights after a step on your rows; I learn their sum"
-            total = net.request_sum("client", WeightsRequest(round), why=why)
+            reason = "weights after a step on your rows; I learn their sum"
+            total = net.request_sum("client", WeightsRequest(round), reason=reason)
             count = len(net.members("client"))
             # Division with rounding to the nearest integer, halves up.
             mean = to_python_integers(
                 [(2 * w + count) // (2 * count) for w in total.weights.tolist()]
             )
             message = AverageWeights(round, mean.astype(np.int64), p.bits)
-            sent = net.send("client", message, why="the average, to go on from")
+            sent = net.send("client", message, reason="the average, to go on from")
         assert sent is not None  # there is at least one round
         weights = from_fixed_point(to_python_integers(sent.weights), sent.bits)
         padded_weights = np.zeros(d + 1)
@@ -212,11 +212,11 @@ class AveragingServer(Coordinator):
 
     def _scales(self, net: Network, width: int) -> CommonScales:
         """Return the moments of all rows: first the mean, then the deviation from it."""
-        why = "sums over your rows, of which I learn the total, to standardise columns"
-        moments = net.request_sum("client", MomentsRequest(np.zeros(width)), why=why)
+        reason = "sums over your rows, of which I learn the total, to standardise columns"
+        moments = net.request_sum("client", MomentsRequest(np.zeros(width)), reason=reason)
         count = np.maximum(moments.count, 1)
         around = moments.total / count
-        moments = net.request_sum("client", MomentsRequest(around), why=why)
+        moments = net.request_sum("client", MomentsRequest(around), reason=reason)
         scale = np.sqrt(moments.squares / count)
         # The deviation of a constant column is not exactly 0, because sums are rounded.
         scale[scale <= 1e-9 * np.abs(around)] = 0.0

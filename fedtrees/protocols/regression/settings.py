@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from fedtrees.core.errors import (
     DataError,
     UsageError,
-    check_flag,
-    check_known,
-    check_positive,
-    check_whole,
 )
 from fedtrees.core.local_data import LocalData
+from fedtrees.core.parameters import check_parameters, flag, one_of, positive, whole
 from fedtrees.core.schema import Schema
 
 KINDS = ("linear", "logistic")
@@ -36,21 +33,17 @@ class RegressionParams:
         Whether the model has an intercept.
     """
 
-    kind: str | None = None
-    rounds: int = 30
-    lr: float = 0.1
+    kind: str | None = one_of(KINDS, default=None)
+    rounds: int = whole(1, default=30)
+    lr: float = positive(0.1)
     alpha: float = 0.0
     bits: int = 40
-    intercept: bool = True
+    intercept: bool = flag(True)
 
     def __post_init__(self) -> None:
-        if self.kind is not None:
-            check_known("kind", self.kind, KINDS)
-        check_positive("lr", self.lr)
+        check_parameters(self)
         if isinstance(self.alpha, bool) or not 0 <= self.alpha < 1 / self.lr:
             raise UsageError(f"alpha={self.alpha!r}: an L2 penalty from 0 to below 1 / lr")
-        check_flag("intercept", self.intercept)
-        check_whole("rounds", self.rounds, 1)
 
     def kind_for(self, schema: Schema) -> str:
         """Return the kind of regression for a target.

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
-from fedtrees.core.local_data import Declared, LocalData
+from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.local_data import LocalData, LocalDataSummary
 from fedtrees.core.messages import EncryptedComputation, Sealed
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import checked, one_of, positive, whole
 from fedtrees.core.party import Party, handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
@@ -108,14 +109,14 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         Length of the key. 1024 is weak and only for comparison.
     """
 
-    bits: int = 53  # the precision of a float64
-    batch: int = 0
+    bits: int = whole(8, 1024, default=53)  # the precision of a float64
+    batch: int = whole(0, default=0)
     degree: int = 1
-    fake: int = 0
-    fake_scale: float = 0.01
-    statistics: str = "own"
-    arbiter: str = "ideal"
-    key_bits: int = DEFAULT_BITS
+    fake: int = whole(0, default=0)
+    fake_scale: float = positive(0.01)
+    statistics: str = one_of(("own", "public"), default="own")
+    arbiter: str = one_of(MODES, default="ideal")
+    key_bits: int = checked(check_key_bits, DEFAULT_BITS)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -136,17 +137,10 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("arbiter", self.arbiter, MODES)
-        check_known("statistics", self.statistics, ("own", "public"))
-        check_positive("fake_scale", self.fake_scale)
-        check_whole("bits", self.bits, 8, 1024)
-        check_whole("batch", self.batch, 0)
-        check_whole("fake", self.fake, 0)
         if self.degree not in SIGMOIDS:
             raise UsageError(
                 f"degree={self.degree!r}: the sigmoid is a polynomial of degree 1 or 3"
             )
-        check_key_bits("key_bits", self.key_bits)
 
     def roles(self, parties: int) -> Mapping[str, str]:
         """Return the roles: arbiter, active party (with the labels), and passive parties."""
@@ -200,7 +194,9 @@ class VerticalRegression(RegressionParams, VerticallyPartitioned):
         if not schema.classes and (local_data.y == local_data.y[0]).all():
             raise DataError("all targets are the same; a regression takes two values")
 
-    def check_joint_data(self, declarations: Mapping[str, Declared], schema: Schema) -> None:
+    def check_joint_data(
+        self, declarations: Mapping[str, LocalDataSummary], schema: Schema
+    ) -> None:
         """Refuse labels at a passive party, and a cubic polynomial with several passive parties."""
         super().check_joint_data(declarations, schema)
         if self.degree == 3 and self.kind_for(schema) == "logistic" and len(declarations) > 2:
@@ -335,7 +331,7 @@ class Holder(Party):
         payload = self.encryption.combine(f"{self.name}/{message.round}/g", parts, zero, opens=True)
         sealed = self._seal(payload, len(zero), "EncryptedGradient")
         request = EncryptedGradient(self.name, message.round, sealed, bits)
-        (reply,) = self.net.request(ARBITER, request, why="my gradient, for the arbiter to open")
+        (reply,) = self.net.request(ARBITER, request, reason="my gradient, for the arbiter to open")
         gradient = unpack_integers(reply.values)
         self.weights = take_step(self.weights, gradient, reply.bits - p.bits, m, p.lr, p.alpha)
 
@@ -418,11 +414,11 @@ class ActiveRegression(Holder, Coordinator):
         for round in range(self.params.rounds):
             replies: list[EncryptedScores] = []
             if self.passive:
-                why = "the contributions of the receiver's columns to the scores, encrypted"
-                replies = net.request(PASSIVE, ScoresRequest(round), why=why)
+                reason = "the contributions of the receiver's columns to the scores, encrypted"
+                replies = net.request(PASSIVE, ScoresRequest(round), reason=reason)
             residuals = self._residuals(round, replies)
             if self.passive:
-                net.send(PASSIVE, residuals, why="residuals, sealed, for your gradient")
+                net.send(PASSIVE, residuals, reason="residuals, sealed, for your gradient")
             self._descend(residuals)
         return HeldWeights(from_fixed_point(self.weights, self.params.bits))
 
@@ -431,10 +427,10 @@ class ActiveRegression(Holder, Coordinator):
         p, y = self.params, self.local_data.y
         assert y is not None
         self.passive = bool(net.members(PASSIVE))
-        (key,) = net.request(ARBITER, KeyRequest(), why="the key that scores are sealed with")
+        (key,) = net.request(ARBITER, KeyRequest(), reason="the key that scores are sealed with")
         self.encryption.learn(key.key.payload, key.bits)
         if self.passive:
-            net.request(PASSIVE, key, why="the key, and how you standardise your columns")
+            net.request(PASSIVE, key, reason="the key, and how you standardise your columns")
         self.center, self.spread = 0.0, 1.0
         if not self.schema.classes:
             self.center, self.spread = float(y.mean()), float(y.std())
@@ -448,8 +444,8 @@ class ActiveRegression(Holder, Coordinator):
         kinds = [INTERCEPT] * int(p.intercept) + [RANDOMNESS] * p.fake
         columns = np.concatenate([self.local_data.columns, kinds]).astype(np.int32)
         noted = (columns, pack_integers(self.design), pack_integers(self.target), p.bits)
-        why = "my columns and labels, as I compute with them"
-        net.record_opened(OwnDesign(*noted, self.center, self.spread), why=why)
+        reason = "my columns and labels, as I compute with them"
+        net.record_opened(OwnDesign(*noted, self.center, self.spread), reason=reason)
 
     def _residuals(self, round: int, replies: list[EncryptedScores]) -> EncryptedResiduals:
         """Return the encrypted ``link(z) - y`` from all parties' scores."""
@@ -481,8 +477,8 @@ class ActiveRegression(Holder, Coordinator):
         if self.params.intercept:
             z = z + from_fixed_point(self.weights[len(self.local_data.columns)], self.params.bits)
         if self.passive:
-            why = "the contributions of the receiver's columns to the scores of rows to predict"
-            for reply in net.request(PASSIVE, RowsToScore(len(z)), why=why):
+            reason = "the contributions of the receiver's columns to the scores of rows to predict"
+            for reply in net.request(PASSIVE, RowsToScore(len(z)), reason=reason):
                 z = z + reply.scores
         kind = self.params.kind_for(self.schema)
         return predict_from_scores(kind, z, self.center, self.spread, bool(self.schema.classes))

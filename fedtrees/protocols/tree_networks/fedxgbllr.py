@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import ExampleStage
-from fedtrees.core.errors import DataError, UsageError, check_known, check_positive, check_whole
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import names_of_type
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import one_of, positive, whole
 from fedtrees.core.party import handles
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_bounded, check_equal, refuse
@@ -176,7 +177,7 @@ class RatesServer(EnsembleServer):
         # Round numbers continue after those of boosting, so that `grown_on` distinguishes both.
         for round in range(params.trees, params.trees + params.rounds):
             message = NetworkWeights(round, weights)
-            replies = net.request("client", message, why=WHY)
+            replies = net.request("client", message, reason=WHY)
             mean = mean_update(replies, message, params.lr).astype(np.float32)
             weights = adam.step(weights, mean) if params.sends == "gradient" else weights + mean
         model_fields = {f.name: getattr(models, f.name) for f in fields(models)}
@@ -220,12 +221,12 @@ class FedXGBllr(LocalEnsembles):
     trees: int = 100
     max_depth: int = 8
     learning_rate: float = 0.1
-    channels: int = 64
-    rounds: int = 30
-    iterations: int = 100
-    batch: int = 64
-    lr: float = 1e-3
-    sends: str = "update"
+    channels: int = whole(1, default=64)
+    rounds: int = whole(1, default=30)
+    iterations: int = whole(1, default=100)
+    batch: int = whole(0, default=64)
+    lr: float = positive(1e-3)
+    sends: str = one_of(SENDS, default="update")
 
     info = replace(
         LocalEnsembles.info,
@@ -239,13 +240,6 @@ class FedXGBllr(LocalEnsembles):
         adversaries=("server", "client"),
     )  # fmt: skip
     party_types = {"server": RatesServer, "client": RatesClient}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, least in {"channels": 1, "rounds": 1, "iterations": 1, "batch": 0}.items():
-            check_whole(name, getattr(self, name), least)
-        check_positive("lr", self.lr)
-        check_known("sends", self.sends, SENDS)
 
     def check(self, schema: Schema) -> None:
         """Refuse more than two classes."""

@@ -107,8 +107,8 @@ class Active(Coordinator):
         self.passive = bool(net.members(PASSIVE))
         replies = []
         if self.passive:
-            why = "the numbers of candidate splits, and the key for the encrypted sums"
-            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), why=why)
+            reason = "the numbers of candidate splits, and the key for the encrypted sums"
+            replies = net.request(PASSIVE, BinCountsRequest(self.name, bits, key), reason=reason)
         d = len(self.schema.features)
         cuts: list[Any] = [None] * d
         minimum, self.owner = np.zeros(d, dtype=np.float32), [self.name] * d
@@ -166,7 +166,7 @@ class Active(Coordinator):
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
-        for reply in net.request(PASSIVE, RootRows(number, rows), why="the rows of the tree"):
+        for reply in net.request(PASSIVE, RootRows(number, rows), reason="the rows of the tree"):
             columns[reply.party] = reply.columns
         if len(columns) == 1:  # a defense hid the request from all passive parties
             tree.hidden.add(0)
@@ -214,10 +214,11 @@ class Active(Coordinator):
         net.send(
             PASSIVE,
             message,
-            why="the encrypted statistics of each row, which only the active party can decrypt",
+            reason="the encrypted statistics of each row, which only the active party can decrypt",
         )
         net.record_opened(
-            OwnRowStatistics(tree, rows), why="the same statistics, as the active party knows them"
+            OwnRowStatistics(tree, rows),
+            reason="the same statistics, as the active party knows them",
         )
         self.encryption.ledger.sent("RowStatistics", receivers * len(rows), receivers * nbytes)
 
@@ -335,11 +336,11 @@ class Active(Coordinator):
         requested: NDArray[Any],
     ) -> dict[str, NDArray[np.int64]]:
         """Ask the passive parties for sums, and decrypt their replies."""
-        why = "the rows of each node, whose statistics are summed over bins"
+        reason = "the rows of each node, whose statistics are summed over bins"
         message = node_rows(tree, open_nodes, requested)
         ranges = tree.rows.ranges(message.asked)
         counts, sums_by_party = ranges[:, 1] - ranges[:, 0], {}
-        for reply in net.request(PASSIVE, message, why=why):
+        for reply in net.request(PASSIVE, message, reason=reason):
             bins = self.cuts.n_bins[reply.columns]
             shape = BinLayout(counts, bins, tree.statistics.shape[1], tree.slots)
             opened = self.encryption.decrypt(reply.party, reply.sums.payload, shape)
@@ -348,7 +349,9 @@ class Active(Coordinator):
             note = OpenedBinSums(
                 reply.party, tree.number, reply.nodes, reply.columns, opened, self.bits[0]
             )
-            net.record_opened(note, why="sums per candidate, opened with the key, to find splits")
+            net.record_opened(
+                note, reason="sums per candidate, opened with the key, to find splits"
+            )
         return sums_by_party
 
     def split(self, net: Network, tree: TreeInProgress, chosen: Decisions) -> None:
@@ -377,8 +380,8 @@ class Active(Coordinator):
                 message = ChosenSplits(
                     tree.number, c.nodes, c.left, c.feature, c.bin, c.default_left
                 )
-                why = "the splits that were chosen among its candidates"
-                (reply,) = net.request(party, message, why=why)
+                reason = "the splits that were chosen among its candidates"
+                (reply,) = net.request(party, message, reason=reason)
                 goes = reply.goes_left
             tree.rows.move(c.nodes, c.left, goes)
         for node, left in zip(chosen.nodes.tolist(), chosen.left.tolist(), strict=True):
@@ -389,8 +392,8 @@ class Active(Coordinator):
     def finished(self, net: Network) -> None:
         """Note the final model, so that the active party's view contains it."""
         if self.passive:
-            why = "the trees of the active party, with the bin of each split of another party"
-            net.record_opened(self.model.as_message(), why=why)
+            reason = "the trees of the active party, with the bin of each split of another party"
+            net.record_opened(self.model.as_message(), reason=reason)
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Route the test rows through all trees, and return their scores.
@@ -447,7 +450,7 @@ class Active(Coordinator):
         offsets = np.cumsum([0, *map(len, rows)])
         trees, numbers = np.array(nodes, dtype=np.int32).T
         message = RowsToRoute(trees, numbers, offsets, np.concatenate(rows))
-        (reply,) = net.request(party, message, why="where rows to predict go at its splits")
+        (reply,) = net.request(party, message, reason="where rows to predict go at its splits")
         if not isinstance(reply, RoutesOfRows) or len(reply.goes_left) != offsets[-1]:
             raise ProtocolError(f"{party!r} did not assign all {offsets[-1]} rows to a side")
         return np.split(reply.goes_left, offsets[1:-1])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.channel import Change, VaryingChannel
-from fedtrees.core.defense import Place
+from fedtrees.core.channel import VaryingChannel
+from fedtrees.core.defense import Channels
 from fedtrees.core.guarantee import Guarantee, NoGuarantee, PureDP
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
@@ -32,6 +31,7 @@ from fedtrees.protocols.settings import (
     BoostingProtocol,
     NoisyProtocol,
     VerticallyPartitioned,
+    epsilon_or_inf,
 )
 from fedtrees.protocols.vertical.active import Active
 from fedtrees.protocols.vertical.local_bins import LocalBins
@@ -123,7 +123,7 @@ class BoostingAlone(Active):
                         number, nodes, tree.left[nodes], tree.feature[nodes],
                         (tree.threshold[nodes] - 1).astype(np.int32), tree.default_left[nodes],
                     )  # fmt: skip
-                    net.send(party, message, why="its splits, for rows to predict")
+                    net.send(party, message, reason="its splits, for rows to predict")
         return VerticalModel(forest, tuple(self.owner), (), y)
 
     def request_bins(self, net: Network) -> Bins:
@@ -134,8 +134,8 @@ class BoostingAlone(Active):
         sizes[self.bins.columns] = self.bins.n_bins
         for column, column_bins in local_bins.items():
             codes[:, column] = column_bins
-        why = "the order of rows in every column, by bins"
-        for reply in net.request(PASSIVE, GrowRequest(0), why=why) if self.passive else []:
+        reason = "the order of rows in every column, by bins"
+        for reply in net.request(PASSIVE, GrowRequest(0), reason=reason) if self.passive else []:
             assert isinstance(reply, RowBuckets)
             codes[:, reply.columns], sizes[reply.columns] = reply.bins.T, reply.n_bins
             for column in reply.columns.tolist():
@@ -176,7 +176,7 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
 
     trees: int = 5
     max_bin: int = 32
-    epsilon: float = math.inf
+    epsilon: float = epsilon_or_inf(math.inf)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -186,10 +186,6 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
         noised_types=(RowBuckets,),
     )
     party_types = {ACTIVE: BoostingAlone, PASSIVE: BucketHolder}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check_epsilon()
 
     def response(self, bins: int, complete: bool) -> Response:
         """Return the randomised response of a column."""
@@ -217,15 +213,15 @@ class FederBoostV(NoisyProtocol, VerticallyPartitioned, BoostingProtocol):
         # Missing values have the last number in the randomised response.
         return np.where(reply == bins, -1, reply)
 
-    def noise_channels(self, schema: Schema) -> Mapping[Place, Change]:
+    def noise_channels(self, schema: Schema) -> Channels:
         """Return that bins are randomised responses among the bins of each column.
 
         The stated distribution is that of a complete column with `max_bin` bins.
         """
         if not self.noisy:
             return {}
-        why = "randomised response among the bins of each column"
-        return {(RowBuckets, "bins"): VaryingChannel(why, self.response(self.max_bin, True))}
+        reason = "randomised response among the bins of each column"
+        return {(RowBuckets, "bins"): VaryingChannel(reason, self.response(self.max_bin, True))}
 
     def claim(self) -> Guarantee:
         """Return the bound on randomised bins. The borders of the bins have no bound."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import BeyondParametersError
 from fedtrees.core.messages import Sealed
 from fedtrees.core.party import Party, handles
-from fedtrees.core.requests import Once, check_among, check_equal, refuse
+from fedtrees.core.requests import Once, check_among, check_equal, divides, refuse
 from fedtrees.crypto.bin_sums import BinLayout, BinSumAdder
 from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
@@ -145,14 +145,8 @@ class PassiveTreeLimits(TreeLimits):
         self._check_number(request.tree)
         if not self.has_statistics:
             raise BeyondParametersError(f"tree {self.number}: no statistics were sent to sum")
-        count, offsets = len(request.nodes), request.offsets
-        ordered = offsets.shape == (count + 1,) and not (np.diff(offsets) < 0).any()
-        if (
-            not ordered
-            or len(request.parents) != count
-            or offsets[0]
-            or offsets[-1] != len(request.rows)
-        ):
+        count = len(request.nodes)
+        if len(request.parents) != count or not divides(request.offsets, count, len(request.rows)):
             raise BeyondParametersError(f"{count} nodes need a parent each, and rows in order")
         if (
             len(request.rows)

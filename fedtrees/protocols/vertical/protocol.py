@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import ProtocolError, check_known
+from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import EncryptedComputation
+from fedtrees.core.parameters import checked, one_of
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import View
@@ -63,8 +64,8 @@ class VerticalProtocol(VerticallyPartitioned):
         Length of the key. 1024 is weak and only for comparison.
     """
 
-    crypto: str = "ideal"
-    key_bits: int = DEFAULT_BITS
+    crypto: str = one_of(MODES, default="ideal")
+    key_bits: int = checked(check_key_bits, DEFAULT_BITS)
 
     released: ClassVar[bool] = False
     info = replace(
@@ -76,13 +77,6 @@ class VerticalProtocol(VerticallyPartitioned):
             RoutedRows, HeldModel,
         ),
     )  # fmt: skip
-
-    def __post_init__(self) -> None:
-        parent: Any = super()
-        if hasattr(parent, "__post_init__"):
-            parent.__post_init__()
-        check_known("crypto", self.crypto, MODES)
-        check_key_bits("key_bits", self.key_bits)
 
     def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why a defense cannot change sums before their encryption, None if it can."""

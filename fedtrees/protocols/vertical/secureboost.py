@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Deployed, Requirements
-from fedtrees.core.errors import DataError, UsageError, check_flag, check_known
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
+from fedtrees.core.parameters import flag, one_of
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
@@ -220,9 +221,9 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
 
     trees: int = 5
     max_bin: int = 32
-    candidates: str = "global"
-    multi_output: bool = False
-    pure_leaves: bool = False
+    candidates: str = one_of(CANDIDATES, default="global")
+    multi_output: bool = flag(False)
+    pure_leaves: bool = flag(False)
     min_child_weight: float = 0.0
     colsample_bytree: float = 0.8
 
@@ -254,9 +255,6 @@ class SecureBoost(VerticalProtocol, BoostingProtocol):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("candidates", self.candidates, CANDIDATES)
-        for name in ("multi_output", "pure_leaves"):
-            check_flag(name, getattr(self, name))
         if self.multi_output and (self.max_leaves or self.grow_policy != "depthwise"):
             raise UsageError("multi_output trees grow level by level; leave max_leaves out")
         if self.candidates == "node-quantiles" and self.grow_policy != "depthwise":

@@ -164,8 +164,10 @@ def _fixed_costs(label: LabelSpots, frame: Floats, markers: Floats, dots: Floats
 def _through_markers(label: LabelSpots, markers: Floats) -> Ints:
     """Return the number of markers of other points that the leading line of each spot crosses."""
     x, y = label.anchor
-    own = (markers[:, 0] <= x) & (x <= markers[:, 2]) & (markers[:, 1] <= y) & (y <= markers[:, 3])
-    crossed: Ints = cross_boxes(*label.leads, markers[~own]).sum(axis=1)
+    is_own_marker = (
+        (markers[:, 0] <= x) & (x <= markers[:, 2]) & (markers[:, 1] <= y) & (y <= markers[:, 3])
+    )
+    crossed: Ints = cross_boxes(*label.leads, markers[~is_own_marker]).sum(axis=1)
     return crossed
 
 

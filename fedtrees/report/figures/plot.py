@@ -10,7 +10,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.files import write_text
 from fedtrees.report.figures.model import palette
 from fedtrees.report.figures.static import Width, frontier, save
-from fedtrees.report.findings import RunAnalysis
+from fedtrees.report.findings import VERDICT, RunAnalysis
 from fedtrees.report.frontier import unswept
 from fedtrees.report.results import Selection, load_rows, merge_runs
 
@@ -46,7 +46,8 @@ def plot(
         are formatted for a paper (3.3 inches for one panel, 7 inches for several, type of 7 and 8
         points).
     metric, utility : str, optional
-        Metrics on the axes, see `frontiers`.
+        Metrics on the axes. By default, that of the gravest leak of each adversary, which the
+        verdict reports, and the first utility metric (see `frontiers`).
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -99,7 +100,8 @@ def frontier_of(
     run_folder : str or Path
         Folder with ``rows.csv``.
     metric, utility : str, optional
-        Metrics on the axes, see `frontiers`.
+        Metrics on the axes. By default, that of the gravest leak of each adversary, which the
+        verdict reports, and the first utility metric (see `frontiers`).
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -139,7 +141,7 @@ def _analyze(
     if not folders:
         raise UsageError("no run to plot; give the folder of a run")
     rows = merge_runs([(str(folder), load_rows(folder)) for folder in folders])
-    analysis = RunAnalysis(Path(folders[0]), chosen.of(rows), metric, utility)
+    analysis = RunAnalysis(Path(folders[0]), chosen.of(rows), metric or VERDICT, utility)
     if not analysis.panels:
         raise UsageError(
             "the selected part of this run contains no attack, so that there is nothing to plot"

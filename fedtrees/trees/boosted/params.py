@@ -1,21 +1,16 @@
 """Hyperparameters of boosted forests."""
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
-from fedtrees.core.errors import UsageError, check_known, check_whole
+from fedtrees.core.errors import UsageError, is_finite_number
+from fedtrees.core.parameters import check_parameters, fraction, nonnegative, one_of, whole
 from fedtrees.trees.binning import MOST_BINS
 
 GROW_POLICIES = ("depthwise", "lossguide")
 #: Nodes are numbered in 32 bits.
 DEEPEST = 30
+UNLIMITED = 2**31 - 1
 _COLUMN_SHARES = ("colsample_bytree", "colsample_bylevel", "colsample_bynode")
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a finite number and no boolean."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,22 +62,22 @@ class TreeParams:
         If a value is outside its range.
     """
 
-    trees: int = 100
-    max_depth: int = 6
-    max_leaves: int = 0
-    grow_policy: str = "depthwise"
-    learning_rate: float = 0.3
-    reg_lambda: float = 1.0
-    reg_alpha: float = 0.0
-    gamma: float = 0.0
-    min_child_weight: float = 1.0
-    max_bin: int = 256
-    subsample: float = 1.0
-    colsample_bytree: float = 1.0
-    colsample_bylevel: float = 1.0
-    colsample_bynode: float = 1.0
-    max_cat_to_onehot: int = 4
-    max_cat_threshold: int = 64
+    trees: int = whole(1, UNLIMITED, default=100)
+    max_depth: int = whole(1, DEEPEST, default=6)
+    max_leaves: int = whole(0, UNLIMITED, default=0)
+    grow_policy: str = one_of(GROW_POLICIES, default="depthwise")
+    learning_rate: float = fraction(0.3)
+    reg_lambda: float = nonnegative(1.0)
+    reg_alpha: float = nonnegative(0.0)
+    gamma: float = nonnegative(0.0)
+    min_child_weight: float = nonnegative(1.0)
+    max_bin: int = whole(2, MOST_BINS, default=256)
+    subsample: float = fraction(1.0)
+    colsample_bytree: float = fraction(1.0)
+    colsample_bylevel: float = fraction(1.0)
+    colsample_bynode: float = fraction(1.0)
+    max_cat_to_onehot: int = whole(2, UNLIMITED, default=4)
+    max_cat_threshold: int = whole(2, UNLIMITED, default=64)
     base_score: float | None = None
 
     @property
@@ -91,25 +86,8 @@ class TreeParams:
         return any(getattr(self, name) < 1 for name in _COLUMN_SHARES)
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("trees", 1, 2**31 - 1),
-            ("max_depth", 1, DEEPEST),
-            ("max_leaves", 0, 2**31 - 1),
-            ("max_bin", 2, MOST_BINS),
-            ("max_cat_to_onehot", 2, 2**31 - 1),
-            ("max_cat_threshold", 2, 2**31 - 1),
-        ):
-            check_whole(name, getattr(self, name), low, high)
-        for name in ("reg_lambda", "reg_alpha", "gamma", "min_child_weight"):
-            value = getattr(self, name)
-            if not _is_number(value) or value < 0:
-                raise UsageError(f"{name}={value!r}: give a finite number, 0 or more")
-        for name in ("learning_rate", "subsample", *_COLUMN_SHARES):
-            value = getattr(self, name)
-            if not _is_number(value) or not 0 < value <= 1:
-                raise UsageError(f"{name}={value!r}: give a number in (0, 1]")
+        check_parameters(self)
         if self.max_leaves == 1:
             raise UsageError("max_leaves=1: a tree needs 2 leaves or more; 0 sets no limit")
-        check_known("grow_policy", self.grow_policy, GROW_POLICIES)
-        if self.base_score is not None and not _is_number(self.base_score):
+        if self.base_score is not None and not is_finite_number(self.base_score):
             raise UsageError(f"base_score={self.base_score!r}: give a finite number")

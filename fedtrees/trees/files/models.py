@@ -23,11 +23,35 @@ def load_model(path: str | PathLike[str]) -> Forest | RandomForest:
     `from_lightgbm_text`) and the arrays of a random forest (see `load_random_forest`). The name of
     the file is irrelevant. No code in a model is executed, and pickles are not read.
 
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    model : Forest or RandomForest
+        Boosted trees, or a random forest. Both predict with ``predict``.
+
     Raises
     ------
     DataError
         If the file cannot be read, has no supported format, or is not a complete and supported
         model.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from fedtrees import FederatedGBDTClassifier, load_model
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> model = FederatedGBDTClassifier(n_estimators=2, max_depth=2, random_state=0).fit(X, y)
+    >>> with TemporaryDirectory() as folder:
+    ...     model.save_model(Path(folder, "model.json"))
+    ...     forest = load_model(Path(folder, "model.json"))
+    >>> len(forest.trees)
+    2
     """
     data = read_model_file(path)
     start = data.lstrip()[:16]

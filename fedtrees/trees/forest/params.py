@@ -4,7 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from fedtrees.core.errors import UsageError, check_flag, check_whole, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.parameters import check_parameters, flag, whole
 from fedtrees.trees.binning import MOST_BINS
 
 # "Unlimited" is represented by a number that no tree with 2^31 rows can reach.
@@ -71,32 +72,21 @@ class ForestParams:
         If a value is outside its range.
     """
 
-    trees: int = 100
-    max_depth: int | None = None
-    min_samples_split: int = 2
-    min_samples_leaf: int = 1
+    trees: int = whole(1, UNLIMITED, default=100)
+    max_depth: int | None = whole(1, UNLIMITED, default=None)
+    min_samples_split: int = whole(2, UNLIMITED, default=2)
+    min_samples_leaf: int = whole(1, UNLIMITED, default=1)
     max_features: str | int | float | None = "sqrt"
     tree_features: str | int | float | None = None
-    bootstrap: bool = True
+    bootstrap: bool = flag(True)
     max_samples: float | None = None
-    max_leaf_nodes: int | None = None
-    max_bin: int = 256
+    max_leaf_nodes: int | None = whole(2, UNLIMITED, default=None)
+    max_bin: int = whole(2, MOST_BINS, default=256)
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("trees", 1, UNLIMITED),
-            ("max_depth", 1, UNLIMITED),
-            ("min_samples_split", 2, UNLIMITED),
-            ("min_samples_leaf", 1, UNLIMITED),
-            ("max_leaf_nodes", 2, UNLIMITED),
-            ("max_bin", 2, MOST_BINS),
-        ):
-            value = getattr(self, name)
-            if value is not None or name not in ("max_depth", "max_leaf_nodes"):
-                check_whole(name, value, low, high)
+        check_parameters(self)
         _check_features("max_features", self.max_features)
         _check_features("tree_features", self.tree_features)
-        check_flag("bootstrap", self.bootstrap)
         # A number of rows would not have the same meaning for parties of different size.
         if self.max_samples is not None and not _is_fraction(self.max_samples):
             raise UsageError(

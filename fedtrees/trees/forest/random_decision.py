@@ -159,9 +159,9 @@ def public_tests(schema: Schema, bins: int) -> list[NDArray[np.float32]]:
     DataError
         If a numeric column declares neither, or if there is no threshold at all.
     """
-    why = undeclared(schema)
-    if why:
-        raise DataError(str(why))
+    reason = undeclared(schema)
+    if reason:
+        raise DataError(str(reason))
     tests = [_thresholds(f, bins) for f in schema.features]
     if not any(map(len, tests)):
         raise DataError(

@@ -80,7 +80,7 @@ class Active(Side, Coordinator):
 
     def train(self, net):
         residuals = PluginResiduals(self.held.ids, self.held.y - self.held.y.mean())
-        self.weigh(net.send("passive", residuals, why="every side weighs its columns by them"))
+        self.weigh(net.send("passive", residuals, reason="every side weighs its columns by them"))
         return "in parts"
 
 
@@ -111,5 +111,5 @@ class TwoSides(Protocol):
                 party.asked = asked
         active = net.party("active")
         with acting(active):
-            parts = net.request("passive", PluginScoresRequest(), why="parts of the scores")
+            parts = net.request("passive", PluginScoresRequest(), reason="parts of the scores")
             return 1 / (1 + np.exp(-8 * (active.part() + sum(p.values for p in parts))))
