@@ -64,7 +64,8 @@ def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
             assert got == best
 
 
-def test_a_difference_that_cancels_out_over_the_classes_is_no_missing_value():
+def test_a_class_with_more_rows_in_shown_bins_than_in_total_has_no_missing_values():
+    """Class 0 has a row without a shown bin. The surplus of class 1 does not cancel it out."""
     counts, totals = np.array([[5, 0], [0, 5]]), np.array([[6, 4]])
     for allowed in (None, np.ones(2, dtype=bool)):
         pair, border, left, usable = choose_splits(
@@ -72,5 +73,5 @@ def test_a_difference_that_cancels_out_over_the_classes_is_no_missing_value():
         )
         assert usable.all()
         assert pair.tolist() == [0]
-        assert left.tolist() == [[5, 0]]
-        assert border.tolist() == [[0, 0]]  # no side has more rows than the other
+        assert left.tolist() == [[6, 0]]
+        assert border.tolist() == [[0, 1]]

@@ -100,12 +100,6 @@ def scan_feature(
 ) -> float:
     """Search for a better split on one feature of one node.
 
-    The counts of missing values are the difference between the totals and the shown bins. If a
-    defense suppresses bins, the totals of a node are themselves estimates from shown bins of its
-    parent, so that the difference can be negative in one class. Suppression replaces counts by 0,
-    and never adds rows. Therefore only a positive sum over all classes means that rows of the node
-    have no shown bin.
-
     Among all borders between two neighbouring occupied bins, the middle one is chosen, because the
     rows do not distinguish them. scikit-learn likewise chooses the middle of two values.
 
@@ -157,7 +151,7 @@ def scan_feature(
             right_squares += (totals[k] - start) * (totals[k] - start)
         # Without missing values, or with missing values on the left, a split after the last bin
         # leaves no rows on the right.
-        for i in range(n_codes - (absent <= 0 or missing_left == 1)):
+        for i in range(n_codes - (absent == 0 or missing_left == 1)):
             base = codes[i] * n_classes
             for k in range(n_classes):
                 c = counts[base + k]
@@ -224,8 +218,12 @@ def _choose(
                 codes[n_codes] = b
                 n_codes += 1 if occupied > 0 else 0
             for k in range(n_classes):
-                flat[n_bins * n_classes + k] = absent[k]
-                n_absent += absent[k]
+                # Suppressed bins are 0 where rows are. The totals of a node are then estimates from
+                # the shown bins of its parent, and a class can have more rows in shown bins than in
+                # total. Suppression never adds rows, so that no row of this class lacks a bin.
+                n_missing = max(absent[k], 0)
+                flat[n_bins * n_classes + k] = n_missing
+                n_absent += n_missing
             # All rows have the same value, so that the feature cannot split the node.
             if n_codes + (n_absent > 0) < 2:
                 continue
