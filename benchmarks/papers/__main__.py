@@ -8,46 +8,36 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
+from fedtrees.benchmarks.papers.comparisons import (
+    Comparison,
+    comparison_tables,
+    write_comparisons,
+)
 from fedtrees.benchmarks.papers.study import Study, suite_study
 from fedtrees.benchmarks.papers.suite_tables import table_sections
 from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
 from fedtrees.experiments.suite import bundled_suites
 
 PROGRAM = "python -m fedtrees.benchmarks.papers"
+_SINGLE = (
+    "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp", "evidence_fields",
+    "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes", "sacroml_peer",
+    "tableak",
+)  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.
-MODULES = {
-    "advice": ("advice",),
-    "blind_baselines": ("blind_baselines",),
-    "captures": ("captures",),
-    "counts": ("counts",),
-    "cut_points": ("cut_points",),
-    "draft_dp": ("draft_dp",),
-    "evidence_fields": ("evidence_fields",),
-    "evidence_read": ("evidence_read",),
-    "frontiers": ("frontiers",),
-    "id2graph": ("id2graph",),
-    "old_and_new": ("old_and_new",),
-    "power": ("power",),
-    "recipes": ("recipes",),
-    "regression": ("regression",),
-    "sacroml_peer": ("sacroml_peer",),
-    "secureboost_queries": ("secureboost_queries",),
-    "tableak": ("tableak",),
+MODULES = {name: (name,) for name in _SINGLE} | {
+    "regression": ("regression", "secureboost_queries"),
     "timberstrike": (
-        "timberstrike",
-        "timberstrike_table4",
-        "timberstrike_table6",
-        "timberstrike_table8",
+        "timberstrike", "timberstrike_table4", "timberstrike_table6", "timberstrike_table8",
         "timberstrike_figure10",
     ),
     "timberstrike_first_trees": (
-        "timberstrike_recovery",
-        "timberstrike_late",
-        "timberstrike_chains",
+        "timberstrike_recovery", "timberstrike_late", "timberstrike_chains",
     ),
-}
+}  # fmt: skip
 
 
 def study_names() -> list[str]:
@@ -88,8 +78,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for option, settings in study.options.items():
             short = ["-j"] if option == "--jobs" else []
             parser.add_argument(*short, option, **settings)
-        for output in study.run(parser.parse_args(rest)):
-            print(output, flush=True)
+        options = parser.parse_args(rest)
+        comparisons = []
+        for output in study.run(options):
+            if isinstance(output, Comparison):
+                comparisons.append(output)
+            else:
+                print(output, flush=True)
+        if comparisons:
+            folder = Path(getattr(options, "out", None) or f"runs/{name}")
+            folder.mkdir(parents=True, exist_ok=True)
+            write_comparisons(name, comparisons, folder / "comparison.csv")
+            print(*comparison_tables(comparisons), sep="\n")
     except FedtreesError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -44,12 +44,8 @@ def table(rows: Any, sums: Sums) -> Table:
     lines = []
     for spec in dict.fromkeys(selected["defense_spec"]):
         cells = [_cells(selected, data, spec, sums) for data in datasets]
-        lines.append(
-            [
-                f"`{spec}`",
-                *(" / ".join(cells_of_column) for cells_of_column in zip(*cells, strict=True)),
-            ]
-        )
+        columns = (" / ".join(column) for column in zip(*cells, strict=True))
+        lines.append([f"`{spec}`", *columns])
     title = f"{' / '.join(datasets)}: means over {selected['seed'].nunique()} seeds; percent"
     return Table(title, _COLUMNS, lines)
 

@@ -9,12 +9,16 @@ against time.
 
 from __future__ import annotations
 
+import csv
+import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import product
+from math import nan
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -25,12 +29,12 @@ from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
 from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
     PublishedForests,
     draw_forest,
-    first_settings,
     reconstruct,
     reconstruct_drawn,
     reconstruct_published,
@@ -38,7 +42,7 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
     train_network,
     variables,
 )
-from fedtrees.benchmarks.papers.study import FAST, Study
+from fedtrees.benchmarks.papers.study import FAST, Output, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.blind_baselines.conditional import nearest_guesses
 from fedtrees.core.schema import Table as Rows
@@ -49,8 +53,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = ("1", "5", "10", "20", "30")
-#: Numbers of trees and depths that are compared, on forests and rows drawn here.
-SHAPES = tuple((trees, depth) for trees in (1, 5, 10, 30) for depth in (5, 7))
 #: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
 #: is counted once.
 KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
@@ -91,11 +93,6 @@ def targets(published: PublishedForests) -> Iterator[Table]:
     yield published_table(published, "Posterior", "reference", 100, EPSILONS)
 
 
-def many_rows(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors for 500 rows."""
-    yield published_table(published, "500 rows", "scalability", 500, ("5",))
-
-
 def most_likely(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of the most probable table, found by annealing, for an L1 objective."""
 
@@ -115,10 +112,8 @@ def attributes(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of unknown attributes, by the number of known ones."""
     lines = []
     for name in TABLES:
-        truth, coded = (
-            published.table(name)[0].take(np.arange(100)),
-            variables(published.table(name)[1]),
-        )
+        table, schema = published.table(name)
+        truth, coded = table.take(np.arange(100)), variables(schema)
         rows = coded.encode(truth.X)
         for count in KNOWN_COUNTS[name]:
             results, blind = [], []
@@ -129,16 +124,13 @@ def attributes(published: PublishedForests) -> Iterator[Table]:
                     100,
                     known_levels={g: rows[:, g] for g in known_groups},
                 )  # fmt: skip
-                known_columns = np.sort([c for g in known_groups for c in coded.columns[g]]).astype(
-                    np.int64
-                )
-                results.append(
-                    reconstruct(question, truth, seed, known_columns=known_columns.tolist())
-                )
+                columns = [c for g in known_groups for c in coded.columns[g]]
+                known_columns = np.sort(columns).astype(np.int64)
+                result = reconstruct(question, truth, seed, known_columns=known_columns.tolist())
+                results.append(result)
                 blind.append(_by_other_rows(published, name, truth, known_columns, seed))
-            published_error = published.error(
-                "partial", name, 100, "5", known_attributes=str(count)
-            )
+            known = {"known_attributes": str(count)}
+            published_error = published.error("partial", name, 100, "5", **known)
             labels = (name, str(count), published_error, f"{mean(blind):.3f}")
             lines.append(score_line(results, *labels))
     header = ("table", "known", "published", "by other rows", *SCORES)
@@ -152,59 +144,95 @@ def _by_other_rows(
     (table, schema), rng = published.table(name), np.random.default_rng(seed)
     rest = table.take(np.arange(len(truth), len(table)))
     exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
-    guesses = nearest_guesses(
-        rest, schema, known_columns, truth.X[:, known_columns], exact, rng
-    ).values()
-    return min(
-        row_errors(guess, truth, all_rows, known_columns.tolist())["row_error"] for guess in guesses
-    )
+    known_values = truth.X[:, known_columns]
+    guesses = nearest_guesses(rest, schema, known_columns, known_values, exact, rng).values()
+    known = known_columns.tolist()
+    return min(row_errors(guess, truth, all_rows, known)["row_error"] for guess in guesses)
+
+
+def guess_errors(published: PublishedForests, name: str) -> dict[str, float]:
+    """Return the errors of guesses without a forest. All but the first know the distribution."""
+    table, schema = published.table(name)
+    truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
+    coded = variables(schema)
+    parts: dict[str, list[float]] = {}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
+        codes = coded.encode(truth.X)
+        marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
+        fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
+        common = [np.bincount(column).argmax() for column in codes.T]
+        majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
+        for guess_name, X in (
+            ("random", coded.decode(uniform)), ("fresh sample", fresh),
+            ("marginals", coded.decode(marginal)), ("majority row", majority),
+        ):  # fmt: skip
+            guess = Rows(X, np.zeros(100, dtype=np.int64))
+            scored = row_errors(guess, truth, np.ones(100, dtype=bool))
+            parts.setdefault(guess_name, []).append(scored["row_error"])
+    return {guess_name: mean(errors) for guess_name, errors in parts.items()}
 
 
 def references(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors of guesses without a forest. All but the first know the distribution."""
-    lines = []
-    for name in TABLES:
-        table, schema = published.table(name)
-        truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
-        coded = variables(schema)
-        parts: dict[str, list[float]] = {}
-        for seed in range(20):
-            rng = np.random.default_rng(seed)
-            # Guesses without a forest. All but the uniform one use the distribution of the rows.
-            uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
-            codes = coded.encode(truth.X)
-            marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
-            fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
-            common = [np.bincount(column).argmax() for column in codes.T]
-            majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
-            for guess_name, X in (
-                ("random", coded.decode(uniform)), ("fresh sample", fresh),
-                ("marginals", coded.decode(marginal)), ("majority row", majority),
-            ):  # fmt: skip
-                guess = Rows(X, np.zeros(100, dtype=np.int64))
-                scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-                parts.setdefault(guess_name, []).append(scored["row_error"])
-        lines.append([name, *(f"{mean(values):.3f}" for values in parts.values())])
-    yield Table("Without a forest", ("table", *parts), lines)
+    """Yield the errors of guesses without a forest."""
+    errors = {name: guess_errors(published, name) for name in TABLES}
+    lines = [[name, *(f"{e:.3f}" for e in by_guess.values())] for name, by_guess in errors.items()]
+    yield Table("Without a forest", ("table", *errors[TABLES[0]]), lines)
 
 
-def shapes(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors by number of trees and depth at equal epsilon, on forests drawn here."""
-    lines = []
-    for epsilon in ("5", "30"):
-        for name in TABLES:
-            for trees, depth in SHAPES:
-                results = [
-                    reconstruct_drawn(published, name, trees, depth, float(epsilon), seed)
-                    for seed in range(published.seeds)
-                ]
-                published_error = published.error("reference", name, 100, epsilon, trees, depth)
-                lines.append(
-                    score_line(results, name, epsilon, str(trees), str(depth), published_error)
-                )
-    yield Table(
-        "Trees and depth", ("table", "epsilon", "trees", "depth", "published", *SCORES), lines
-    )
+def full_setting(c: Comparison) -> str:
+    """Return the setting of a published value with trees, depth, epsilon and number of rows."""
+    name, _, rest = c.setting.partition(", ")
+    parts = {
+        "Table I": f"{rest}, 100 rows",
+        "Table III": f"10 trees, depth 5, {rest}, 100 rows",
+        "Table VII": f"10 trees, depth 5, epsilon 5, {rest}",
+    }
+    return f"{name}, {parts[c.item]}" if c.item in parts else ""
+
+
+def forests(published: PublishedForests, results: Path) -> Iterator[Comparison]:
+    """Yield Tables I, III and VII, as far as they are about errors of all rows.
+
+    Forests and rows are drawn here.
+
+    Parameters
+    ----------
+    published : PublishedForests
+        Provides the tables.
+    results : Path
+        CSV file of finished reconstructions, which is continued: one line per setting and seed.
+    """
+    columns = {"error": 0, "exact rows": 1, "worst row": 2}
+    cells = [
+        (c, full_setting(c)) for c in read_published("draft_dp")
+        if c.score in columns and full_setting(c)
+    ]  # fmt: skip
+    done: dict[tuple[str, int], tuple[float, ...]] = {}
+    if results.exists():
+        with results.open(newline="") as file:
+            for setting, seed, *scores in csv.reader(file):
+                done[setting, int(seed)] = tuple(map(float, scores))
+    for seed, setting in product(range(published.seeds), dict.fromkeys(s for _, s in cells)):
+        if (setting, seed) not in done:
+            name, *rest = setting.split(", ")
+            trees, depth, epsilon, n = (float(re.sub("[a-z ]", "", text)) for text in rest)
+            sizes = (int(trees), int(depth), epsilon, int(n))
+            result = reconstruct_drawn(published, name, sizes, seed)
+            done[setting, seed] = (result.error, result.right, result.worst, result.seconds)
+            # Each line is written at once, so that an interrupted study loses one reconstruction.
+            with results.open("a", newline="") as file:
+                csv.writer(file).writerow((setting, seed, *done[setting, seed]))
+    names = (*TABLES, "default-credit")
+    blind = {name: guess_errors(published, name)["random"] for name in names}
+    for c, setting in cells:
+        values = [s[columns[c.score]] for (of, _), s in done.items() if of == setting]
+        spread = stdev(values) if len(values) > 1 else nan
+        random = blind[c.setting.partition(",")[0]] if c.score == "error" else nan
+        yield replace(
+            c, ours=mean(values), deviation=spread, seeds=len(values), blind=random
+        )  # fmt: skip
 
 
 #: Shares of the default number of moves in the anytime table.
@@ -346,42 +374,21 @@ def _missing(
     return wrong, blind, expected_errors, spent
 
 
-def settings(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors on forests and rows drawn here, by settings of the chains."""
-    lines = []
-    for name in TABLES:
-        for epsilon in (1.0, 5.0, 20.0):
-            results = [
-                [
-                    reconstruct_drawn(published, name, 10, 5, epsilon, seed, solve)
-                    for seed in range(published.seeds)
-                ]
-                for solve in (first_settings, posterior)
-            ]
-            gain = [a.error - b.error for a, b in zip(*results, strict=True)]
-            errors = [
-                f"{mean(r.error for r in runs_of_setting):.3f}" for runs_of_setting in results
-            ]
-            wins = f"{sum(g > 0 for g in gain)} of {len(gain)}"
-            spent = [
-                f"{mean(r.seconds for r in runs_of_setting):.2f}" for runs_of_setting in results
-            ]
-            lines.append([name, f"{epsilon:g}", *errors, wins, *spent])
-    header = ("table", "epsilon", "first settings", "default", "better", "CPU s", "CPU s")
-    yield Table("Other rows", header, lines)
-
-
 PARTS = {
-    "targets": targets, "many": many_rows, "map": most_likely, "unknown": unknown_rows,
-    "anytime": anytime, "references": references, "shapes": shapes, "informed": informed_errors,
-    "settings": settings, "attributes": attributes,
+    "targets": targets, "map": most_likely, "unknown": unknown_rows,
+    "anytime": anytime, "references": references, "informed": informed_errors,
+    "attributes": attributes,
 }  # fmt: skip
 
 
-def run(options: Namespace) -> Iterator[Table]:
+def run(options: Namespace) -> Iterator[Output]:
     """Yield the selected tables."""
     published = PublishedForests(options.reference, options.data_dir, 1 if options.fast else 5)
-    for part in options.table or PARTS:
+    for part in options.table or ("forests", *PARTS):
+        if part == "forests":
+            options.out.mkdir(parents=True, exist_ok=True)
+            yield from forests(published, options.out / "forests.csv")
+            continue
         tables = list(PARTS[part](published))
         yield from tables
         if part == "anytime" and options.figure:
@@ -393,8 +400,17 @@ STUDIES = {
         "Rows reconstructed from noisy forests, with the errors of Gorgé et al. (2026).",
         run,
         {
-            "--reference": {"type": Path, "required": True, "help": "forests and published errors"},
-            "--table": {"choices": PARTS, "action": "append", "help": "print only this table"},
+            "--reference": {
+                "type": Path,
+                "default": Path("reference"),
+                "help": "folder of the published forests and errors (not used by --table forests)",
+            },
+            "--out": {"type": Path, "default": Path("runs/draft_dp"), "help": "folder of results"},
+            "--table": {
+                "choices": ("forests", *PARTS),
+                "action": "append",
+                "help": "print only this table",
+            },
             "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
             **FAST,
         },

@@ -1,13 +1,13 @@
 """Forests and errors of DRAFT-DP (Gorgé et al. 2026), and reconstructions scored like theirs.
 
-Two further reconstructions are compared with `draft-dp`: the first settings of its Markov chains,
-and the reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022), as Gorgé et al.
-(Appendix G) fit it to noisy forests. The network requires torch, the extra ``neural``.
+The reconstructor network (RecoNN) of Balle, Cherubin and Hayes (2022) is compared with `draft-dp`,
+as Gorgé et al. (Appendix G) fit it to noisy forests. It requires torch, the extra ``neural``.
 """
 
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean
@@ -16,11 +16,9 @@ from time import process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.chain import advance
 from fedtrees.attacks.forests.likelihoods import Noise
-from fedtrees.attacks.forests.posterior import Answer, Question, posterior, weights
+from fedtrees.attacks.forests.posterior import Answer, Question, posterior
 from fedtrees.attacks.forests.structure import NoisyForest, Variables
-from fedtrees.blind_baselines.matching import assign
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.metrics.records import row_errors
@@ -57,9 +55,7 @@ class PublishedForests:
         For Adult, these are groups of which exactly one column is 1. The paper does not use groups
         in which all columns may be 0.
         """
-        data = load(f"{name}-binary", self.data_dir)
-        groups = tuple(g for g in data.schema.groups if not g.empty)
-        return data.table, replace(data.schema, groups=groups)
+        return _load_binary(name, self.data_dir)
 
     def forest(self, name: str, n: int, epsilon: str, seed: int) -> NoisyForest:
         """Return a published forest.
@@ -119,6 +115,13 @@ class PublishedForests:
                 and line[score]
             ]
         return f"{mean(scores):.3f}" if scores else "nan"
+
+
+@cache
+def _load_binary(name: str, data_dir: str | None) -> tuple[Table, Schema]:
+    data = load(f"{name}-binary", data_dir)
+    groups = tuple(g for g in data.schema.groups if not g.empty)
+    return data.table, replace(data.schema, groups=groups)
 
 
 def variables(schema: Schema) -> Variables:
@@ -272,10 +275,9 @@ def draw_forest(
 
 
 def reconstruct_drawn(
-    published: PublishedForests, name: str, trees: int, depth: int, epsilon: float, seed: int,
-    solve: Solve = posterior,
-) -> Reconstruction:  # fmt: skip
-    """Reconstruct 100 rows from a forest drawn here.
+    published: PublishedForests, name: str, sizes: tuple[int, int, float, int], seed: int
+) -> Reconstruction:
+    """Reconstruct rows from a forest drawn here.
 
     Parameters
     ----------
@@ -283,18 +285,15 @@ def reconstruct_drawn(
         Provides the tables.
     name : str
         Data set.
-    trees, depth : int
-        Size of the forest.
-    epsilon : float
-        Privacy budget.
+    sizes : tuple
+        Trees, depth, epsilon and number of rows.
     seed : int
         Seed of the rows and the noise.
-    solve : callable
-        Algorithm.
     """
-    truth, _, forest = draw_forest(published, name, trees, depth, epsilon, 100, seed)
+    trees, _, epsilon, n = sizes
+    truth, _, forest = draw_forest(published, name, *sizes, seed)
     noise = Noise.of("truncated-laplace", epsilon, trees)
-    return reconstruct(Question(forest, noise, 100), truth, seed, solve)
+    return reconstruct(Question(forest, noise, n), truth, seed)
 
 
 #: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.
@@ -369,38 +368,3 @@ def train_network(forest: NoisyForest, shadow: Table, epsilon: float, seed: int)
         return np.asarray(bits.numpy(), dtype=np.float32)
 
     return read
-
-
-#: Number of chains, moves per row in burn-in and in sampling, and samples per chain. These settings
-#: were fixed before any published instance was examined. They use a majority vote.
-FIRST_SETTINGS = (2, 6_000, 12_000, 60)
-
-
-def first_settings(question: Question, rng: np.random.Generator) -> Answer:
-    """Sample and vote with the first settings."""
-    chains, burn_in, sampling, n_samples = FIRST_SETTINGS
-    n, steps = question.n, 50
-    world, noisy = question.world()
-    samples: list[NDArray[np.int16]] = []
-    for _ in range(chains):
-        state = question.start(world, noisy, rng)
-        bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
-        for beta in np.geomspace(0.2, 1.0, steps).tolist():
-            advance(world, state, n, beta, burn_in * n // steps, bits)
-        for _ in range(n_samples):
-            advance(world, state, n, 1.0, sampling * n // n_samples, bits)
-            samples.append(state.value[:n].copy())
-    consensus = samples[-1]
-    one = np.eye(int(question.sizes.max()), dtype=np.int64)
-    # Alternate between matching the rows of samples to the consensus and voting, until it is
-    # stable.
-    for _ in range(8):
-        votes = np.zeros((*consensus.shape, len(one)), dtype=np.int64)
-        for sample in samples:
-            differ = (consensus[:, None] != sample[None]) * weights(question.forest.variables)
-            votes += one[sample[assign(differ.sum(axis=2, dtype=np.uint8))]]
-        fresh = votes.argmax(axis=2).astype(np.int16)
-        if (fresh == consensus).all():
-            break
-        consensus = fresh
-    return Answer(consensus, votes / len(samples), 0.0, 0.0)

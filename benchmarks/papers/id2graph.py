@@ -4,15 +4,15 @@
 tables.
 """
 
-from collections.abc import Iterator
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedtrees.benchmarks.papers.study import suite_study
-from fedtrees.benchmarks.papers.tables import Comparison, Table, percent, read_published
+from fedtrees.benchmarks.papers.suite_tables import suite_tables
+from fedtrees.benchmarks.papers.tables import Table, percent
 from fedtrees.report.figures import static
 from fedtrees.report.findings import frontiers
 from fedtrees.report.results import ordered
@@ -24,100 +24,9 @@ SETTINGS = tuple(
     for data in ("breast-cancer", "phishing", "obesity-7")
     for protocol in ("vertical-forest", "secureboost")
 )
-#: Parameters with which the code of Takahashi et al. grows trees.
-AS_PUBLISHED = {
-    "secureboost": "candidates=node-quantiles,pure_leaves=true,multi_output=true",
-    "vertical-forest": "max_bin=65534",
-}
 HALVES = "shares[clients=2,active=0.5]"
 LABELS_ALONE = "shares[clients=2,active=0]"
-DEFAULTS = {"max_depth": 6, "trees": 5}
-_THEIRS = ("cl", "union", "union-cl", "id2graph")
-_OURS = ("id2graph-published", "merged-communities", "spectral", "label-mixture")
-_VARIED = ("id2graph", "spectral")
 _DEFENSES = ("table", "protocol", "defense", "AUC", "`id2graph`", "strongest", "`cl`")
-
-
-@cache
-def published_scores() -> dict[tuple[str, str], dict[str, tuple[float, float]]]:
-    """Return Table 2: mean and deviation of the V-measure in percent, by setting and attack."""
-    scores: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-    for data, protocol, attack, value, deviation in read_published("id2graph").itertuples(False):
-        scores.setdefault((data, protocol), {})[attack] = (value, deviation)
-    return scores
-
-
-def attack_table(rows: Any) -> Table:
-    """Return Table 2: published and measured V-measures for every table and protocol."""
-    header = ("table", "protocol", "source", *(f"`{name}`" for name in (*_THEIRS, *_OURS)))
-    lines = []
-    for data, protocol in SETTINGS:
-        printed = published_scores()[data, protocol]
-        texts = (f"{value:.1f} ± {deviation:.1f}" for value, deviation in printed.values())
-        lines.append([data, protocol, "published", *texts, *[""] * len(_OURS)])
-        scores = _table_2_scores(rows, data, protocol)
-        cells = [percent(scores[name]) if name in scores else "-" for name in (*_THEIRS, *_OURS)]
-        lines.append(["", "", "ours", *cells])
-    return Table("Table 2. V-measure, percent.", header, lines)
-
-
-def _table_2_scores(rows: Any, data: str, protocol: str) -> dict[str, Any]:
-    """Return our V-measures by attack. `cl` clusters local columns, like the blind baseline."""
-    scores = _scores(rows, data, protocol, AS_PUBLISHED[protocol], HALVES)
-    by_attack = {str(name): part["value"] for name, part in scores.groupby("attack")}
-    return by_attack | {"cl": scores.drop_duplicates("seed")["blind"]}
-
-
-def compare(rows: Any) -> Iterator[Comparison]:
-    """Yield the V-measures of Table 2 next to ours, in percent.
-
-    A value counts as reproduced if it is within the published standard deviation.
-    """
-    for data, protocol in SETTINGS:
-        ours = _table_2_scores(rows, data, protocol)
-        for attack, (published, deviation) in published_scores()[data, protocol].items():
-            value = 100 * ours[attack].mean() if attack in ours else float("nan")
-            blind = 100 * ours["cl"].mean()
-            setting = f"{data}, {protocol}, {attack}"
-            yield Comparison(
-                "Table 2", setting, "V-measure, percent", published, value, blind, deviation
-            )
-
-
-def variation_table(rows: Any) -> Table:
-    """Return Figures 5 to 7: informative columns, depth and number of trees, without a defense."""
-    header = ("table", "protocol", "what is changed", "`cl`", *(f"`{name}`" for name in _VARIED))
-    lines = []
-    for data, protocol in SETTINGS:
-        for params, partition, variation in _variations(rows, data, protocol):
-            scores = _scores(rows, data, protocol, params, partition)
-            text_of_attack = {
-                name: percent(part["value"]) for name, part in scores.groupby("attack")
-            }
-            blind = percent(scores.drop_duplicates("seed")["blind"])
-            lines.append(
-                [data, protocol, variation, blind, *(text_of_attack.get(n, "-") for n in _VARIED)]
-            )
-    return Table("Figures 5 to 7. V-measure, percent.", header, lines)
-
-
-def _variations(rows: Any, data: str, protocol: str) -> Iterator[tuple[str, str, str]]:
-    """Yield parameters, partition and name of each variation that was run."""
-    selected = rows[(rows["dataset"] == data) & (rows["protocol"] == protocol)]
-    for partition in dict.fromkeys(selected["partition"]):
-        if "active=" in partition and "named" in partition:
-            yield "", partition, "passive: all but the least informative fifth"
-        elif "named" in partition:
-            yield "", partition, "passive: the most informative fifth"
-    for key in ("max_depth", "trees"):
-        settings = (
-            p for p in dict.fromkeys(selected["protocol_params"]) if p.startswith(f"{key}=")
-        )
-        values = sorted(int(p.partition("=")[2]) for p in settings)
-        for value in values:
-            yield f"{key}={value}", HALVES, f"`{key}={value}`"
-        if values:
-            yield "", HALVES, f"`{key}={DEFAULTS[key]}`"
 
 
 def defense_table(rows: Any, partition: str = HALVES) -> Table:
@@ -180,13 +89,9 @@ def _scores(
 
 
 def tables(rows: Any) -> list[Table]:
-    """Return Table 2, Figures 5 to 7, Figures 8 and 9, and Figure 10."""
-    return [
-        attack_table(rows),
-        variation_table(rows),
-        defense_table(rows),
-        defense_table(rows, LABELS_ALONE),
-    ]
+    """Return Figures 5 to 7, Figures 8 and 9, and Figure 10."""
+    by_partition = map(partial(defense_table, rows), (HALVES, LABELS_ALONE))
+    return [*suite_tables("id2graph", rows), *by_partition]
 
 
 def draw(rows: Any, path: Path) -> Path:
@@ -196,6 +101,4 @@ def draw(rows: Any, path: Path) -> Path:
     return static.save(static.frontier(frontiers(plain, "v_measure")), path)
 
 
-STUDIES = {
-    "id2graph": suite_study("id2graph", tables, figures={"id2graph.svg": draw}, compare=compare)
-}
+STUDIES = {"id2graph": suite_study("id2graph", tables, figures={"id2graph.svg": draw})}

@@ -21,16 +21,9 @@ from fedtrees.report.statistics import t_estimate
 
 #: Scores that are compared, whatever an attack claims.
 SCORES = (
-    "ra",
-    "exact_rows",
-    "leaf_mass_exact",
-    "v_measure",
-    "label_accuracy",
-    "rank_correlation",
-    "column_values",
-    "thresholds",
-    "entries",
-)
+    "ra", "exact_rows", "leaf_mass_exact", "v_measure", "label_accuracy", "rank_correlation",
+    "column_values", "thresholds", "entries",
+)  # fmt: skip
 LEAST = 0.003  # Smaller changes are ignored.
 #: Attacks that took over the evidence of another attack, which no longer uses it.
 HEIRS = {"linear-reconstruction": "split-ordering"}

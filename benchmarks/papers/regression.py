@@ -1,66 +1,77 @@
-"""Replicate the inversion of logistic and linear regression of Li et al. (2022).
+"""Replicate Li et al. (2022): the inversion of regressions, and threshold queries to SecureBoost.
 
 ``python -m fedtrees.benchmarks.papers regression`` runs the suite, prints the tables, and draws the
-frontier of precision to `RUN/precision.svg`.
+frontier of precision to `RUN/precision.svg`. ``secureboost_queries`` is the study of the queries.
 """
 
+import math
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Table, read_published
+from fedtrees.core.errors import UsageError
 from fedtrees.report.figures import model, static
 
 
-@dataclass(frozen=True)
-class Rate:
-    """A printed known data ratio, and the result of the formula."""
+def known_data_ratios() -> Iterator[Comparison]:
+    """Yield all 27 printed known data ratios next to the result of the formula.
 
-    table: int
-    data: str
-    shape: str
-    error: float
-    printed: float
-    formula: float
-
-
-def printed_rates() -> list[Rate]:
-    """Return all 27 ratios: (n - 1)(n - 2) / (2 m n) for columns and (m - 1) / (2 n) for rows.
-
-    In Tables 2 and 3, m is the number of rows and n that of the victim's columns. One row that
-    Table 3 lists under residential building belongs to iris (1 + 3 columns). In Table 4, m and n
-    are the numbers of the victim's rows and of columns.
+    The formula is (n - 1)(n - 2) / (2 m n) for columns and (m - 1) / (2 n) for rows. In Tables 2
+    and 3, m is the number of rows and n that of the victim's columns. One row that Table 3 lists
+    under residential building belongs to iris (1 + 3 columns). In Table 4, m and n are the numbers
+    of the victim's rows and of columns.
     """
-    rates = []
-    for r in read_published("regression").itertuples():
-        if r.table == 4:
-            shape = f"{r.size}, {r.victim_size}, {r.attacker_size}"
-            formula = (r.victim_size - 1) / (2 * r.size)
-        else:
-            n = r.victim_size
-            shape = f"{r.attacker_size}+{r.fake_columns}, {n}, {r.size}"
-            formula = (n - 1) * (n - 2) / (2 * r.size * n)
-        rates.append(Rate(r.table, r.data, shape, r.error, r.known, formula))
-    return rates
+    for c in read_published("regression"):
+        if c.score == "known data ratio":
+            sizes = [int(size) for size in re.findall(r"\d+", c.setting)]
+            if c.item == "Table 4":
+                ratio = (sizes[1] - 1) / (2 * sizes[0])
+            else:
+                n, m = sizes[2:]
+                ratio = (n - 1) * (n - 2) / (2 * m * n)
+            yield replace(c, ours=ratio, seeds=1)
 
 
-def rate_table() -> Table:
-    """Return one line per printed ratio."""
-    header = ("table", "data", "shape", "error, printed", "known, printed", "by formula")
-    lines = [
-        [str(r.table), r.data, r.shape, f"{r.error:.1e}", f"{r.printed:.3f}", f"{r.formula:.3f}"]
-        for r in printed_rates()
-    ]
-    return Table("Li et al. 2022, Tables 2 to 4.", header, lines)
+def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
+    """Return how many requests of m records one threshold takes (Li et al. 2022, Sec. 5.2).
+
+    Parameters
+    ----------
+    low, high : float
+        Range of the column.
+    epsilon : float
+        Width of the interval at which the search ends.
+    m : int
+        Number of records per request, which divide the range into m - 1 parts.
+
+    Raises
+    ------
+    UsageError
+        If the range is empty, epsilon is not positive, or m is below 3.
+    """
+    if not low < high or not epsilon > 0 or m < 3:
+        raise UsageError(
+            f"range [{low}, {high}], epsilon={epsilon}, m={m}: give a range with low < high, "
+            "epsilon > 0 and m >= 3"
+        )
+    # Rounding makes logarithms of powers of m - 1 slightly too large.
+    return max(math.ceil(math.log((high - low) / epsilon, m - 1) - 1e-9), 0)
 
 
-def tables(rows: Any) -> Iterator[Table]:
-    """Yield the published ratios, and our results."""
-    yield rate_table()
-    yield from suite_tables("regression", rows)
+def query_counts() -> Iterator[Comparison]:
+    """Yield the published numbers of queries next to those of the formula."""
+    for c in read_published("regression"):
+        if c.score == "queries":
+            numbers = re.findall(r"-?\d[\d.e-]*", c.setting)
+            nodes, low, high, records, epsilon = map(float, numbers)
+            ours = nodes * published_queries(low, high, epsilon, int(records))
+            yield replace(c, ours=ours, seeds=1)
 
 
 def draw(rows: Any, path: Path) -> Path:
@@ -102,4 +113,14 @@ def draw(rows: Any, path: Path) -> Path:
     return static.save(figure, path)
 
 
-STUDIES = {"regression": suite_study("regression", tables, figures={"precision.svg": draw})}
+STUDIES = {
+    "regression": suite_study(
+        "regression",
+        lambda rows: chain(known_data_ratios(), suite_tables("regression", rows)),
+        figures={"precision.svg": draw},
+    ),
+    "secureboost_queries": suite_study(
+        "secureboost_queries",
+        lambda rows: chain(query_counts(), suite_tables("secureboost_queries", rows)),
+    ),
+}

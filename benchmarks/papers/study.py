@@ -4,18 +4,18 @@ A study is a function that yields tables. Most studies complete the run of a bun
 describe their tables in its TOML file (`fedtrees.benchmarks.papers.suite_tables`).
 """
 
-import csv
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite
 from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Comparison, Table
+from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense
@@ -28,14 +28,13 @@ from fedtrees.report.results import load_rows
 
 #: Command-line options by name, with their arguments for `argparse`.
 Options = Mapping[str, Mapping[str, Any]]
-Output = Table | str
+Output = Table | Comparison | str
 #: Options of studies that run a suite.
 SUITE_OPTIONS: Options = {
     "--out": {"help": "folder of the run (default: runs/NAME); an existing run is continued"},
     "--jobs": {"type": int, "default": default_workers(), "help": "number of processes"},
 }
 FAST: Options = {"--fast": {"action": "store_true", "help": "a smaller study that takes minutes"}}
-COMPARISONS = "comparison.csv"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,8 @@ class Study:
     summary : str
         One sentence.
     run : callable
-        Function of the parsed options that yields tables and texts.
+        Function of the parsed options that yields tables, texts and comparisons. The comparisons
+        are printed at the end, and written to ``comparison.csv`` in the folder of the run.
     options : mapping
         Options in addition to ``--data-dir``.
     """
@@ -59,13 +59,14 @@ class Study:
 
 def suite_study(
     name: str,
-    tables: Callable[[pd.DataFrame], Iterable[Table]] | None = None,
+    tables: Callable[[pd.DataFrame], Iterable[Output]] | None = None,
     *,
     figures: Mapping[str, Callable[[pd.DataFrame, Path], Path]] | None = None,
-    compare: Callable[[pd.DataFrame], Iterable[Comparison]] | None = None,
     reduce: Callable[[Suite], Suite] | None = None,
 ) -> Study:
     """Return the study of a bundled suite.
+
+    If the suite has ``[[compare]]`` sections, the study yields published values next to ours.
 
     Parameters
     ----------
@@ -76,9 +77,6 @@ def suite_study(
         the suite.
     figures : mapping of str to callable
         Functions of the results and of a path that draw figures, by file name in the run folder.
-    compare : callable or None
-        Function of the results that yields published values next to ours. They are written to
-        `COMPARISONS` in the run folder.
     reduce : callable or None
         Function that returns the suite for ``--fast``.
     """
@@ -91,24 +89,12 @@ def suite_study(
         folder = run_suite(suite, options)
         rows = load_rows(folder)
         yield from tables(rows) if tables else suite_tables(name, rows)
-        if compare:
-            write_comparisons(name, compare(rows), folder / COMPARISONS)
+        yield from compare_suite(name, rows)
         for file, draw in (figures or {}).items():
             yield f"Figure: {draw(rows, folder / file)}"
 
     summary = Suite.load(name).description
     return Study(summary, run, SUITE_OPTIONS | (FAST if reduce else {}))
-
-
-def write_comparisons(name: str, comparisons: Iterable[Comparison], path: Path) -> None:
-    """Write published values next to ours, with the command that computes ours."""
-    columns = [f.name for f in fields(Comparison)]
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(("command", *columns, "status"))
-        for c in comparisons:
-            values = (getattr(c, column) for column in columns)
-            writer.writerow((f"python -m fedtrees.benchmarks.papers {name}", *values, c.status))
 
 
 def run_suite(suite: Suite, options: Namespace, out: str = "") -> Path:

@@ -12,10 +12,12 @@ example, ``rows right = returned_right.blind as percent0`` prints the blind base
   training, paired by seed.
 - ``as FORMAT`` is an entry of `FORMATS`, by default ``percent``.
 
-A section has the keys ``columns``, ``title``, ``attacks`` (only these attacks) and ``having`` (only
-attacks with this metric). A section with ``blind_guesses = true`` lists all blind guesses instead.
+A section has the keys ``columns``, ``title``, ``attacks`` (only these attacks), ``having`` (only
+attacks with this metric) and ``where`` (only settings that match regular expressions, by column). A
+section with ``blind_guesses = true`` lists all blind guesses instead.
 """
 
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -181,6 +183,7 @@ def suite_tables(
             for result in results
             if result.attack in section.get("attacks", [result.attack])
             and ("having" not in section or section["having"] in result.rows)
+            and all(re.fullmatch(p, result.labels[c]) for c, p in section.get("where", {}).items())
         ]
         lines = [[column(result) for _, column in columns] for result in selected]
         yield Table(section.get("title", TITLE), [header for header, _ in columns], lines)
@@ -188,8 +191,13 @@ def suite_tables(
 
 def table_sections(name: str) -> list[dict[str, Any]]:
     """Return the ``[[table]]`` sections of a bundled suite."""
+    return suite_sections(name, "table")
+
+
+def suite_sections(name: str, kind: str) -> list[dict[str, Any]]:
+    """Return the sections of a bundled suite that describe its tables or comparisons."""
     text = bundled_suites()[name].read_text(encoding="utf-8")
-    sections: list[dict[str, Any]] = tomllib.loads(text).get("table", [])
+    sections: list[dict[str, Any]] = tomllib.loads(text).get(kind, [])
     return sections
 
 

@@ -38,17 +38,13 @@ OPTIONS: Options = {
     "--depths": {"nargs": "+", "type": int, "default": tuple(range(3, 9)), "help": "tree depths"},
 }
 THREATS = {"client": ("client-2",), "server": ("server",), "public": ("public",)}
-TREES = {
-    "flower-bagging": 1,
-    "flower-cyclic": CLIENTS,
-    "local-ensembles": 1,
-}  # number of trees until each client has grown one
+#: Number of trees until each client has grown one.
+TREES = {"flower-bagging": 1, "flower-cyclic": CLIENTS, "local-ensembles": 1}
 DEFENSES = ("none", "mask-sum-hessian", "split-only")
 
 Key = tuple[str, str, str, str]  # table, protocol, threat and defense
-Scores = dict[
-    tuple[Key, int], list[tuple[float, float]]
-]  # by depth: pairs of exact and blind shares, over seeds
+# By depth: pairs of exact and blind shares, over seeds.
+Scores = dict[tuple[Key, int], list[tuple[float, float]]]
 
 
 def count_recovered_leaves(

@@ -12,9 +12,9 @@ from fedtrees.benchmarks.perf.measure import (
     FULL,
     Line,
     Size,
+    high_water_mib,
     in_fresh_process,
     medians,
-    peak_mib,
     ratio,
 )
 from fedtrees.benchmarks.perf.rivals import Work, accuracy, table
@@ -143,18 +143,9 @@ def memory_growth(who: str, rows: int) -> dict[str, float]:
     data = table(rows)
     with open("/proc/self/clear_refs", "w") as kernel:
         kernel.write("5")  # reset the peak (Linux)
-    before = _high_water()
+    before = high_water_mib()
     call(data, Work(trees=3))()
-    return {"before": before, "mib": _high_water() - before}
-
-
-def _high_water() -> float:
-    """Return the peak memory since the last reset, in MiB."""
-    with open("/proc/self/status") as status:
-        for line in status:
-            if line.startswith("VmHWM"):
-                return int(line.split()[1]) / 1024
-    return peak_mib()
+    return {"before": before, "mib": high_water_mib() - before}
 
 
 def peak_memory(size: Size = FULL) -> Iterator[Line]:

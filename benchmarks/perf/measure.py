@@ -179,6 +179,18 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def high_water_mib() -> float:
+    """Return the peak memory since this program was started or since the last reset, in MiB.
+
+    In contrast to `peak_mib`, it does not include the memory of the process that started this one.
+    """
+    with open("/proc/self/status") as status:
+        for line in status:
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) / 1024
+    return peak_mib()
+
+
 def markdown(lines: list[Line]) -> str:
     """Format lines as a Markdown table without empty columns."""
     word = {True: "yes", False: "**no**", None: ""}

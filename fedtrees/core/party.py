@@ -267,14 +267,14 @@ class Behaviour:
     >>> from fedtrees.messages.horizontal import HistogramRequest
     >>> from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
     >>> class Doubling(Behaviour, HistogramClient):
-    ...     beyond = "doubles the sums that it reports"
-    ...     noticed = "only if the sums exceed what the declared rows can contribute"
+    ...     deviation = "doubles the sums that it reports"
+    ...     detectable = "only if the sums exceed what the declared rows can contribute"
     ...
     ...     @handles(HistogramRequest)
     ...     def histogram(self, message):
     ...         honest = super().histogram(message)
     ...         return replace(honest, sums=2 * honest.sums, totals=2 * honest.totals)
-    >>> Doubling.beyond
+    >>> Doubling.deviation
     'doubles the sums that it reports'
     """
 

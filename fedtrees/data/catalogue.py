@@ -13,7 +13,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -283,13 +283,22 @@ def _load_declared(
     ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     top: Sequence[str] = (),
     positive: str | None = None,
+    task: Literal["binary", "classes", "regression"] = "binary",
 ) -> Dataset:
     """Load a file with known columns, without inferring anything.
 
-    If `categorical` is None, all columns are categorical.
+    If `categorical` is None, all columns are categorical. Classes are in alphabetical order, unless
+    the task is binary and `positive` names the second one.
     """
     table = read_csv(path, Reading(separator=","), [target])
-    y, classes = binary_target(table, target, positive)
+    y: NDArray[Any]
+    classes: tuple[str, ...]
+    if task == "regression":
+        y, classes = numeric(table, target), ()
+    elif task == "classes":
+        y, classes = class_target(table, target, sorted(set(table.column(target))))
+    else:
+        y, classes = binary_target(table, target, positive)
     columns = [n for n in table.names if n != target]
     coded = columns if categorical is None else categorical
     features, X = encoded(table, columns, coded, ranges)
@@ -347,6 +356,12 @@ def _number_or_missing(cell: str) -> bool:
     return True
 
 
+_GERMAN_CODED = (
+    "checking_status", "credit_history", "purpose", "savings", "employment", "personal_status",
+    "other_parties", "property", "other_payment_plans", "housing", "job", "telephone",
+    "foreign_worker",
+)  # fmt: skip
+
 BUNDLED: dict[str, Callable[[], Dataset]] = {
     "breast-cancer": breast_cancer,
     "wine": wine,
@@ -381,6 +396,32 @@ FROM_FILE: dict[str, tuple[str, Callable[[Path], Dataset]]] = {
             _all_coded, "adult-binary", "income",
             one_hot=("education_",), empty=("occupation_", "workclass_"),
         ),
+    ),
+    # Default of credit card clients (29986 x 21) in binary columns.
+    "default-credit-binary": (
+        "default-credit-binary",
+        partial(
+            _all_coded, "default-credit-binary", "DEFAULT_PAYEMENT",
+            one_hot=("EDUCATION_", "MARRIAGE_"),
+        ),
+    ),
+    # German credit (1000 x 20). Class 1 is a bad risk.
+    "german-credit": (
+        "german-credit",
+        lambda path: _load_declared(
+            "german-credit", path, "class", categorical=_GERMAN_CODED, positive="2"
+        ),
+    ),
+    # Vehicle silhouettes (846 x 18), four classes.
+    "vehicle": ("vehicle", lambda path: _load_declared("vehicle", path, "Class", task="classes")),
+    # Quality of red wine from 0 to 10 (1599 x 11), a regression.
+    "wine-quality": (
+        "wine-quality",
+        lambda path: _load_declared("wine-quality", path, "quality", task="regression"),
+    ),
+    # Boston housing (506 x 13), median value in thousands of dollars, a regression.
+    "housing": (
+        "housing", lambda path: _load_declared("housing", path, "MEDV", task="regression")
     ),
 }  # fmt: skip
 

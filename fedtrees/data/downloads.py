@@ -73,6 +73,36 @@ SOURCES: dict[str, Source] = {
         None,
         "the data published with Gorgé et al. (binarised Adult)",
     ),
+    "default-credit-binary": Source(
+        "default_credit_binary.csv",
+        "e1c6fce3d9487a8fce82277c6649b91f9fb3e5f79ad1770e7b8e44a0189a43d6",
+        None,
+        "the data published with Gorgé et al. (binarised Default of Credit Card Clients)",
+    ),
+    "german-credit": Source(
+        "german_credit.csv",
+        "28f3620682c5fb73ac8f35401d79cea86c40cc4513bca7cc8f100b84743677ea",
+        None,
+        "UCI 'Statlog (German Credit Data)' (with a header line)",
+    ),
+    "vehicle": Source(
+        "vehicle.csv",
+        "59a1210827b420739cc22b6678960a74fe622d927d2a6114c94b229b2a38fe2f",
+        None,
+        "UCI 'Statlog (Vehicle Silhouettes)' (with a header line)",
+    ),
+    "wine-quality": Source(
+        "winequality_red.csv",
+        "7affe05aac7154083714df209538763cfc39965828b5c833c900592c194c089a",
+        None,
+        "UCI 'Wine Quality' (the red wines, separated by commas)",
+    ),
+    "housing": Source(
+        "housing.csv",
+        "cd20974acf8d4410da21c3bc274c74da333d393bb5f38250ba610586c4695e79",
+        None,
+        "UCI 'Housing' (Boston, with a header line)",
+    ),
 }
 
 

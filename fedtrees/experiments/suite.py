@@ -317,8 +317,9 @@ class Suite:
     @classmethod
     def _of(cls, table: Mapping[str, Any], name: str) -> Suite:
         """Build a suite from a parsed table."""
-        # `table` describes the tables of a study (`fedtrees.benchmarks.papers.suite_tables`).
-        keys = {"name", "description", "seeds", "grid", "time_limit", "table"}
+        # `table` and `compare` describe the tables and the published values of a study
+        # (`fedtrees.benchmarks.papers.suite_tables` and `comparisons`).
+        keys = {"name", "description", "seeds", "grid", "time_limit", "table", "compare"}
         for key in table:
             if key not in keys:
                 raise UsageError(f"unknown key {short(key)!r}{did_you_mean(key, keys)}")

@@ -25,7 +25,13 @@ from fedtrees.core.results import Measure
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import Streams
 from fedtrees.metrics.metric import Case, Metric, Score
-from fedtrees.metrics.records import inliers, row_errors, score_records, score_returned_rows
+from fedtrees.metrics.records import (
+    RecordScores,
+    inliers,
+    row_errors,
+    score_records,
+    score_returned_rows,
+)
 from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
@@ -415,6 +421,8 @@ class EveryRecordMetric(Metric[Everybody]):
     no owners. The local rows of the adversary are among the scored ones. The blind adversary knows
     these and guesses the remaining rows. ``ra_owner`` is computed if rows have owners. It is the
     accuracy on the rows of the largest claimed owner, with a blind baseline for the same rows.
+    ``ra_union_top`` and ``ra_owner_top`` are the same shares over the named columns of the data set
+    and the label (Tables 5, 7 and 9). Rows are matched anew on these columns, as the authors do.
 
     Shares are taken over the columns of the table. If no column is categorical, the published
     figures contain an additional column that is always correct
@@ -425,6 +433,10 @@ class EveryRecordMetric(Metric[Everybody]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("ra_union", "reconstruction accuracy over all rows", "share of cells"),
         Measure("ra_owner", "reconstruction accuracy of the largest owner", "share of cells"),
+        Measure("ra_union_top", "reconstruction accuracy over all rows, named columns",
+                "share of cells"),
+        Measure("ra_owner_top", "reconstruction accuracy of the largest owner, named columns",
+                "share of cells"),
     )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
@@ -450,9 +462,11 @@ class EveryRecordMetric(Metric[Everybody]):
             everyone = Table.concat([truth.local_data[n].table for n in adversary_first])
             n_rows = len(everyone)
             result = score_records(
-                claim.table, _scored_sample(everyone, case), schema, limit=n_rows
+                claim.table, _scored_sample(everyone, case), schema, case.top, limit=n_rows
             )
-            return [Score("ra_union", result.ra)]
+            return [
+                Score(f"ra_union{ending}", value) for ending, value in _accuracies(result).items()
+            ]
         # Sort, so that a tie between owners is resolved by name.
         named = sorted(set(claim.owner) & set(truth.local_data))
         if not named:
@@ -464,20 +478,30 @@ class EveryRecordMetric(Metric[Everybody]):
         guesses = truth.case.blind_rows(n, rng)
         guessed_rows = take_evenly(rows, n) if n < len(owner_table) else rows
         sample = _scored_sample(owner_table, truth.case)
-        baseline = max(score_records(g, sample, schema, limit=n).ra for g in guesses.values())
+        top = truth.case.top
+        blind = [
+            _accuracies(score_records(g, sample, schema, top, limit=n)) for g in guesses.values()
+        ]
+        measured = _accuracies(score_records(guessed_rows, sample, schema, top, limit=n))
         return [
-            Score(
-                "ra_owner", score_records(guessed_rows, sample, schema, limit=n).ra, blind=baseline
-            )
+            Score(f"ra_owner{ending}", value, blind=max(scores[ending] for scores in blind))
+            for ending, value in measured.items()
         ]
 
     def line(self, case: Case, truth: Everybody, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return the blind baseline of ``ra_union``, from the baseline of ``ra``.
+        """Return the blind baselines of both union scores, from those of ``ra`` and ``ra_top``.
 
         The rows of the principals are known, and the blind accuracy applies to the remaining rows.
         """
-        if "ra" not in measured:
-            return {}
         # The rows of the principals are correct, and the remaining rows have the blind accuracy.
         share = truth.n_local_rows / sum(map(len, truth.local_data.values()))
-        return {"ra_union": share + (1 - share) * measured["ra"]}
+        return {
+            f"ra_union{ending}": share + (1 - share) * measured[f"ra{ending}"]
+            for ending in ("", "_top")
+            if f"ra{ending}" in measured
+        }
+
+
+def _accuracies(scores: RecordScores) -> dict[str, float]:
+    """Return the reconstruction accuracies by the ending of their key."""
+    return {"": scores.ra} | ({} if scores.ra_top is None else {"_top": scores.ra_top})

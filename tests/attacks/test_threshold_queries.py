@@ -1,15 +1,13 @@
 """Thresholds of others are found by queries, whatever is answered, and within the budget."""
 
-import csv
 from functools import cache
 
 import numpy as np
 import pytest
 from columns import run
-from data_dir import data_dir
 
 from fedtrees.attacks.queries.attack import ThresholdQueries
-from fedtrees.benchmarks.papers.secureboost_queries import published_queries
+from fedtrees.benchmarks.papers.regression import published_queries, query_counts
 from fedtrees.core.claims import Thresholds
 from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.specs import Spec, parse_composed
@@ -180,18 +178,9 @@ def test_breast_cancer_takes_2000_records_at_most():
 
 
 def test_the_published_counts_of_requests_follow_from_the_formula():
-    path = data_dir().parent / "reference" / "secureboost_regression.csv"
-    if not path.is_file():
-        pytest.skip("needs the published tables")
-    with path.open(newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["attack"] == "secureboost_threshold_query"]
-    first = {r["dataset"]: r for r in rows if r["range_lo"]}
-    assert len(rows) == 12
-    for row in rows:
-        where = first[row["dataset"]]
-        ends = float(where["range_lo"]), float(where["range_hi"])
-        each = published_queries(*ends, float(row["epsilon"]), int(row["records_per_query"]))
-        assert each * int(where["victim_nodes"]) == int(row["queries"])
+    counts = list(query_counts())
+    assert len(counts) == 12
+    assert [c.ours for c in counts] == [c.published for c in counts]
 
 
 def test_a_formula_without_a_range_is_refused():

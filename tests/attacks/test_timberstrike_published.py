@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+from importlib import resources
+
 import numpy as np
 import pytest
 
 from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.attacks.reconstruction.prior import value_ranges
-from fedtrees.benchmarks.papers.timberstrike import over_real_columns
 from fedtrees.core.claims import EveryRecord, Guess
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.schema import Feature, Schema, Table
@@ -28,11 +30,17 @@ def table(n, seed=0):
     return Table(X, rng.integers(0, 2, n))
 
 
-@pytest.mark.parametrize("wrong", range(10))
-def test_a_printed_score_of_pima_is_over_ten_columns_of_which_one_is_never_wrong(wrong):
-    printed = 100 * (1 - wrong / 10)
-    assert over_real_columns("table6", printed) == pytest.approx(100 * (1 - wrong / 9))
-    assert over_real_columns("table4", printed) == printed
+@pytest.mark.parametrize(
+    ("items", "columns"), [(("Table 6", "Table 8"), 9), (("Table 7", "Table 9"), 5)]
+)
+def test_printed_scores_of_pima_count_one_column_that_is_never_wrong(items, columns):
+    path = resources.files("fedtrees.benchmarks.papers") / "published" / "timberstrike.csv"
+    lines = [r for r in csv.DictReader(path.read_text("utf-8").splitlines()) if r["item"] in items]
+    scores = [r for r in lines if r["score"].startswith("RA")]
+    assert len(scores) in (96, 60 + 36)
+    for line in scores:
+        wrong = (100 - float(line["published"])) * columns
+        assert float(line["printed"]) == pytest.approx(100 - wrong / (columns + 1), abs=0.01)
 
 
 @pytest.mark.parametrize("how", ["sketch", "equal-width"])
@@ -81,6 +89,27 @@ def test_rows_of_all_parties_are_scored_although_a_principal_has_no_labels():
     (score,) = metric.score([EveryRecord(everyone)], truth)
     assert score.value == 1
     assert metric.line(case, truth, {"ra": 0.5}) == {"ra_union": pytest.approx(0.4 + 0.6 * 0.5)}
+
+
+def test_the_most_important_columns_are_matched_without_the_others():
+    clients = (table(20, 0), table(30, 1))
+    case = Case(over_clients(clients), {}, ("client-0",), SCHEMA, Streams(0), top=("a",))
+    everyone = Table.concat(list(clients))
+    shuffled = everyone.X.copy()
+    shuffled[:, 1] = 500.0
+    metric, truth = EveryRecordMetric(), EveryRecordMetric().truth(case)
+    scores = {
+        s.key: s.value for s in metric.score([EveryRecord(Table(shuffled, everyone.y))], truth)
+    }
+    assert scores == {"ra_union": pytest.approx(2 / 3), "ra_union_top": 1.0}
+    blind = metric.line(case, truth, {"ra": 0.5, "ra_top": 0.75})
+    assert blind == {
+        "ra_union": pytest.approx(0.4 + 0.6 * 0.5),
+        "ra_union_top": pytest.approx(0.85),
+    }
+    owned = EveryRecord(clients[1], owner=("client-1",) * 30)
+    keys = [score.key for score in metric.score([owned], truth)]
+    assert keys == ["ra_owner", "ra_owner_top"]
 
 
 def _arrays(clients):

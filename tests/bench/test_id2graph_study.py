@@ -2,23 +2,21 @@
 
 import pytest
 
-from fedtrees.benchmarks.papers.id2graph import (
-    AS_PUBLISHED,
-    attack_table,
-    defense_table,
-    variation_table,
-)
+from fedtrees.benchmarks.papers.comparisons import compare_suite
+from fedtrees.benchmarks.papers.id2graph import defense_table
+from fedtrees.benchmarks.papers.suite_tables import suite_tables
 from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows
 
+AS_PUBLISHED = "candidates=node-quantiles,pure_leaves=true,multi_output=true"
 SUITE = f"""
 seeds = [0]
 [[grid]]
 data = ["breast-cancer"]
 clients = [2]
 partitions = ["shares[active=0.5]"]
-protocols = ["secureboost[{AS_PUBLISHED["secureboost"]}]", "secureboost[trees=2]", "secureboost"]
+protocols = ["secureboost[{AS_PUBLISHED}]", "secureboost[trees=2]", "secureboost"]
 defenses = ["id-lmid[xi=1e-6]"]
 attacks = ["id2graph", "union"]
 """
@@ -34,23 +32,23 @@ def rows(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_table_2_stands_beside_ours(rows):
-    _, header, lines = attack_table(rows)
-    at = lines.index(next(x for x in lines if x[:2] == ["breast-cancer", "secureboost"]))
-    published, ours = (dict(zip(header, line, strict=True)) for line in lines[at : at + 2])
-    assert published["`id2graph`"] == "73.6 ± 13.3"
-    mine = rows[rows["protocol_params"] == AS_PUBLISHED["secureboost"]]
-    mine = mine[(mine["attack"] == "id2graph") & (mine["metric"] == "v_measure")]
-    found = mine[mine["defense_spec"] == "none"]
-    assert ours["`id2graph`"] == f"{100 * found['value'].iloc[0]:.1f}"
-    assert ours["`cl`"] == f"{100 * found['blind'].iloc[0]:.1f}"
-    assert ours["`spectral`"] == "-"  # was not run
+def test_values_of_table_2_are_compared_with_the_trees_of_the_authors(rows):
+    by_setting = {(c.setting, c.score): c for c in compare_suite("id2graph", rows) if c.seeds}
+    attacked = rows[(rows["protocol_params"] == AS_PUBLISHED) & (rows["metric"] == "v_measure")]
+    attacked = attacked[(attacked["defense_spec"] == "none") & (attacked["attack"] == "id2graph")]
+    c = by_setting["breast-cancer, secureboost, id2graph", "V-measure"]
+    assert (c.published, c.published_deviation) == (73.6, 13.3)
+    assert c.ours == 100 * attacked["value"].iloc[0]
+    clustering = by_setting["breast-cancer, secureboost", "V-measure of CL"]
+    assert clustering.ours == c.blind == 100 * attacked["blind"].iloc[0]
+    assert ("breast-cancer, secureboost, union-cl", "V-measure") not in by_setting  # was not run
 
 
 @pytest.mark.long
 def test_figures_vary_one_thing_and_floor_the_strongest_at_blind(rows):
-    lines = [x for x in variation_table(rows)[2] if x[0] == "breast-cancer"]
-    assert [line[2] for line in lines] == ["`trees=2`", "`trees=5`"]
+    (varied, *_) = suite_tables("id2graph", rows)
+    assert [line[2] for line in varied.lines] == ["trees=2", ""]
+    assert {line[4] for line in varied.lines} == {"`id2graph`"}
     table = [x for x in defense_table(rows)[2] if x[:2] == ["breast-cancer", "secureboost"]]
     alone, free, shut = (line[3:] for line in table)
     assert [line[2] for line in table] == ["*active alone*", "`none`", "`id-lmid[xi=1e-06]`"]

@@ -1,19 +1,11 @@
-"""Published figures stand beside ours, scored the same way, in the table and in the figure."""
+"""Published values of TimberStrike are compared with results of the same setting and score."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedtrees.benchmarks.papers.timberstrike import (
-    TABLES,
-    compare,
-    compare_cells,
-    draw,
-    leakage_table,
-    published_at,
-    reduce,
-    utility_table,
-)
+from fedtrees.benchmarks.papers.comparisons import compare_suite
+from fedtrees.benchmarks.papers.timberstrike import TABLES, draw, reduce
 from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.figures import static
@@ -34,9 +26,7 @@ protocols = [
 attacks = [
   "timberstrike-published",
   "timberstrike-published[random_leaf=true]",
-  "timberstrike-published[scope=victims]",
-  "timberstrike[chains=1]",
-  "timberstrike",
+  "timberstrike[scope=union]",
 ]
 """
 
@@ -50,50 +40,38 @@ def rows(tmp_path_factory):
     return load_rows(folder)
 
 
-@pytest.mark.long
-def test_every_cell_stands_beside_its_published_figure(rows):
-    cells = list(compare_cells("table6", rows))
-    assert [(c.protocol, c.depth) for c in cells] == [
-        ("fedtree-hist", 3),
-        ("fedtree-hist", 4),
-        ("local-ensembles", 3),
-    ]
-    second = cells[1]
-    assert second.printed["full"] == published_at("table6", "fedtree-hist", 0, 4)["full"]
-    assert second.theirs("full") == pytest.approx((second.printed["full"] - 10) / 0.9)
-    of_seed = rows[(rows["protocol"] == "fedtree-hist") & (rows["metric"] == "ra_union")]
-    here = of_seed[of_seed["protocol_params"].str.contains("max_depth=4")]
-    whole = here[here["attack_spec"] == "timberstrike-published"]
-    assert list(second.rebuilt["value"]) == list(whole["value"])
-    above = second.theirs("full") - 100 * whole["blind"].iloc[0]
-    assert second.over_blind == pytest.approx(above)
-    assert set(cells[2].rebuilt["metric"]) == {"ra_owner"}
-    assert set(second.default["attack_spec"]) == {"timberstrike"}
+def own_score(rows, attack, metric, depth, column="value"):
+    """Return a score of one attack on `fedtree-hist` in percent."""
+    selected = rows[(rows["protocol"] == "fedtree-hist") & (rows["metric"] == metric)]
+    selected = selected[selected["protocol_params"].str.contains(f"max_depth={depth}")]
+    return 100 * selected[selected["attack_spec"] == attack][column].mean()
 
 
 @pytest.mark.long
-def test_tables_and_figure(rows, tmp_path):
-    cells = list(compare_cells("table6", rows))
-    _, header, lines = leakage_table(cells)
-    assert "setting" not in header
-    assert len(lines) == len(utility_table(cells).lines) == 3
-    assert lines[0][2:4] == ["71.74", "68.6"]
-    drawn = static.save(draw(cells), tmp_path / "figure.svg").read_text()
-    for text in ("published RA", "blind, scored as theirs", "local-ensembles"):
+def test_every_published_value_is_compared_with_the_result_of_the_same_setting(rows):
+    comparisons = {(c.setting, c.score): c for c in compare_suite("timberstrike_table6", rows)
+                   if c.item == "Table 6" and c.seeds}  # fmt: skip
+    assert {setting for setting, _ in comparisons} == {
+        "fedtree-hist, depth 3",
+        "fedtree-hist, depth 4",
+        "local-ensembles, depth 3",
+    }
+    for depth, printed in ((3, 71.74), (4, 72.74)):
+        c = comparisons[f"fedtree-hist, depth {depth}", "RA"]
+        assert c.published == pytest.approx((printed - 10) / 0.9, abs=0.01)
+        assert c.ours == own_score(rows, "timberstrike-published", "ra_union", depth)
+        assert c.blind == own_score(rows, "timberstrike-published", "ra_union", depth, "blind")
+        assert c.strongest == own_score(rows, "timberstrike[scope=union]", "ra_union", depth)
+        random = own_score(rows, "timberstrike-published[random_leaf=true]", "ra_union", depth)
+        assert comparisons[f"fedtree-hist, depth {depth}", "RA (F-TP)"].ours == random
+
+
+@pytest.mark.long
+def test_the_figure_has_one_panel_per_protocol(rows, tmp_path):
+    comparisons = [c for c in compare_suite("timberstrike_table6", rows) if c.item == "Table 6"]
+    drawn = static.save(draw(comparisons), tmp_path / "figure.svg").read_text()
+    for text in ("published RA", "blind guess", "local-ensembles", "flower-cyclic"):
         assert text in drawn
-
-
-@pytest.mark.long
-def test_comparisons_contain_published_value_own_value_and_blind_baseline(rows):
-    first, *_ = compare("table6", rows)
-    assert (first.item, first.setting) == ("table6", "fedtree-hist, depth 3")
-    assert first.published == pytest.approx((71.74 - 10) / 0.9)
-    attacked = rows[(rows["metric"] == "ra_union") & (rows["protocol"] == "fedtree-hist")]
-    attacked = attacked[attacked["protocol_params"].str.contains("max_depth=3")]
-    published = attacked[attacked["attack_spec"] == "timberstrike-published"]
-    assert first.ours == pytest.approx(100 * published["value"].mean())
-    assert first.blind == pytest.approx(100 * published["blind"].mean())
-    assert first.status in ("reproduced", f"differs by {first.ours - first.published:+.3g}")
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -6,9 +6,13 @@ import pandas as pd
 import pytest
 
 from fedtrees.benchmarks.papers.__main__ import find_study, main, study_names
-from fedtrees.benchmarks.papers.study import COMPARISONS, write_comparisons
+from fedtrees.benchmarks.papers.comparisons import (
+    Comparison,
+    compare_suite,
+    read_comparisons,
+    write_comparisons,
+)
 from fedtrees.benchmarks.papers.suite_tables import LABELS, suite_tables, table_sections
-from fedtrees.benchmarks.papers.tables import Comparison
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.suite import bundled_suites
 
@@ -73,14 +77,69 @@ def test_a_score_is_paired_with_the_first_attack_by_seed(monkeypatch):
     ]
 
 
-def test_comparisons_are_written_with_their_command_and_status(tmp_path):
-    near, far, missing = (
-        Comparison("Table 6", "bagging", "RA, percent", 60.0, ours, 50.0, 3.0)
-        for ours in (62.0, 64.5, float("nan"))
-    )
-    write_comparisons("timberstrike_table6", (near, far, missing), tmp_path / COMPARISONS)
-    with (tmp_path / COMPARISONS).open() as file:
-        lines = list(csv.DictReader(file))
-    assert [line["status"] for line in lines] == ["reproduced", "differs by +4.5", "not run here"]
-    assert lines[0]["command"] == "python -m fedtrees.benchmarks.papers timberstrike_table6"
-    assert (lines[0]["published"], lines[0]["blind"]) == ("60.0", "50.0")
+def comparison(**values):
+    """Return a comparison of an RA of 60 percent."""
+    setting = {"paper": "timberstrike", "item": "Table 6", "setting": "flower-bagging, depth 3"}
+    return Comparison(**(setting | {"score": "RA", "published": 60.0} | values))
+
+
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ({}, "not run"),
+        ({"ours": 62.0}, "reproduced"),
+        ({"ours": 57.0}, "reproduced"),
+        ({"ours": 64.5}, "better"),
+        ({"ours": 55.5}, "differs by -4.5"),
+        ({"ours": 55.5, "strongest": 61.0}, "better"),
+        ({"ours": 55.5, "strongest": 59.0}, "differs by -4.5"),
+        ({"ours": 55.5, "deviation": 3.0, "seeds": 4}, "reproduced"),
+        ({"ours": 55.5, "deviation": 2.9, "seeds": 4}, "differs by -4.5"),
+        ({"ours": 55.5, "published_deviation": 4.0}, "reproduced"),
+        ({"score": "error", "published": 0.1, "ours": 0.06}, "better"),
+        ({"score": "error", "published": 0.1, "ours": 0.14}, "differs by +0.04"),
+        ({"score": "AUC", "published": 0.8, "ours": 0.9}, "differs by +0.1"),
+        ({"score": "relative error", "published": 4e-4, "ours": 5e-15}, "better"),
+        ({"score": "queries", "published": 30.0, "ours": 31.0}, "differs by +1"),
+        ({"score": "error", "published": float("nan"), "ours": 0.2}, "better"),
+    ],
+)
+def test_the_status_follows_from_margin_standard_error_and_direction(values, status):
+    assert comparison(**values).status == status
+
+
+def test_comparisons_survive_their_file_and_name_their_command(tmp_path):
+    originals = [comparison(ours=62.0, seeds=2, deviation=1.5, blind=50.0), comparison()]
+    write_comparisons("timberstrike_table6", originals, tmp_path / "comparison.csv")
+    read = read_comparisons(tmp_path / "comparison.csv")
+    assert [str(c) for c in read] == [str(c) for c in originals]
+    with (tmp_path / "comparison.csv").open() as file:
+        first, second = csv.DictReader(file)
+    assert first["command"] == "python -m fedtrees.benchmarks.papers timberstrike_table6"
+    assert (first["status"], second["status"]) == ("reproduced", "not run")
+
+
+def test_results_of_other_protocols_depths_and_budgets_are_not_compared():
+    cells = (("attack", "timberstrike-published", 0, "ra_union", 0.5, 0.25),)
+    frame = results(*cells).assign(attack="timberstrike-published", protocol="fedtree-hist")
+
+    def measured(study, **columns):
+        rows = frame.assign(**columns)
+        return {c.setting for c in compare_suite(study, rows) if c.seeds and c.score == "RA"}
+
+    depth = {"protocol_params": "trees=100,max_depth=6,max_bin=32"}
+    assert measured("timberstrike_table6", **depth) == {"fedtree-hist, depth 6"}
+    assert measured("timberstrike_table6", **depth, protocol="flower-cyclic") == {
+        "flower-cyclic, depth 6"
+    }
+    assert measured("timberstrike_table8", **depth) == set()
+    for epsilon in (25, 50, 200):
+        noisy = depth | {"defense_spec": f"laplace-gradient[epsilon={epsilon}]"}
+        expected = {f"fedtree-hist, depth 6, epsilon {epsilon}"}
+        assert measured("timberstrike_table8", **noisy) == expected
+    for bands, expected in (
+        ("feature-bands", {"fedtree-hist, depth 6, 30 clients"}),
+        ("iid", set()),
+    ):
+        partition = {"partition": f"{bands}[clients=30,feature=age]"}
+        assert measured("timberstrike_figure10", **depth, **partition) == expected

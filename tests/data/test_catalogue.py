@@ -25,13 +25,21 @@ SHAPES = {
     "obesity": (2111, 16, 972),
     "compas-binary": (7206, 14, None),
     "adult-binary": (48842, 19, 11687),
+    "default-credit-binary": (29986, 21, 6636),
+    "german-credit": (1000, 20, 300),
+    "vehicle": (846, 18, None),
+    "wine-quality": (1599, 11, None),
+    "housing": (506, 13, None),
     "iris": (150, 4, None),
     "wine-3": (178, 13, None),
     "digits-10": (1797, 64, None),
     "diabetes-regression": (442, 10, None),
     "obesity-7": (2111, 16, None),
 }
-SMALL = ["pima", "stroke", "stroke-raw", "obesity", "obesity-7", "phishing", "compas-binary"]
+SMALL = [
+    "pima", "stroke", "stroke-raw", "obesity", "obesity-7", "phishing", "compas-binary",
+    "german-credit", "vehicle", "wine-quality", "housing",
+]  # fmt: skip
 #: Digests of the binary tables: results measured on them stay comparable.
 DIGESTS = {
     "breast-cancer": "7856c6ce2313a42afcb134bb5e42359a5054ce1dcab80b8a953a0860f6e6d58a",
@@ -41,7 +49,10 @@ DIGESTS = {
 }
 
 
-LARGE = [pytest.param(name, marks=pytest.mark.slow) for name in ("adult", "adult-binary")]
+LARGE = [
+    pytest.param(name, marks=pytest.mark.slow)
+    for name in ("adult", "adult-binary", "default-credit-binary")
+]
 
 
 @pytest.mark.parametrize("name", [*BUNDLED, *SMALL, *LARGE])

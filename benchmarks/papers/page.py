@@ -1,0 +1,167 @@
+"""Write the page of all published tables and figures: `docs/studies/papers.md`.
+
+``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the ``comparison.csv`` of finished runs
+in ``docs/studies/papers``, and writes the page from all stored files. Without an argument, it only
+writes the page. `published/items.csv` lists all tables and figures, and `published/reasons.csv` the
+reasons for values that differ or that were not computed.
+"""
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from shutil import copyfile
+from typing import NamedTuple
+
+from fedtrees.benchmarks.papers.comparisons import (
+    HEADER,
+    PAPERS,
+    Comparison,
+    comparison_line,
+    read_comparisons,
+    read_published,
+)
+from fedtrees.benchmarks.papers.tables import markdown
+
+FOLDER, PAGE = "docs/studies/papers", "docs/studies/papers.md"
+#: Statuses, in the order of the summary.
+STATUSES = ("reproduced", "better", "differs", "no data", "not run", "refused", "no values")
+INTRODUCTION = """\
+# Published tables and figures next to ours
+
+This page lists every table and figure of the five source papers with the study that computes it, the published value, our value, the blind baseline and a status. It is generated from result files by `python -m fedtrees.benchmarks.papers.page`.
+
+The command of a study is `python -m fedtrees.benchmarks.papers STUDY --data-dir DATA`. `DATA` is the folder of the [data sets](../how-to/data.md). A study that was interrupted continues where it stopped.
+
+| Status | Meaning |
+|---|---|
+| reproduced | Our value is within three percentage points of the published one, or within three standard errors of the difference. Results of formulas must be equal up to rounding. |
+| better | The value of our strongest attack exceeds the published one. |
+| differs | Neither of the two. The reason follows, if an experiment showed it. |
+| no data | The data set is not available. |
+| not run | No result is stored. The reason follows if there is no study yet. |
+| refused | We do not implement it, for the stated reason. |
+| no values | A drawing, a definition or a description. |
+
+*Strongest* is the best of our further attacks on the same run, and *blind* the best guess without any message, scored in the same way. Errors and seconds are better if they are smaller. Values of which none was computed yet are not listed one by one.
+"""  # noqa: E501
+
+
+class Item(NamedTuple):
+    """A table or figure of a paper.
+
+    Attributes
+    ----------
+    paper, item, title : str
+        Paper, name and content.
+    study : str
+        Names of the studies that compute it, separated by spaces.
+    values : str
+        Table whose values a figure draws. Empty: its own.
+    status : str
+        Status of an item without values. Empty: it follows from the values.
+    """
+
+    paper: str
+    item: str
+    title: str
+    study: str
+    values: str
+    status: str
+
+
+def _lines(name: str) -> Iterator[dict[str, str]]:
+    """Yield the lines of a file in ``published``."""
+    with (resources.files(__package__) / "published" / name).open(encoding="utf-8") as file:
+        yield from csv.DictReader(file)
+
+
+@cache
+def read_items() -> tuple[Item, ...]:
+    """Return all tables and figures of the papers."""
+    return tuple(Item(**line) for line in _lines("items.csv"))
+
+
+@cache
+def _reasons() -> tuple[dict[str, str], ...]:
+    return tuple(_lines("reasons.csv"))
+
+
+def status_of(c: Comparison) -> str:
+    """Return the status of a value, with its reason from `published/reasons.csv`."""
+    for line in _reasons():
+        patterns = (line[k] for k in ("paper", "item", "setting", "score"))
+        texts = (c.paper, c.item, c.setting, c.score)
+        if c.status.startswith(line["status"]) and all(map(fnmatchcase, texts, patterns)):
+            # A reason for a missing value states its own status.
+            return line["reason"] if c.status == "not run" else f"{c.status}: {line['reason']}"
+    return c.status
+
+
+def with_results(results: Iterable[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
+    """Return all published values by paper and item, with our results where there are any."""
+    measured = {(c.paper, c.item, c.setting, c.score): c for c in results if c.seeds}
+    cells: dict[tuple[str, str], list[Comparison]] = {}
+    for paper in PAPERS:
+        for c in read_published(paper):
+            key = (c.paper, c.item, c.setting, c.score)
+            cells.setdefault(key[:2], []).append(measured.get(key, c))
+    return cells
+
+
+def _count(statuses: Iterable[str]) -> Counter[str]:
+    """Count statuses without their reasons."""
+    return Counter(next(s for s in STATUSES if text.startswith(s)) for text in statuses)
+
+
+def write_page(results: Iterable[Comparison]) -> str:
+    """Return the page as Markdown."""
+    cells = with_results(results)
+    parts = [INTRODUCTION]
+    for paper, title in PAPERS.items():
+        items = [item for item in read_items() if item.paper == paper]
+        statuses = [
+            status_of(c) for (name, _), part in cells.items() if name == paper for c in part
+        ]
+        total = _count(statuses)
+        counts = ", ".join(f"{total[s]} {s}" for s in STATUSES if total[s])
+        lines = [_summary(item, cells) for item in items]
+        header = ("Item", "Content", "Study", "Values", "Status")
+        parts.append(
+            f"## {title}\n\n{len(statuses)} values: {counts}.\n\n{markdown(header, lines)}\n"
+        )
+    for (paper, name), part in cells.items():
+        if not any(c.seeds for c in part):
+            continue
+        lines = [comparison_line(c, status_of(c)) for c in part]
+        title = PAPERS[paper].partition(" (")[0]
+        parts.append(f"### {title}, {name}\n\n{markdown(HEADER, lines)}\n")
+    return "\n".join(parts)
+
+
+def _summary(item: Item, cells: dict[tuple[str, str], list[Comparison]]) -> list[str]:
+    """Return the line of an item in the summary of its paper."""
+    part = cells.get((item.paper, item.values or item.item), [])
+    counted = _count(map(status_of, part))
+    status = ", ".join(f"{counted[s]} {s}" for s in STATUSES if counted[s])
+    if item.values:
+        status = f"drawn from {item.values}: {status}"
+    studies = ", ".join(f"`{study}`" for study in item.study.split())
+    values = str(len(part)) if part and not item.values else "-"
+    return [item.item, item.title, studies or "-", values, item.status or status]
+
+
+def main(runs: Sequence[str], root: Path = Path()) -> None:
+    """Store the comparisons of runs, and write the page below `root`."""
+    for run in runs:
+        copyfile(Path(run) / "comparison.csv", root / FOLDER / f"{Path(run).resolve().name}.csv")
+    stored = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
+    (root / PAGE).write_text(write_page(stored), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

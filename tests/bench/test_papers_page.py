@@ -1,0 +1,104 @@
+"""The page of published tables and figures is complete, and follows from stored files."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from data_dir import data_dir
+
+from fedtrees.benchmarks.papers.__main__ import study_names
+from fedtrees.benchmarks.papers.comparisons import PAPERS, read_comparisons, read_published
+from fedtrees.benchmarks.papers.page import (
+    FOLDER,
+    PAGE,
+    STATUSES,
+    read_items,
+    status_of,
+    write_page,
+)
+
+ROOT = Path(__file__).parents[2]
+ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII")
+#: Numbers of tables and of figures in each paper.
+NUMBERED = {
+    "timberstrike": (9, 10),
+    "id2graph": (3, 10),
+    "draft_dp": (7, 17),
+    "tableak": (21, 10),
+    "regression": (6, 11),
+}
+
+
+def stored():
+    """Return all stored comparisons."""
+    return [c for path in sorted((ROOT / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
+
+
+def test_the_page_equals_the_generated_one():
+    assert (ROOT / PAGE).read_text(encoding="utf-8") == write_page(stored())
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_of_a_paper_is_listed_once(paper):
+    listed = [item.item for item in read_items() if item.paper == paper]
+    assert len(listed) == len(set(listed))
+    tables, figures = NUMBERED[paper]
+    numbers = ROMAN if paper == "draft_dp" else map(str, range(1, tables + 1))
+    for name in (*(f"Table {n}" for n in numbers), *(f"Figure {n}" for n in range(1, figures + 1))):
+        assert name in listed or f"{name}a" in listed, name
+
+
+def test_the_papers_have_no_further_tables_or_figures():
+    """The captions in the texts of the papers name no number above those of the registry."""
+    folder = data_dir().parent / "papers"
+    if not folder.is_dir():
+        pytest.skip("needs the texts of the papers")
+    for path, (tables, figures) in zip(
+        sorted(folder.glob("0*.txt")), NUMBERED.values(), strict=True
+    ):
+        text = path.read_text(encoding="utf-8")
+        for kind, most in (("Tab(?:le|\\.)", tables), ("Fig(?:ure|\\.)", figures)):
+            numbers = re.findall(rf"{kind} (\d+)", text, re.IGNORECASE)
+            assert max(map(int, numbers), default=0) <= most, (path.name, kind)
+
+
+def test_every_item_has_values_or_a_status():
+    published = {(c.paper, c.item) for paper in PAPERS for c in read_published(paper)}
+    for item in read_items():
+        has_values = (item.paper, item.values or item.item) in published
+        assert has_values != bool(item.status), item
+        # Only values can be reproduced: a status in the registry never claims a result.
+        assert not item.status or item.status.startswith(STATUSES[3:]), item
+        assert set(item.study.split()) <= set(study_names()), item
+    assert published <= {(item.paper, item.item) for item in read_items()}
+
+
+def test_every_stored_value_is_a_published_one():
+    keys = {
+        (c.paper, c.item, c.setting, c.score, f"{c.published:.6g}")
+        for paper in PAPERS
+        for c in read_published(paper)
+    }
+    for c in stored():
+        assert (c.paper, c.item, c.setting, c.score, f"{c.published:.6g}") in keys
+
+
+def test_a_value_without_a_result_is_never_reproduced():
+    page = write_page([])
+    assert "not run" in page
+    assert not re.search(r"\d+ (reproduced|better|differs)", page)
+
+
+def test_a_result_changes_the_status_of_its_value_and_of_the_figures_drawn_from_it():
+    c = next(c for c in read_published("timberstrike") if c.item == "Table 5" and c.score == "RA")
+    page = write_page([replace(c, ours=c.published, seeds=1)])
+    lines = [line for line in page.splitlines() if "1 reproduced, 59 not run" in line]
+    assert [line.split(" | ")[0] for line in lines] == ["| Table 5", "| Figure 9c"]
+    assert status_of(replace(c, ours=c.published, seeds=1)) == "reproduced"
+
+
+def test_missing_data_is_named():
+    cells = {c.setting: c for c in read_published("id2graph") if c.score == "V-measure"}
+    assert status_of(cells["avila, secureboost, id2graph"]).startswith("no data: Avila")
+    assert status_of(cells["obesity-7, secureboost, id2graph"]) == "not run"
