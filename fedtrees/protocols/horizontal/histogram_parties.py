@@ -304,7 +304,7 @@ class HistogramClient(GrowingClient):
         self.label_requests.take(message)
         # Validation rows do not influence the model, not even through the base score.
         validation = self.validation_rows
-        training_rows = self.data if not validation.any() else self.data.take(~held_out)
+        training_rows = self.data if not validation.any() else self.data.take(~validation)
         return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
     @handles(
