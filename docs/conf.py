@@ -31,6 +31,8 @@ templates_path = ["_templates"]
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"fedtrees {release}"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
@@ -38,9 +40,10 @@ napoleon_use_ivar = True  # attributes of a docstring are no separate objects
 
 
 def setup(app):
-    """Write the pages of registered classes, and afterwards the gallery and the leaderboard."""
+    """Write generated pages before the build, and complete the site after it."""
     app.connect("config-inited", _write_registry_pages)
     app.connect("build-finished", _write_pages)
+    app.connect("build-finished", _help_screen_readers)
 
 
 def _write_registry_pages(app, config):
@@ -59,3 +62,26 @@ def _write_pages(app, error):
         pages = {"gallery": gallery.page(), "leaderboard": board(read_all(gallery.SUBMISSIONS), 0)}
         for name, text in pages.items():
             Path(app.outdir, f"{name}.html").write_text(text, encoding="utf-8")
+
+
+#: Parts of pages that a screen reader cannot use, and their replacements.
+REPLACED = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
+    '<aside class="toc-drawer': '<aside aria-label="Contents of this page" class="toc-drawer',
+    '<div class="content-icon-container">': (
+        '<div class="content-icon-container" role="region" aria-label="Source and theme">'
+    ),
+    "<pre>": '<pre tabindex="0">',  # a block that scrolls must be reachable by the keyboard
+    "<th></th>": "<td></td>",
+}
+
+
+def _help_screen_readers(app, error):
+    if error is None and app.builder.format == "html":
+        for path in Path(app.outdir).rglob("*.html"):
+            text = changed = path.read_text(encoding="utf-8")
+            for part, replacement in REPLACED.items():
+                changed = changed.replace(part, replacement)
+            if changed != text:
+                path.write_text(changed, encoding="utf-8")

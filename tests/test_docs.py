@@ -353,29 +353,6 @@ def test_the_bare_folders_refuse_to_be_imported(name):
     assert f"fedtrees.{name}" in done.stderr
 
 
-@pytest.mark.long
-def test_the_documentation_builds_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx", reason="the docs extra is not installed")
-    pytest.importorskip("myst_parser", reason="the docs extra is not installed")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "sphinx",
-            *("-W", "-q", "-D", "html_theme=basic"),  # a fast theme
-            "-b",
-            "html",
-            str(ROOT / "docs"),
-            str(tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "index.html").is_file()
-
-
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     monkeypatch.chdir(tmp_path)

@@ -47,10 +47,7 @@ class Recommendation:
 
     @property
     def protocol(self) -> str | None:
-        """Recommended protocol with its parameters, None if no recipe meets the limits.
-
-        "" if the protocol is the first one of the search, which a recipe does not name.
-        """
+        """Recommended protocol with its parameters, None if no recipe meets the limits."""
         choice = self.advice.choice
         return None if choice is None else split_recipe(choice.name)[0]
 

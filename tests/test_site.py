@@ -1,0 +1,93 @@
+"""The site of the documentation: no warning, no page under embargo, no barrier for readers."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedtrees
+
+sys.path.insert(0, str(Path(__file__).parent / "report"))
+from test_report_browser import AXE, BROWSER, CHECKED, dom, wider
+
+ROOT = Path(__file__).parents[1]
+SHOWN = ("index", "studies/peeling", "notebooks/view_attack")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built with the theme that is published."""
+    for module in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(module, reason="the docs extra is not installed")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
+    done = subprocess.run(
+        [*command, str(ROOT / "docs"), str(folder)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.mark.long
+def test_the_site_builds_without_a_warning_and_contains_the_gallery_and_the_leaderboard(site):
+    for name in ("index", "gallery", "leaderboard", "search", *SHOWN):
+        assert (site / f"{name}.html").is_file()
+    links = re.findall(r'href="([\w-]+)\.html"', (site / "index.html").read_text(encoding="utf-8"))
+    assert {"gallery", "leaderboard", "faq"} <= set(links)
+    assert "timberstrike" in (site / "searchindex.js").read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+def test_every_public_name_has_a_page_with_its_documentation(site):
+    for name in set(fedtrees.__all__) - {"__version__"}:
+        page = (site / f"reference/api/fedtrees.{name}.html").read_text(encoding="utf-8")
+        assert f"<h1>{name}" in page
+
+
+@pytest.mark.long
+def test_pages_under_embargo_are_neither_built_nor_linked_nor_found_by_the_search(site):
+    hidden = [
+        page.stem
+        for page in (ROOT / "docs/disclosures").glob("*.md")
+        if page.read_text(encoding="utf-8").startswith("---\ntags: [embargo]")
+    ]
+    assert hidden
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    for name in hidden:
+        assert not (site / f"disclosures/{name}.html").exists()
+        assert not (site / f"_sources/disclosures/{name}.md.txt").exists()
+        assert name not in index
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_screen_reader_meets_no_barrier_on_a_page(site, name, theme, tmp_path):
+    page = site / f"{name}.html"
+    copy = page.with_name(f"axe-{theme}-{page.name}")  # beside the page, for its relative links
+    text = page.read_text(encoding="utf-8")
+    chosen = f"<script>localStorage.setItem('theme', '{theme}')</script>"
+    text = re.sub(r"(<head[^>]*>)", lambda head: head[1] + chosen, text, count=1)
+    script = f'<script src="{AXE.as_uri()}"></script>{CHECKED}'
+    copy.write_text(text.replace("</body>", script), encoding="utf-8")
+    seen, _ = dom(copy, tmp_path / "profile", 1400)
+    copy.unlink()
+    assert f'data-theme="{theme}"' in seen
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    assert violations == []
+    assert passes > 20
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not BROWSER, reason="needs chromium")
+@pytest.mark.parametrize("name", SHOWN)
+def test_no_page_is_wider_than_a_telephone(site, name, tmp_path):
+    copy = shutil.copytree(site, tmp_path / "site")
+    folder = (copy / f"{name}.html").parent
+    assert wider(folder / f"{Path(name).name}.html", folder) == []
