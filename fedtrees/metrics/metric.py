@@ -114,7 +114,7 @@ class Case:
         candidates of membership attacks are drawn from them.
     population : Table or None
         The part of these rows that an adversary without local rows has as background knowledge
-        (`background`): the held-out rows. The reserve is not among them, because the specificity
+        (`background`): the test rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
     knows_population : bool
         Whether the principals know `population`, as in `of_population`.
@@ -311,7 +311,7 @@ class Case:
         """Rows of the population that both the population baseline and the attacks receive.
 
         None if the principals have local rows, from which they know the population, if the victims
-        have no whole rows, or if the table has no held-out rows. Attacks receive the rows as
+        have no whole rows, or if the table has no test rows. Attacks receive the rows as
         `fedtrees.core.view.View.population`, so that the attack and its baseline differ only
         by the transcript.
         """
