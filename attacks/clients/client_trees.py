@@ -117,7 +117,9 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
-Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were reconstructed
+TreeWithErrors = tuple[
+    Tree, Floats | None
+]  # a tree, and the errors of sums that were reconstructed
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,13 +201,13 @@ def blocks_of(view: View) -> Blocks | None:
     return Blocks(tuple(_name_senders(view, ordered, per_round)), score, per_round)
 
 
-def trees_of(view: View, message: SharedTrees) -> list[Told]:
+def trees_of(view: View, message: SharedTrees) -> list[TreeWithErrors]:
     """Return the trees of a message with their sums. Masked sums are restored if possible."""
     if law_of_shared(view, type(message)) is None or message.base_weights is None:
-        return _told(view, message)
+        return _trees_as_sent(view, message)
     eta = np.float32(view.parameters["learning_rate"])
     exact = replace(message, value=_leaf_values(message, message.base_weights, eta))
-    restored = zip(_told(view, exact), unpack(message), strict=True)
+    restored = zip(_trees_as_sent(view, exact), unpack(message), strict=True)
     return [(replace(tree, value=sent.value), error) for (tree, error), sent in restored]
 
 
@@ -215,7 +217,7 @@ def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scor
     return np.where(message.feature < 0, np.where(root_only, eta * weights, weights), np.float32(0))
 
 
-def _told(view: View, message: SharedTrees) -> list[Told]:
+def _trees_as_sent(view: View, message: SharedTrees) -> list[TreeWithErrors]:
     eta = float(np.float32(view.parameters["learning_rate"]))  # factor of the leaf values
     reg_lambda, reg_alpha = view.parameters["reg_lambda"], view.parameters["reg_alpha"]
     sums = message.sum_hessian
@@ -234,7 +236,7 @@ def _told(view: View, message: SharedTrees) -> list[Told]:
 
 def _unmasked(
     tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float, reg_alpha: float
-) -> Told:
+) -> TreeWithErrors:
     # expressed in weights, gains do not depend on an L1 penalty
     assert tree.gain is not None
     restored = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
@@ -245,8 +247,13 @@ def _unmasked(
     return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), restored[1]
 
 
-def _block(trees_with_errors: Sequence[Told], round: int, first: int, sender: str | None = None,
-           score: Scores | None = None) -> Block:  # fmt: skip
+def _block(
+    trees_with_errors: Sequence[TreeWithErrors],
+    round: int,
+    first: int,
+    sender: str | None = None,
+    score: Scores | None = None,
+) -> Block:
     trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
     return Block(round, first, tuple(trees), sender, score, tuple(errors))
 

@@ -444,7 +444,7 @@ def reconstruct_rows(
         return reconstruct_each_client(victims, max_level, reconstruct)
     evidence = read_boosting(view, max_level)
     if evidence is None:
-        return Guess.none(no_trees(view, numbers=True) or Reason("no-start-or-rounds"))
+        return Guess.none(no_trees(view, supports_regression=True) or Reason("no-start-or-rounds"))
     if sketches:
         likely = likely_rows(view, rng)
         sketched = likely is not None and all_sketched(view)

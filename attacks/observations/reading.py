@@ -36,9 +36,9 @@ from fedtrees.attacks.observations.noise_channels import (
     law_of_rows,
     law_of_sums,
     law_of_values,
+    leaf_sum_variance,
     reach_of,
     row_variance,
-    told_variance,
 )
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
@@ -379,7 +379,7 @@ def noise_of(
     cell_of = [
         cell_variance(law_of_sums(view, n, hiding=False)) if n else (0.0, 0.0) for n in parties
     ]
-    each, more = row_variance(view), told_variance(view) if sent_with_splits else (0.0, 0.0)
+    each, more = row_variance(view), leaf_sum_variance(view) if sent_with_splits else (0.0, 0.0)
     if not (any(map(any, cell_of)) or each or any(more)):
         return None
     nodes, bins = ([node_noise(t, cuts, cell) for t in trees] for cell in cell_of)

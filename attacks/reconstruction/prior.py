@@ -155,10 +155,11 @@ def value_ranges(
 def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     """Return the smallest and the largest value of a feature over all clients.
 
-    The outermost cut and the threshold below all values are computed from them (`upper_sentinel`,
-    `lower_sentinel`): twice a positive largest value, and twice a negative smallest value. If an
-    extreme is on the other side of 0, its sentinel is constant and the result is None. If both
-    sentinels are constant, all values are 0. Unbounded grids reveal neither extreme.
+    The outermost cut and the threshold below all values are computed from them by
+    ``upper_sentinel`` and ``lower_sentinel`` of `fedtrees.trees.binning`: twice a positive largest
+    value, and twice a negative smallest value. If an extreme is on the other side of 0, its
+    sentinel is constant and the result is None. If both sentinels are constant, all values are 0.
+    Unbounded grids reveal neither extreme.
     """
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN

@@ -309,7 +309,7 @@ def points(
         X = np.where(inside, pool.X[near], X)
         edge = _into(pool.X[near], low, high, prior, schema)
         X = np.where(
-            moved, nearest_told(edge, low, high, prior) if prior.from_sketches else edge, X
+            moved, nearest_known_values(edge, low, high, prior) if prior.from_sketches else edge, X
         )
     return Table(X, boxes.y)
 
@@ -359,7 +359,7 @@ def _into(
     return np.where(schema.categorical, codes, moved).astype(np.float32)
 
 
-def told_rows(rows: Table, prior: Prior) -> Table:
+def rows_with_known_values(rows: Table, prior: Prior) -> Table:
     """Move every value to the nearest value of the victims, if sketches reveal these values."""
     if not prior.from_sketches:
         return rows
@@ -369,7 +369,7 @@ def told_rows(rows: Table, prior: Prior) -> Table:
     return Table(X, rows.y)
 
 
-def nearest_told(
+def nearest_known_values(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32], prior: Prior
 ) -> NDArray[np.float32]:
     """Replace values by neighbouring values of the victims inside the same boxes.
@@ -389,12 +389,12 @@ def nearest_told(
         A value is unchanged if neither neighbour lies inside its box.
     """
     out = X.copy()
-    _move_to_told(X, low, high, *prior.values, out)
+    _move_to_known_values(X, low, high, *prior.values, out)
     return out
 
 
 @kernel
-def _move_to_told(
+def _move_to_known_values(
     X: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32],
     values: NDArray[np.float32], begin: NDArray[np.int64], out: NDArray[np.float32],
 ) -> None:  # fmt: skip
@@ -447,7 +447,7 @@ def _draw(
     u, pick = rng.random(len(y)), rng.random(len(y))
     values, begin = prior.values
     if prior.from_sketches:
-        _draw_told(y, *edges, values, begin[f], u, pick, out)
+        _draw_known_values(y, *edges, values, begin[f], u, pick, out)
     else:
         span = float(prior.high[f] - prior.low[f])
         _draw_own(y, *edges, low, high, values, begin[f], u, pick, span, bool(prior.whole[f]), out)
@@ -476,7 +476,7 @@ def _draw_own(
 
 
 @kernel
-def _draw_told(
+def _draw_known_values(
     y: NDArray[np.int64], lo: NDArray[np.float32], hi: NDArray[np.float32],
     values: NDArray[np.float32], begin: NDArray[np.int64], u: Floats, pick: Floats, out: Floats,
 ) -> None:  # fmt: skip

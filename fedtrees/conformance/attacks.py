@@ -31,7 +31,7 @@ from fedtrees.conformance.samples import (
     views_that_tell,
     views_without_truth,
 )
-from fedtrees.core.attack import Attack
+from fedtrees.core.attack import Attack, claims_of
 from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients, stacked
@@ -186,6 +186,12 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     reached = sorted(imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports no module with ground truth", not bad, ", ".join(bad))
+    # The attack works without a declaration. The report then cannot name the measures that remain
+    # open if it returns no claim.
+    undeclared = (
+        "" if claims_of(attack) else "not declared; write, for example, claims = (Records,)"
+    )
+    yield Finding("types of its claims", True, undeclared)
     ran = False
     views = (*views_without_truth(protocols), *(blind_views() if attack.blind else ()))
     views += tuple(views_that_tell(attack, protocols))
@@ -199,7 +205,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             continue
         ran = True
         # Attacks on membership need rows to decide on.
-        if attack.candidates:
+        if attack.receives_candidates:
             view = replace(view, candidates=sample_table()[0])
         try:
             attack_process().run(spec, view.blinded(), anyway=True)

@@ -318,7 +318,7 @@ class Message:
         """Return the unit of an array field, and whether the field contains integers only.
 
         The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
-        fixed-point gradient. It is a number, or an array for the last axis. `within` of a channel
+        fixed-point gradient. It is a number, or an array for the last axis. `Channel.within`
         takes both values.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
@@ -440,7 +440,7 @@ def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message]
 
 
 def types_with(*traits: Trait) -> Any:
-    """Declare types of a defense, for example `handled_types`: those with one of these traits.
+    """Declare types of a defense, for example ``handled_types``: those with one of these traits.
 
     Parameters
     ----------
@@ -466,7 +466,7 @@ def types_with(*traits: Trait) -> Any:
 
 
 def permit_types_with(reasons: Mapping[Trait, str]) -> Any:
-    """Declare `permitted_types` of a defense: the types with these traits, with their reasons.
+    """Declare ``permitted_types`` of a defense: the types with these traits, with their reasons.
 
     Parameters
     ----------

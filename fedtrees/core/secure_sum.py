@@ -400,7 +400,7 @@ def to_integers(array: NDArray[Any]) -> NDArray[np.int64]:
 def from_integers(
     sums: NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Convert sums of integers back to an array, the inverse of `whole`.
+    """Convert sums of integers back to an array, the inverse of `to_integers`.
 
     Parameters
     ----------

@@ -92,7 +92,7 @@ class Transcript:
     coordinator: str = ""  # name of the party that drives the training
     # Positions of the defenses that changed something in this run.
     acted: set[int] = field(default_factory=set)
-    # Costs of cryptography (`Aggregation.costs`), numbers only.
+    # Costs of cryptography (`SecureAggregation.costs`), numbers only.
     costs: dict[str, float] = field(default_factory=dict)
     # Plain content of sealed replies that does not follow from the rows of the sender, by index of
     # the delivery. It is part of the sender's view only, and it is not saved.

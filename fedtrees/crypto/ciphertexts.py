@@ -60,7 +60,7 @@ def compute_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
         Everything that follows the mark.
     public : PublicKey
     read_as : str
-        Layout, see `reading`.
+        Layout, see `describe_layout`.
     """
     digest = hashlib.sha256(public.payload(obfuscators=False))
     # The length separates the description of the layout from the payload.
@@ -83,7 +83,7 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     Parameters
     ----------
     payload, public, read_as
-        As in `mark`, with the mark at the beginning of the payload.
+        As in `compute_mark`, with the mark at the beginning of the payload.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def read_marked(payload: bytes, count: int, public: PublicKey, read_as: str) -> 
     Parameters
     ----------
     payload, public, read_as
-        As in `unmarked`.
+        As in `check_mark`.
     count : int
         Expected number of ciphertexts.
 

@@ -309,7 +309,9 @@ def build_view(training: Training, case: Case) -> View:
 def _receives_candidates(attack: str) -> bool:
     """Return whether an attack is registered here and receives membership candidates."""
     registered = attack in register.names("attack")
-    return registered and bool(getattr(register.get("attack", attack), "candidates", False))
+    return registered and bool(
+        getattr(register.get("attack", attack), "receives_candidates", False)
+    )
 
 
 def with_background(attack: str, view: View, case: Case) -> View:

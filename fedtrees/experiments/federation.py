@@ -43,7 +43,7 @@ class Federation:
     local_data : mapping of str to LocalData
         The training rows or columns of each party, by name.
     test : Table
-        Held-out rows.
+        Test rows, which no party trains on.
     reserve : Table or None
         Further rows that no party has.
     """

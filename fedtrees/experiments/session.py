@@ -43,7 +43,7 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import Training
 
-#: Number of non-members (held-out rows) at which a false positive rate of 1% is one row.
+#: Number of non-members (test rows) at which a false positive rate of 1% is one row.
 NON_MEMBERS = 100
 #: A note is printed if a client has fewer training rows.
 FEW_ROWS = 10
@@ -69,7 +69,8 @@ class BenchSession:
     plugins : tuple of str
         Paths of plug-in files.
     memory : float
-        Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
+        Limit of the data segment of a worker process in GiB (`resource.RLIMIT_DATA`), 0 for no
+        limit.
     plan : Plan
         All tasks of the suite.
     runner : Runner
@@ -266,7 +267,7 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
     """Return notes on the user's tables and clients that are too small for some metrics.
 
     Tables of the catalogue are not checked. A note is returned if there are fewer than
-    `NON_MEMBERS` held-out rows, if a class has no held-out row, or if the smallest client has fewer
+    `NON_MEMBERS` test rows, if a class has no test row, or if the smallest client has fewer
     than `FEW_ROWS` training rows.
     """
     # A dictionary without values: the settings of several seeds give the same note once.

@@ -93,10 +93,10 @@ def _stand_in(facts: AttackFacts) -> type[Elsewhere]:
     ]
     inside = {
         "blind": facts.blind,
-        "comparison": facts.comparison,
-        "candidates": facts.candidates,
-        "most_rows": facts.most_rows,
-        "gives": scored.get(facts.gives),
+        "is_reference": facts.is_reference,
+        "receives_candidates": facts.receives_candidates,
+        "max_training_rows": facts.max_training_rows,
+        "supports_regression": facts.supports_regression,
         "claims": tuple(scored[name] for name in facts.claims if name in scored),
         "name": facts.name,
         "file": facts.file,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedtrees.blind_baselines.guesses import DRAWS, blind_guesses
 from fedtrees.blind_baselines.rows import range_of
+from fedtrees.core.attack import claims_of
 from fedtrees.core.claims import Claim
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -113,7 +114,7 @@ class Case:
         candidates of membership attacks are drawn from them.
     population : Table or None
         The part of these rows that an adversary without local rows has as background knowledge
-        (`background`): the held-out rows. The reserve is not among them, because the specificity
+        (`background`): the test rows. The reserve is not among them, because the specificity
         test compares a guess with the reserve and would be meaningless if the attack knew it.
     knows_population : bool
         Whether the principals know `population`, as in `of_population`.
@@ -310,7 +311,7 @@ class Case:
         """Rows of the population that both the population baseline and the attacks receive.
 
         None if the principals have local rows, from which they know the population, if the victims
-        have no whole rows, or if the table has no held-out rows. Attacks receive the rows as
+        have no whole rows, or if the table has no test rows. Attacks receive the rows as
         `fedtrees.core.view.View.population`, so that the attack and its baseline differ only
         by the transcript.
         """
@@ -615,7 +616,7 @@ def blind_attacks(kind: type[Claim]) -> Iterator[str]:
     """Yield the names of the attacks with the attribute `blind` that return claims of a type."""
     for name in register.names("attack"):
         maker = register.get("attack", name)
-        if getattr(maker, "blind", False) and getattr(maker, "gives", None) is kind:
+        if getattr(maker, "blind", False) and kind in claims_of(maker):
             yield name
 
 

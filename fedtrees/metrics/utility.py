@@ -1,4 +1,4 @@
-"""Utility scores of a model on held-out rows that are used for nothing else."""
+"""Utility scores of a model on test rows, which are used for nothing else."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def scores_of(task: str) -> Scores:
 
 
 def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, float | None]:
-    """Score predicted probabilities on held-out rows.
+    """Score predicted probabilities on test rows.
 
     Parameters
     ----------

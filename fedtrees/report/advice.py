@@ -49,7 +49,7 @@ class Wish:
     membership : float
         Largest acceptable share of members that an adversary recognises at 1% false alarms.
     auc : float
-        Smallest acceptable AUC on held-out rows.
+        Smallest acceptable AUC on test rows.
     """
 
     exact_rows: float = 0.01
@@ -78,7 +78,7 @@ class Tried:
     candidate : Recipe
         The recipe and its trials.
     auc : mapping of int to float
-        AUC on held-out rows, by seed.
+        AUC on test rows, by seed.
     wish : Wish
         The limits.
     """

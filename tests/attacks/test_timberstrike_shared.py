@@ -356,7 +356,7 @@ def test_the_published_variant_takes_the_models_base_score_for_everyones():
     done, view = run(fed, "flower-bagging[trees=4,max_depth=4]")
     spec = "timberstrike-published[max_trees=1,scope=victims"
     assert counts_exact(fed, done, view, f"{spec}]") < 1.0
-    assert counts_exact(fed, done, view, f"{spec},starts=own]") == 1.0
+    assert counts_exact(fed, done, view, f"{spec},base_scores=own]") == 1.0
     published = attack(view, "timberstrike-published[max_trees=1]")
     assert {type(claim) for claim in published.claims} == {EveryRecord}  # as their tables have it
 
@@ -370,6 +370,6 @@ def test_same_seed_same_guess():
 
 def test_options_name_the_wrong_value():
     with pytest.raises(UsageError, match="did you mean 'sums'"):
-        register.make("attack", parse_grid("timberstrike[clues=sum]")[0])
+        register.make("attack", parse_grid("timberstrike[linkage_statistics=sum]")[0])
     with pytest.raises(UsageError, match="unknown starts 'mine'"):
-        register.make("attack", parse_grid("timberstrike[starts=mine]")[0])
+        register.make("attack", parse_grid("timberstrike[base_scores=mine]")[0])

@@ -20,10 +20,10 @@ FACTS = {
     "doc": "Guess.",
     "parameters": (("times", True, 1),),
     "blind": False,
-    "comparison": False,
-    "candidates": False,
-    "most_rows": None,
-    "gives": "",
+    "is_reference": False,
+    "receives_candidates": False,
+    "max_training_rows": None,
+    "supports_regression": False,
     "claims": (),
 }
 GUESS = {"claims": (), "notes": {}, "reason": ("no-trees", {})}
@@ -53,10 +53,10 @@ def test_an_honest_description_is_taken():
         {"file": "/etc/shadow"},
         {"doc": "x" * 10**6},
         {"blind": "yes"},
-        {"most_rows": 1.5},
-        {"most_rows": True},
+        {"max_training_rows": 1.5},
+        {"max_training_rows": True},
         {"claims": (5,)},
-        {"gives": None},
+        {"supports_regression": None},
     ],
 )
 def test_a_forged_description_is_refused(forged):

@@ -13,6 +13,7 @@ from isolation import registry_as_it_was
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Records
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -362,7 +363,7 @@ PLAIN = """
 from dataclasses import dataclass
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.claims import Guess
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("plain-guess")
@@ -374,7 +375,8 @@ class Plain(Attack):
     '''
     times: int = 3
     how: str = "so"
-    most_rows = 500
+    max_training_rows = 500
+    claims = (Records,)
 
     def __post_init__(self):
         if self.times < 1:
@@ -395,7 +397,7 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
     known = register.get("attack", "plain-guess")
     assert str(signature(known)) == "(*, times=3, how='so')"
     assert getdoc(known).startswith("Guess nothing.")
-    assert (known.most_rows, known.blind, known.gives) == (500, False, None)
+    assert (known.max_training_rows, known.blind, known.claims) == (500, False, (Records,))
     assert register.make("attack", parse_grid("plain-guess[times=2]")[0]).times == 2
     with pytest.raises(UsageError, match="once at least"):
         register.make("attack", parse_grid("plain-guess[times=0]")[0])

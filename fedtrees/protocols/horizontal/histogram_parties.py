@@ -303,8 +303,8 @@ class HistogramClient(GrowingClient):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
         self.label_requests.take(message)
         # Validation rows do not influence the model, not even through the base score.
-        held_out = self.validation_rows
-        training_rows = self.data if not held_out.any() else self.data.take(~held_out)
+        validation = self.validation_rows
+        training_rows = self.data if not validation.any() else self.data.take(~validation)
         return LabelSums(self.objective.target_sums(training_rows.y, training_rows.weight))
 
     @handles(
