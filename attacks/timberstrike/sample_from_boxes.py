@@ -37,7 +37,7 @@ def points(
 
     Parameters
     ----------
-    rule : {"auto", "prior", "joint", "mid", "median", "published"}
+    rule : {"auto", "prior", "joint", "mid", "published"}
         How values are chosen, see below.
     boxes : FeatureBoxes
         n boxes with labels.
@@ -67,13 +67,12 @@ def points(
       A missing value of the local row is kept if the box allows it, else it is drawn as by
       ``prior``. In addition, a share ``prior.recipe.share`` of all cells is drawn as by ``prior``.
     - ``mid``: the middle of the box, or a random allowed code for a categorical feature.
-    - ``median``: the median of local values inside the box, else the middle.
     - ``published``: ``mid`` with two rules of the authors' code. A categorical feature that no
       split constrains is NaN, and the last code of an open interval is never guessed.
     - ``auto``: ``joint`` if there are local or likely rows, else ``prior``.
 
-    Except for the NaN of ``published``, the rules ``mid``, ``median`` and ``published`` guess no
-    missing values.
+    Except for the NaN of ``published``, the rules ``mid`` and ``published`` guess no missing
+    values.
     """
     if rule == "auto":
         rule = "joint" if len(prior.rows) else "prior"
@@ -86,8 +85,6 @@ def points(
             X[:, f] = _codes(rule, f, boxes, (low[:, f], high[:, f]), prior, rng)
         elif rule in ("mid", "published"):
             X[:, f] = (box[0] + box[1]) / 2
-        elif rule == "median":
-            X[:, f] = _median(f, boxes.y, (low[:, f], high[:, f]), box, prior)
         else:
             X[:, f] = _draw(f, boxes.y, (low[:, f], high[:, f]), box, prior, rng)
     if rule not in ("prior", "joint"):
@@ -292,25 +289,6 @@ def _draw_known_values(
                 out[i] = values[min(first + int(pick[i] * (last - first)), end - 1)]
 
 
-def _median(
-    f: int,
-    y: NDArray[np.int64],
-    edges: tuple[NDArray[np.float32], NDArray[np.float32]],
-    box: tuple[Floats, Floats],
-    prior: Prior,
-) -> Floats:
-    """Return the median of the local values of the label inside each box, else its middle."""
-    out = (box[0] + box[1]) / 2
-    for c in range(prior.classes):
-        values = _values(prior, f, c)
-        if values.size == 0:
-            continue
-        first, last = (np.searchsorted(values, e, side="left") for e in edges)
-        index = np.minimum((first + last) // 2, values.size - 1)
-        out = np.where((y == c) & (last > first), values[index], out)
-    return out
-
-
 @kernel
 def _masses(cumulative, f, y, lo, hi, codes):  # type: ignore[no-untyped-def]
     """Return the mass of every box in feature f, float64, shape (n,)."""
@@ -346,10 +324,7 @@ def _codes(
     weight = np.where(inside.any(axis=1)[:, None], weight * inside, weight)
     total = np.cumsum(weight, axis=1)
     u = rng.random(n) * total[:, -1]
-    if rule == "median":
-        out = codes[weight.argmax(axis=1)] if n else np.zeros(0)
-    else:
-        out = codes[np.minimum((total <= u[:, None]).sum(axis=1), codes.size - 1)]
+    out = codes[np.minimum((total <= u[:, None]).sum(axis=1), codes.size - 1)]
     if rule == "published":
         free = np.isinf(edges[0]) & np.isinf(edges[1]) & (boxes.codes[:, f] == ANY)
         out = np.where(free, np.nan, out)
