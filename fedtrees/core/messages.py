@@ -318,7 +318,7 @@ class Message:
         """Return the unit of an array field, and whether the field contains integers only.
 
         The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
-        fixed-point gradient. It is a number, or an array for the last axis. `Channel.within`
+        fixed-point gradient. It is a number, or an array for the last axis. ``within`` of a channel
         takes both values.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
