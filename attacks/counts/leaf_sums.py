@@ -38,7 +38,9 @@ class LeafSums:
     var_g, var_h : float64 array, shape (J,)
         Variance of the noise on these sums, 0 if they are exact.
     own_g, own_h : float64 array, shape (J,)
-        Contribution of the adversary's rows that was subtracted.
+        Sums over the adversary's rows. They are already subtracted from `g` and `h`. If only leaf
+        values are visible, `fedtrees.attacks.reconstruction.context.equations` subtracts them. 0 if
+        the sums are those of all rows.
     own_n0, own_n1 : int64 array, shape (J,)
         Number of the adversary's rows of other classes than the tree's, and of that class.
     own_leaf : int32 array, shape (n_own,)

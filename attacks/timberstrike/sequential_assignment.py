@@ -412,7 +412,7 @@ class _Step:
         adds_local_rows: bool = True,
     ) -> tuple[NDArray[np.int32], float]:
         """Return a leaf for every row, and the L1 distance of the sums."""
-        reachable, target = system.reachable, system.target
+        reachable, target = system.reachable, system.target.copy()
         group, size = groups.group, groups.size
         # Rows that reach a single leaf have no choice. Their contribution is subtracted.
         free = np.diff(reachable.offsets) > 1

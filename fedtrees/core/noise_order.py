@@ -111,7 +111,7 @@ def misplaced_in(
 
 
 def _open(part: Defense) -> frozenset[Site]:
-    """Return the sites at which a part may increase the distance of two tables."""
+    """Return the sites at which a part may increase the distance of two neighbouring tables."""
     return sites(part) - {*part.nonexpansive}
 
 

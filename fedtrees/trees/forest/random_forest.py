@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.routing import NODE_KINDS, LeafRouting, join_nodes, split_nodes
 
-#: Node arrays of a forest in messages and files, without right children, with their types.
+#: dtype of each node array of a forest in messages and files. Right children are not sent.
 FOREST_KINDS: dict[str, Any] = {
     **{name: kind for name, kind in NODE_KINDS.items() if name != "right"},
     "probability": np.float64,
@@ -69,7 +69,7 @@ class ClassTree:
     def released(
         self, probability: NDArray[np.float64], counts: NDArray[np.int64] | None
     ) -> ClassTree:
-        """Return the tree as a recipient knows it that received only the values of its leaves.
+        """Return a copy with the given values of the leaves, as a recipient of these values has it.
 
         Parameters
         ----------
