@@ -31,7 +31,7 @@ _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
 
 
 @contextmanager
-def watching(touched: list[str] | None) -> Iterator[None]:
+def record_access(touched: list[str] | None) -> Iterator[None]:
     """Record the files, sockets and modules that are opened in the block. None: do not watch.
 
     The audit hook detects mistakes, not attempts to hide: code can circumvent it on purpose. Python

@@ -14,7 +14,7 @@ from fedtrees.core.errors import DataError
 from fedtrees.trees.routing import NODE_KINDS, LeafRouting, join_nodes, split_nodes
 
 #: dtype of each node array of a forest in messages and files. Right children are not sent.
-FOREST_KINDS: dict[str, Any] = {
+FOREST_DTYPES: dict[str, Any] = {
     **{name: kind for name, kind in NODE_KINDS.items() if name != "right"},
     "probability": np.float64,
     "counts": np.int64,
@@ -158,7 +158,7 @@ class RandomForest(LeafRouting):
         rows are stored in files only.
         """
         sizes = np.array([len(t) for t in self.trees], dtype=np.int64)
-        return {"sizes": sizes, **join_nodes(self.trees, FOREST_KINDS)}
+        return {"sizes": sizes, **join_nodes(self.trees, FOREST_DTYPES)}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:
