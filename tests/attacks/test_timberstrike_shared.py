@@ -371,5 +371,5 @@ def test_same_seed_same_guess():
 def test_options_name_the_wrong_value():
     with pytest.raises(UsageError, match="did you mean 'sums'"):
         register.make("attack", parse_grid("timberstrike[linkage_statistics=sum]")[0])
-    with pytest.raises(UsageError, match="unknown starts 'mine'"):
+    with pytest.raises(UsageError, match="unknown base_scores 'mine'"):
         register.make("attack", parse_grid("timberstrike[base_scores=mine]")[0])

@@ -305,8 +305,8 @@ CHEATS = {
     "patches the bench": (ATTACK + """
 module = sys.modules.get("fedtrees.experiments.evaluate")
 if module is not None:
-    module.attacks = lambda: None
-""", "changes fedtrees.experiments.evaluate.attacks"),
+    module.attack_process = lambda: None
+""", "changes fedtrees.experiments.evaluate.attack_process"),
     "patches a metric's class": (ATTACK + """
 module = sys.modules.get("fedtrees.metrics.victims_rows")
 if module is not None:
@@ -346,7 +346,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     import fedtrees.experiments.evaluate as evaluate
     from fedtrees.metrics.victims_rows import RecordMetric
 
-    kept = evaluate.attacks, RecordMetric.score, resource_tracker.register
+    kept = evaluate.attack_process, RecordMetric.score, resource_tracker.register
     if "shared" in how and sandbox.landlock_version():  # it cannot even do so
         with pytest.raises(UsageError, match="Permission denied: '/fedtrees-test-left'; an attack"):
             loaded(tmp_path, "early", text)
@@ -356,7 +356,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
               if not f.holds}  # fmt: skip
     assert expected in broken["its import only registers classes"]
-    assert (evaluate.attacks, RecordMetric.score, resource_tracker.register) == kept
+    assert (evaluate.attack_process, RecordMetric.score, resource_tracker.register) == kept
 
 
 PLAIN = """
