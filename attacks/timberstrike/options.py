@@ -9,7 +9,7 @@ from fedtrees.attacks.reconstruction.prior import Ranges
 from fedtrees.core.errors import check_known, check_positive, check_whole
 
 Solver = Literal["max-ent", "local-search", "milp"]
-Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
+Points = Literal["auto", "prior", "mid", "joint", "published"]
 Scope = Literal["victims", "union"]
 
 # A row that is assigned to a wrong leaf stays there, and later trees then narrow a wrong box.
@@ -28,7 +28,7 @@ class Options:
     solver : {"max-ent", "local-search", "milp"}
         Method that assigns rows to the leaves of the second and later trees: sampling from the
         maximum-entropy assignment, local search, or an integer programme.
-    points : {"auto", "prior", "mid", "median", "joint", "published"}
+    points : {"auto", "prior", "mid", "joint", "published"}
         Rule that chooses a point of the box of every row; see
         `fedtrees.attacks.timberstrike.sample_from_boxes`.
     scope : {"victims", "union"}
