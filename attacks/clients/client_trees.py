@@ -52,24 +52,24 @@ class ClientAttendance:
     # Their number is right, but not necessarily their names.
     guessed: set[str] = field(default_factory=set)
 
-    def call(self, spans: Sequence[Span]) -> None:
+    def determine(self, spans: Sequence[Span]) -> None:
         """Determine who grows trees from the number of blocks of every span, and guess the rest."""
         all_turns = [w for span in spans for w in span.who]
         is_certain = True
-        while any(map(self.open, all_turns)):
+        while any(map(self.is_undetermined, all_turns)):
             before = len(self.present) + len(self.absent)
             for span in spans:
                 self._settle(span, is_certain)
             if len(self.present) + len(self.absent) == before:
                 is_certain = False
-                self._take(True, next(filter(self.open, all_turns)), is_certain)
+                self._take(True, next(filter(self.is_undetermined, all_turns)), is_certain)
 
-    def open(self, name: str) -> bool:
+    def is_undetermined(self, name: str) -> bool:
         """Return whether the state of a client is undetermined."""
         return name not in self.present | self.absent
 
     def _settle(self, span: Span, is_certain: bool) -> None:
-        left = [w for w in span.who if self.open(w)]
+        left = [w for w in span.who if self.is_undetermined(w)]
         missing_blocks = span.last - span.first - sum(w in self.present for w in span.who)
         if missing_blocks in (0, len(left)):
             for name in left:
@@ -81,7 +81,7 @@ class ClientAttendance:
             self.guessed.add(name)
 
 
-def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
+def turns_of(view: View, blocks: int, trees_per_block: int) -> list[tuple[str, bool]]:
     """Return the grower of each block of a cyclic model, and whether it is certain.
 
     Blocks with the same name come from one client, even if its name is a guess.
@@ -92,26 +92,29 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
         The adversary's view.
     blocks : int
         Number of blocks.
-    each : int
+    trees_per_block : int
         Number of trees per block.
     """
     names = [name for name, role in view.roles.items() if role == "client"]
-    looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}
-    looks |= {(0, 0), (int(view.parameters["trees"]), blocks)}
+    observed_models = {
+        (m.round, (m.first + len(m.sizes)) // trees_per_block)
+        for _, m in view.messages(GlobalTrees)
+    }
+    observed_models |= {(0, 0), (int(view.parameters["trees"]), blocks)}
     spans = [
         Span(tuple(names[t % len(names)] for t in range(a[0], b[0])), a[1], b[1])
-        for a, b in pairwise(sorted(looks))
+        for a, b in pairwise(sorted(observed_models))
     ]
     replies = [(d.sender, len(m.sizes)) for d, m in view.messages(ClientTrees)]
-    roll = ClientAttendance(
+    attendance = ClientAttendance(
         {w for w, size in replies if size}, {w for w, size in replies if not size}
     )
-    roll.call(spans)
+    attendance.determine(spans)
     out = [("", False)] * blocks
     for span in spans:
-        growing = [w for w in span.who if w in roll.present]
+        growing = [w for w in span.who if w in attendance.present]
         for block, name in zip(range(span.first, span.last), growing, strict=False):
-            out[block] = (name, name not in roll.guessed)
+            out[block] = (name, name not in attendance.guessed)
     return out
 
 

@@ -296,7 +296,7 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
     Guess or None
         None if there are too many possible tables, no trees, or numeric targets.
     """
-    tried, shares, read = 0, [], 0
+    tried, shares, n_trees_read = 0, [], 0
     for training in trainings:
         schema, own_rows = training.schema, training.local_rows
         evidence = _first(training.evidence, max_trees)
@@ -308,10 +308,14 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
             return None
         with_histograms = evidence.change(histograms=training.evidence.observed.histograms)
         log_p = posterior(tables, replace(training, evidence=with_histograms), basis)
-        tried, read = tried + len(log_p), read + len(evidence.trees)
+        tried, n_trees_read = tried + len(log_p), n_trees_read + len(evidence.trees)
         shares.append(tables.shares(log_p))
     rows, expected = likeliest(tables.types, shares)
-    notes = {"tables_tried": float(tried), "expected_exact": expected, "trees_read": float(read)}
+    notes = {
+        "tables_tried": float(tried),
+        "expected_exact": expected,
+        "trees_read": float(n_trees_read),
+    }
     return Guess((Records(rows),), notes)
 
 
@@ -496,10 +500,12 @@ def _vote(
     evidence, certain_rows, basis = problem.evidence, problem.constraints, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
-    strange = evidence.distortion.noise is None and own_rows_differ(counts, likely)
+    rows_differ = evidence.distortion.noise is None and own_rows_differ(counts, likely)
     weight = EvidenceWeight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
-    blind = BlindEnsemble.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
+    blind = BlindEnsemble.of(
+        basis, problem.schema, certain_rows.share, rng, rows_differ=rows_differ
+    )
     rows, notes = vote_on_rows(records, tables, blind, weight, rng)
     return rows_with_known_values(rows, basis.prior), notes
 

@@ -146,13 +146,13 @@ class ReconstructionContext:
             Randomness of the pool.
         redraws_sketches : bool, default False
             Whether likely rows that come from sketches are redrawn as well. They are one draw of
-            many, so that this is needed where samples have to differ. If False, a basis with such a
-            prior is returned unchanged.
+            many, so that this is needed where samples have to differ. If False, a
+            context with such a prior is returned unchanged.
 
         Returns
         -------
-        Basis
-            The same basis if the prior has no rows.
+        ReconstructionContext
+            The same object if the prior has no rows.
         """
         if (self.prior.from_sketches and not redraws_sketches) or not len(self.prior.rows):
             return self

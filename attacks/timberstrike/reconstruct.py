@@ -374,7 +374,7 @@ class _Problem:
         the prior get no weight.
         """
         evidence, basis, counts, share = self.evidence, self.basis, self.counts, self.share
-        strange = evidence.distortion.noise is None and own_rows_differ(
+        rows_differ = evidence.distortion.noise is None and own_rows_differ(
             [self._classes(c.n0, c.n1) for c in counts],
             [self._classes(*s.prior_counts) for s in basis.sums[: len(counts)]],
         )
@@ -385,7 +385,7 @@ class _Problem:
             weight = EvidenceWeight(1.0 if basis.prior.from_sketches else PAIRS, 1.0)
         else:
             weight = EvidenceWeight.of(evidence, basis, round(len(records) / share))
-        blind = BlindEnsemble.of(basis, self.schema, share, rng, strange=strange)
+        blind = BlindEnsemble.of(basis, self.schema, share, rng, rows_differ=rows_differ)
         submission, notes = vote_on_rows(records, reconstruction.samples, blind, weight, rng, rows)
         return rows_with_known_values(submission, basis.prior), notes
 

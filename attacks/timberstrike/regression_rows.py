@@ -121,8 +121,8 @@ def reconstruct_numbers(
     records = matched_consensus(samples, basis.prior.tolerance(schema), groups=group)
     if options.weighs_blind:
         exact = evidence.distortion.noise is None and not evidence.is_foreign(0)
-        strange = exact and own_rows_differ(*_per_leaf(basis))
-        blind = BlindEnsemble.of(basis, schema, 1.0, rng, strange=strange)
+        rows_differ = exact and own_rows_differ(*_per_leaf(basis))
+        blind = BlindEnsemble.of(basis, schema, 1.0, rng, rows_differ=rows_differ)
         records, choice = vote_on_rows(records, samples, blind, weight, rng, n)
         notes |= choice
     count_claims: tuple[Claim, ...] = ()

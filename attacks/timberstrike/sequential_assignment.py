@@ -32,7 +32,7 @@ from fedtrees.attacks.reconstruction.boxes import (
 )
 from fedtrees.attacks.reconstruction.context import contributions, equations, slopes
 from fedtrees.attacks.reconstruction.maxent import draw_leaves, max_entropy
-from fedtrees.attacks.reconstruction.prior import Prior, ReachableLeaves, add_own_rows, reach
+from fedtrees.attacks.reconstruction.prior import Prior, ReachableLeaves, add_prior_rows, reach
 from fedtrees.attacks.timberstrike.assignment_solvers import (
     redraw_leaves,
     search_leaves,
@@ -51,7 +51,7 @@ REPEATED = 3.0
 
 
 def expected_values(
-    boxed: Boxed, tree: Tree, leaves: LeafConstraints, own_leaf: NDArray[np.int32], prior: Prior
+    boxed: Boxed, tree: Tree, leaves: LeafConstraints, prior_leaf: NDArray[np.int32], prior: Prior
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of the values that a foreign tree adds to the rows of boxes.
 
@@ -69,7 +69,7 @@ def expected_values(
         The foreign tree.
     leaves : LeafConstraints
         Its leaves on the grid.
-    own_leaf : int32 array, shape (r,)
+    prior_leaf : int32 array, shape (r,)
         Position of the leaf of every row of the prior.
     prior : Prior
         Distribution of the rows.
@@ -79,12 +79,12 @@ def expected_values(
     mean, variance : float64 array, shape (n,)
     """
     lo, hi, y, missing = boxed
-    options = reach(leaves, (lo, hi, y), prior, missing, own_leaf)
-    weight = np.exp(options.log_prior)
+    reachable = reach(leaves, (lo, hi, y), prior, missing, prior_leaf)
+    weight = np.exp(reachable.log_prior)
     if tree.h is not None and not len(prior.rows):
-        weight *= np.maximum(tree.h[leaves.node], 1e-9)[options.leaf]
-    value = tree.value[leaves.node].astype(np.float64)[options.leaf]
-    start = options.offsets[:-1]
+        weight *= np.maximum(tree.h[leaves.node], 1e-9)[reachable.leaf]
+    value = tree.value[leaves.node].astype(np.float64)[reachable.leaf]
+    start = reachable.offsets[:-1]
     total = np.add.reduceat(weight, start)
     mean = np.add.reduceat(weight * value, start) / total
     square = np.add.reduceat(weight * value**2, start) / total
@@ -92,7 +92,7 @@ def expected_values(
 
 
 def variance_of_sums(
-    options: ReachableLeaves,
+    reachable: ReachableLeaves,
     margin_variance: Floats,
     by_margin: tuple[Floats, Floats],
     slope: Floats | None,
@@ -102,7 +102,7 @@ def variance_of_sums(
 
     Parameters
     ----------
-    options : ReachableLeaves
+    reachable : ReachableLeaves
         Reachable leaves of n groups of rows.
     margin_variance : float64 array, shape (n,)
         Variance of the margin times the number of rows of the group.
@@ -115,15 +115,15 @@ def variance_of_sums(
         Number of leaves, J.
     """
     dg, dh = by_margin
-    width = np.diff(options.offsets)
-    share = np.exp(options.log_prior)
-    share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)
+    width = np.diff(reachable.offsets)
+    share = np.exp(reachable.log_prior)
+    share /= np.repeat(np.add.reduceat(share, reachable.offsets[:-1]), width)
     # The variance in a leaf is proportional to the share of the rows that reach it.
     share *= np.repeat(REPEATED * margin_variance, width)
     dg, dh = np.repeat(dg, width), np.repeat(dh, width)
-    parts = (dg, dh) if slope is None else (dg + slope[options.leaf] * dh,)
+    parts = (dg, dh) if slope is None else (dg + slope[reachable.leaf] * dh,)
     return np.stack(
-        [np.bincount(options.leaf, share * part**2, n_leaves) for part in parts], axis=1
+        [np.bincount(reachable.leaf, share * part**2, n_leaves) for part in parts], axis=1
     )
 
 
@@ -166,7 +166,7 @@ def assign_rows_tree_by_tree(
     before, in_tree = boxes.margin, boxes.in_first_round
     if n_assigned == 1 and in_tree is not None:
         absent = np.flatnonzero(~in_tree)
-        _assign_absent_rows(evidence, grid, prior, sums[0].own_leaf, boxes, absent, rng)
+        _assign_absent_rows(evidence, grid, prior, sums[0].prior_leaf, boxes, absent, rng)
         boxes.participants.append(in_tree)
     for t in range(n_assigned, len(sums)):
         tree, k = evidence.trees[t], t % evidence.outputs
@@ -177,7 +177,7 @@ def assign_rows_tree_by_tree(
             before = boxes.margin.copy()
         if evidence.is_foreign(t):
             if len(boxes.y):
-                _move_margins(tree, k, leaves, sums[t].own_leaf, prior, boxes)
+                _move_margins(tree, k, leaves, sums[t].prior_leaf, prior, boxes)
             continue
         if (len(leaves) > 1 or boxes.participation is not None) and len(boxes.y):
             if k == 0 and t >= evidence.outputs:
@@ -196,7 +196,7 @@ def _assign_absent_rows(
     evidence: BoostingObservations,
     grid: Grid,
     prior: Prior,
-    own_leaf: NDArray[np.int32],
+    prior_leaf: NDArray[np.int32],
     boxes: FeatureBoxes,
     rows: NDArray[np.intp],
     rng: np.random.Generator,
@@ -210,7 +210,7 @@ def _assign_absent_rows(
     lo, hi, y, missing, codes = (
         a[rows] for a in (boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes)
     )
-    reachable = reach(leaves, (lo, hi, y), prior, missing, own_leaf, codes)
+    reachable = reach(leaves, (lo, hi, y), prior, missing, prior_leaf, codes)
     each = np.arange(len(rows))
     chosen = draw_leaves(reachable, prior_shares(reachable), each, rng.random(len(rows)))
     narrow_to_leaves(boxes, leaves, chosen, rows)
@@ -221,14 +221,14 @@ def _move_margins(
     tree: Tree,
     output: int,
     leaves: LeafConstraints,
-    own_leaf: NDArray[np.int32],
+    prior_leaf: NDArray[np.int32],
     prior: Prior,
     boxes: FeatureBoxes,
 ) -> None:
     """Add the expected value of a foreign tree to the margin of every row, in place."""
     _, row, group = np.unique(boxes.history, return_index=True, return_inverse=True)
     boxed = boxes.lo[row], boxes.hi[row], boxes.y[row], boxes.missing[row]
-    mean, variance = expected_values(boxed, tree, leaves, own_leaf, prior)
+    mean, variance = expected_values(boxed, tree, leaves, prior_leaf, prior)
     add_values(boxes.margin, output, mean.astype(np.float32)[group])
     if boxes.margin_variance is None:
         boxes.margin_variance = np.zeros(boxes.margin.shape)
@@ -382,7 +382,9 @@ class _Step:
         if self.options.solver == "max-ent" and len(self.prior.rows):
             box = groups.lo[at], groups.hi[at], groups.y[at]
             known = groups.missing[at], groups.codes[at]
-            add_own_rows(reachable, box, self.prior, self.sums.own_leaf, len(self.leaves), *known)
+            add_prior_rows(
+                reachable, box, self.prior, self.sums.prior_leaf, len(self.leaves), *known
+            )
 
     def _choose_sampled(
         self, system: _System, groups: _Groups, participation: Floats, rng: np.random.Generator
@@ -412,7 +414,7 @@ class _Step:
         adds_local_rows: bool = True,
     ) -> tuple[NDArray[np.int32], float]:
         """Return a leaf for every row, and the L1 distance of the sums."""
-        reachable, target = system.reachable, system.target
+        reachable, target = system.reachable, system.target.copy()
         group, size = groups.group, groups.size
         # Rows that reach a single leaf have no choice. Their contribution is subtracted.
         free = np.diff(reachable.offsets) > 1

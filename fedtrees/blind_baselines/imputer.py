@@ -25,9 +25,9 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
 
 Floats = NDArray[np.float64]
-_GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
+_TREE_PARAMS = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
 # A fold may lack a class, so that the start must not depend on the labels.
-_CLASSES = replace(_GROWN, base_score=0.5)
+_CLASS_TREE_PARAMS = replace(_TREE_PARAMS, base_score=0.5)
 _FOLDS = 3  # folds of every cross-validation
 _RIDGES = (0.1, 1.0, 10.0, 100.0)  # strengths of the L2 penalty from which one is chosen
 _MIXTURES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the trees from which one is chosen
@@ -229,13 +229,13 @@ class Imputer:
         if self._numeric_model is None:
             plain = self._choose_model(x, A, known_rows)
             logged = self._choose_model(np.log(x), A, known_rows, np.exp) if x.min() > 0 else plain
-            self._numeric_model = min(plain, logged, key=lambda line: line.error)
-        line = self._numeric_model
-        if line.logged:
+            self._numeric_model = min(plain, logged, key=lambda model: model.error)
+        model = self._numeric_model
+        if model.logged:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
-        mean = self._predicted(x, A, B, known_rows, rows, line.ridge, line.boosted)
+        mean = self._predicted(x, A, B, known_rows, rows, model.ridge, model.boosted)
         # Standardised distance between each value and the prediction.
-        z = (values - mean[:, None]) / line.spread
+        z = (values - mean[:, None]) / model.spread
         # A mixture of two normal distributions has heavier tails than one, because large errors are
         # more frequent.
         law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
@@ -341,18 +341,18 @@ class Imputer:
         """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
         # With a single class in the fold, there is nothing to learn.
         if len(np.unique(code)) < 2:
-            sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
-            return sure, sure
-        line = _logistic(A, code, k, B)
+            shares = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
+            return shares, shares
+        logistic = _logistic(A, code, k, B)
         objective = LOGISTIC if k == 2 else Softmax(k)
         forest = self._forest(known_rows, code, objective)
         p = forest.predict(self._others(rows))
-        return line, p if p.ndim == 2 else np.column_stack([1 - p, p])
+        return logistic, p if p.ndim == 2 else np.column_stack([1 - p, p])
 
     def _forest(self, known_rows: Table, target: NDArray[Any], objective: Objective) -> Forest:
         """Train a boosted forest on the remaining columns and the label."""
         X = self._others(known_rows)
-        params = _GROWN if objective is SQUARED_ERROR else _CLASSES
+        params = _TREE_PARAMS if objective is SQUARED_ERROR else _CLASS_TREE_PARAMS
         return grow_forest(X, target, quantile_cuts(X, 32), params, objective, streams=Streams(0))
 
     def _others(self, rows: Table) -> NDArray[np.float32]:

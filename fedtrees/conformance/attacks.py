@@ -44,7 +44,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.federation import Federation
-from fedtrees.isolation.plugins import Elsewhere
+from fedtrees.isolation.plugins import StandInAttack
 from fedtrees.isolation.process import Answer, attack_process
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
@@ -60,12 +60,12 @@ def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     effects do no harm.
     """
     module = sys.modules.get(type(plugin).__module__)
-    file = plugin.file if isinstance(plugin, Elsewhere) else getattr(module, "__file__", None)
+    file = plugin.file if isinstance(plugin, StandInAttack) else getattr(module, "__file__", None)
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
     during_import = attack_process().describe(str(file), digests[str(file)], bait=True).did
-    before = plugin.did if isinstance(plugin, Elsewhere) else ()
+    before = plugin.did if isinstance(plugin, StandInAttack) else ()
     effects = dict.fromkeys([*before, *during_import])
     yield Finding("its import only registers classes", not effects, "; ".join([*effects][:6]))
 
@@ -75,7 +75,7 @@ def imports_of(attack: Attack) -> set[str]:
 
     The source of a plug-in attack is parsed without running it.
     """
-    if not isinstance(attack, Elsewhere):
+    if not isinstance(attack, StandInAttack):
         return _imports(sys.modules[type(attack).__module__])
     return _named_imports(Path(attack.file).read_text(encoding="utf-8"))
 
@@ -236,7 +236,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
     # Only attacks of plug-ins could store files.
-    if isinstance(attack, Elsewhere):
+    if isinstance(attack, StandInAttack):
         yield from _passes_nothing_on(spec, views)
 
 

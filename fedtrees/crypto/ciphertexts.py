@@ -97,7 +97,7 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     inside = payload[MARK_BYTES:]
     if payload[:MARK_BYTES] != compute_mark(inside, public, read_as):
         raise WrongKeyError(
-            f"ciphertexts do not match their tag: they were encrypted with another key than "
+            f"ciphertexts do not match their mark: they were encrypted with another key than "
             f"{public!r}, have another shape or other slots, belong to another sum or party, or "
             "were changed on the way. Send the same key to all parties, decode every message as "
             "its type, and "

@@ -326,7 +326,8 @@ class Runner:
             return trainings[0]
 
         # A step computes only its last task: the training, if it has no attack.
-        if not group.attacks if job.step else self.missing([group.train]):
+        trains_now = not group.attacks if job.step else bool(self.missing([group.train]))
+        if trains_now:
             yield self._run(group.train, train)
         # The adversary task of a threat precedes its attacks, so that its result is stored when
         # they are reached.

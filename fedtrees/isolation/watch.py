@@ -31,11 +31,11 @@ _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
 
 
 @contextmanager
-def watching(touched: list[str] | None) -> Iterator[None]:
+def record_access(touched: list[str] | None) -> Iterator[None]:
     """Record the files, sockets and modules that are opened in the block. None: do not watch.
 
-    An audit hook cannot be removed, and Python code can circumvent it on purpose. It detects
-    mistakes.
+    The audit hook detects mistakes, not attempts to hide: code can circumvent it on purpose. Python
+    cannot remove an audit hook, so that it stays installed after the block and then does nothing.
     """
     if touched is None:
         yield

@@ -23,7 +23,7 @@ Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 TOLERANCE = 0.01
 #: A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
 MOST_LOSS = 0.02
-FEW = 10  # fewer test rows of a class make a price uncertain
+FEW = 10  # fewer test rows of a class make a utility change uncertain
 MOST_SEEDS = 30  # if more seeds are necessary, the text states the precision of this number instead
 _Z = 1.96
 #: Utility metrics in order of preference. The metrics that need both classes come first.

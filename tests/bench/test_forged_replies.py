@@ -75,7 +75,7 @@ def test_a_plugin_cannot_register_the_attack_of_another_file(monkeypatch):
         "attacks": (FACTS,), "others": (), "did": (),
     })  # fmt: skip
     with pytest.raises(ProtocolError, match="the attack 'plain-guess' of another file"):
-        plugins.describe("/other.py", "f" * 64)
+        plugins.register_attacks_of("/other.py", "f" * 64)
 
 
 @pytest.mark.parametrize("name", ["timberstrike", "joint"])
@@ -85,7 +85,7 @@ def test_a_plugin_cannot_describe_itself_as_a_built_in_attack(monkeypatch, name)
         "attacks": (forged,), "others": (), "did": (),
     })  # fmt: skip
     with pytest.raises(UsageError, match=f"attack '{name}' is already defined by fedtrees"):
-        plugins.describe("/somewhere/plain.py", "0123456789ab" + "0" * 52)
+        plugins.register_attacks_of("/somewhere/plain.py", "0123456789ab" + "0" * 52)
     assert register.get("attack", name).__module__.startswith("fedtrees.")
 
 
