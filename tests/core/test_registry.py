@@ -108,5 +108,8 @@ def test_a_former_name_of_a_parameter_works_with_a_warning():
     assert attack == register.make(
         "attack", Spec("timberstrike", {"max_level": "values", "chains": 2})
     )
-    with pytest.warns(DeprecationWarning), pytest.raises(UsageError, match="two values of"):
+    with (
+        pytest.warns(DeprecationWarning, match="most"),
+        pytest.raises(UsageError, match="two values of"),
+    ):
         register.make("attack", Spec("joint", {"max_level": "values", "most": "values"}))
