@@ -33,14 +33,14 @@ class Span:
     ----------
     who : tuple of str
         Clients in the order of their turns, none twice.
-    first, last : int
-        They grew the blocks ``first <= block < last``.
+    begin, end : int
+        They grew the blocks ``begin <= block < end``.
     """
 
     who: tuple[str, ...]
     # half-open range of blocks
-    first: int
-    last: int
+    begin: int
+    end: int
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ClientAttendance:
 
     def _settle(self, span: Span, is_certain: bool) -> None:
         left = [w for w in span.who if self.is_undetermined(w)]
-        missing_blocks = span.last - span.first - sum(w in self.present for w in span.who)
+        missing_blocks = span.end - span.begin - sum(w in self.present for w in span.who)
         if missing_blocks in (0, len(left)):
             for name in left:
                 self._take(missing_blocks > 0, name, is_certain)
@@ -113,7 +113,7 @@ def turns_of(view: View, blocks: int, trees_per_block: int) -> list[tuple[str, b
     out = [("", False)] * blocks
     for span in spans:
         growing = [w for w in span.who if w in attendance.present]
-        for block, name in zip(range(span.first, span.last), growing, strict=False):
+        for block, name in zip(range(span.begin, span.end), growing, strict=False):
             out[block] = (name, name not in attendance.guessed)
     return out
 
@@ -133,7 +133,7 @@ class Block:
     ----------
     round : int
         Round of the federation.
-    first : int
+    first_tree : int
         Number of the first tree in the released model.
     trees : tuple of Tree
         They have ``g`` and ``h`` if the message contains them or if they can be computed.
@@ -148,7 +148,7 @@ class Block:
     """
 
     round: int
-    first: int
+    first_tree: int
     trees: tuple[Tree, ...]
     sender: str | None = None
     score: Scores | None = None
@@ -195,12 +195,12 @@ def blocks_of(view: View) -> Blocks | None:
     sent: dict[int, Block] = {}
     for message in shared:
         for block in _parts(view, message):
-            sent.setdefault(block.first, block)
+            sent.setdefault(block.first_tree, block)
     if not sent:
         return None
     score = shared[0].base_score
     per_round = "arrival" in view.parameters
-    ordered = [sent[first] for first in sorted(sent)]
+    ordered = [sent[first_tree] for first_tree in sorted(sent)]
     return Blocks(tuple(_name_senders(view, ordered, per_round)), score, per_round)
 
 
@@ -253,12 +253,12 @@ def _unmasked(
 def _block(
     trees_with_errors: Sequence[TreeWithErrors],
     round: int,
-    first: int,
+    first_tree: int,
     sender: str | None = None,
     score: Scores | None = None,
 ) -> Block:
     trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
-    return Block(round, first, tuple(trees), sender, score, tuple(errors))
+    return Block(round, first_tree, tuple(trees), sender, score, tuple(errors))
 
 
 def _clients(view: View) -> list[str]:
@@ -267,11 +267,11 @@ def _clients(view: View) -> list[str]:
 
 def _models(view: View, message: ClientModels) -> Iterator[Block]:
     trees, names = trees_of(view, message), _clients(view)
-    first = 0
+    first_tree = 0
     for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
-        client_trees = trees[first : first + int(count)]
-        yield _block(client_trees, 0, first, names[int(owner)], score)
-        first += int(count)
+        client_trees = trees[first_tree : first_tree + int(count)]
+        yield _block(client_trees, 0, first_tree, names[int(owner)], score)
+        first_tree += int(count)
 
 
 def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
@@ -308,7 +308,9 @@ def _name_senders(view: View, blocks: Sequence[Block], per_round: bool) -> list[
         at = _place(reply, places, out)
         if at is not None:
             taken.add(at)
-            out[at] = replace(reply, first=out[at].first, round=out[at].round, chain=out[at].chain)
+            out[at] = replace(
+                reply, first_tree=out[at].first_tree, round=out[at].round, chain=out[at].chain
+            )
     return out
 
 
