@@ -127,7 +127,12 @@ def test_what_does_not_fit_is_refused(keys, other_keys, owner):
     with pytest.raises(PlaintextOverflowError, match="do not fit one plaintext"):
         EncryptedRows.of(np.ones((1, 20), np.int64), Slots(2**40, 2), owner)
     packed = sealed.sums(bins, nodes - [0, 0, 0, 1], (1, 2)).packed(owner)
-    for payload in (packed.payload[:-1], packed.payload + b"x", b"", b"\xff" + packed.payload[1:]):
+    for payload in (
+        packed.payload[:-1],
+        packed.payload + b"x",
+        b"",
+        b"\xff" * 8 + packed.payload[8:],
+    ):
         with pytest.raises((MalformedError, WrongKeyError)):
             PackedHistogram.from_payload(payload, keys.public, packed.slots, packed.shape)
     with pytest.raises(PlaintextOverflowError, match="key"):
