@@ -140,6 +140,9 @@ def bench(
         Python file with @register decorators (repeatable).
     unprotected : bool, optional
         Run attacks of plug-ins even if the system cannot restrict them (no Landlock).
+    **unknown
+        Any other name raises `UsageError`. An exception is ``out``, the former name of `output`,
+        which works in this release with a `DeprecationWarning`.
 
     Returns
     -------

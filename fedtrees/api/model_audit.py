@@ -151,8 +151,12 @@ def audit(
     categorical : str or sequence of str
         Text columns of these files: NAME, or ``NAME=first|second|...`` in the order of the codes if
         the model does not state its categories.
-    sep, decimal, missing, sheet
-        How to read these files, as in `fedtrees.bench`.
+    sep, decimal : str, optional
+        Separator and decimal mark of these files, as in `fedtrees.bench`.
+    missing : str or sequence of str, optional
+        Marks of missing cells, as in `fedtrees.bench`.
+    sheet : str, optional
+        Sheet of a workbook, by name or number.
     scrub : str or Path, optional
         New ``.json`` file for a copy without the statistics that prediction does not need.
     report : str or Path, optional

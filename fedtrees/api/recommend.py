@@ -205,12 +205,40 @@ def recommend(
         Whether parties have different rows or different columns. "" for rows.
     deployed : {"", "xgboost", "nvflare", "flower", "secretflow"}
         Consider only protocols and defenses that a system supports. "" for all of them.
-    protocol, defense, csv, target, task, positive, id, client_column, categorical, keep, drop
-        As in `fedtrees.bench`.
-    sep, decimal, missing, sheet, partition, clients, threat, jobs, output, resume, time_limit
-        As in `fedtrees.bench`.
-    data_dir, plugin, unprotected
-        As in `fedtrees.bench`.
+    protocol, defense : str or sequence of str, optional
+        Protocols and defenses to try, as in `fedtrees.bench`.
+    csv : str or sequence of str, optional
+        Files of a table, as in `fedtrees.bench`.
+    target, task, positive, id, client_column : str, optional
+        Target and special columns of `csv`, as in `fedtrees.bench`.
+    categorical, keep, drop : str or sequence of str, optional
+        Columns of `csv`, as in `fedtrees.bench`.
+    sep, decimal : str, optional
+        Notation of `csv`, as in `fedtrees.bench`.
+    missing : str or sequence of str, optional
+        Marks of missing cells, as in `fedtrees.bench`.
+    sheet : str, optional
+        Sheet of a workbook, as in `fedtrees.bench`.
+    partition : str or sequence of str, optional
+        Distribution of the rows or columns over the parties, as in `fedtrees.bench`.
+    clients : int or sequence of int, optional
+        Number of parties with data.
+    threat : str or sequence of str, optional
+        Adversaries, as in `fedtrees.bench`.
+    jobs : int, optional
+        Number of processes (default: all cores).
+    output : str or Path, optional
+        Run folder for the measurements.
+    resume : bool, optional
+        Continue the run in `output`. Finished cells are not computed again.
+    time_limit : float, optional
+        Time limit of one training or attack in seconds (0: no limit).
+    data_dir : str or Path, optional
+        Folder with data files, as in `fedtrees.bench`.
+    plugin : str or sequence of str, optional
+        Python files with ``@register`` decorators.
+    unprotected : bool, optional
+        Run attacks of plug-ins even if the system cannot restrict them.
 
     Returns
     -------

@@ -264,7 +264,13 @@ class Run:
         return table.frame() if path is None else write_table(table, path)
 
     def report(self) -> Path:
-        """Write the HTML report into the run folder, and return its path."""
+        """Write the HTML report into the run folder, and return its path.
+
+        Returns
+        -------
+        path : Path
+            The written file.
+        """
         from fedtrees.report.page import write_page
 
         return write_page(self._analysis)
@@ -272,7 +278,20 @@ class Run:
     def save(self, path: str | Path) -> "Run":
         """Copy the run folder. The command line can read the copy, too.
 
-        Raises `StoreError` if the path exists or cannot be written.
+        Parameters
+        ----------
+        path : str or Path
+            New folder. It must not exist.
+
+        Returns
+        -------
+        run : Run
+            The run in the new folder, with the same `margin`.
+
+        Raises
+        ------
+        StoreError
+            If the path exists or cannot be written.
         """
         if Path(path).exists():
             raise StoreError(f"{path} is there already; give another path, or remove it first")

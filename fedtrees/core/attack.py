@@ -93,7 +93,15 @@ class Attack(ABC):
     def inapplicable(self, view: View) -> Reason | str | None:
         """Return why the attack cannot use a view, None if it can.
 
-        Return a text if `fedtrees.core.reasons` has no code for the reason.
+        Parameters
+        ----------
+        view : View
+            Messages and local data of the adversary.
+
+        Returns
+        -------
+        reason : Reason, str or None
+            A text if `fedtrees.core.reasons` has no code for the reason.
         """
         return None
 

@@ -614,6 +614,11 @@ class Guess:
         notes : mapping of str to float, optional
             Diagnostics.
 
+        Returns
+        -------
+        guess : Guess
+            The empty guess with its reason.
+
         Raises
         ------
         ProtocolError
@@ -648,14 +653,41 @@ class Guess:
             Diagnostics.
         otherwise : Reason or str
             Reason for the empty guess, used if no claim remains.
+
+        Returns
+        -------
+        guess : Guess
+            The remaining claims, or none with the reason.
         """
         nonempty = tuple(c for c in claims if not c.empty)
         return cls(nonempty, notes or {}) if nonempty else cls.none(otherwise, notes)
 
     def all(self, kind: type[C]) -> tuple[C, ...]:
-        """Return the claims of one type, in order."""
+        """Return the claims of one type, in order.
+
+        Parameters
+        ----------
+        kind : type of Claim
+            Type of the claims, including subclasses.
+
+        Returns
+        -------
+        claims : tuple of Claim
+            Empty if there are none.
+        """
         return tuple(c for c in self.claims if isinstance(c, kind))
 
     def first(self, kind: type[C]) -> C | None:
-        """Return the first claim of one type, None if there is none."""
+        """Return the first claim of one type, None if there is none.
+
+        Parameters
+        ----------
+        kind : type of Claim
+            Type of the claim, including subclasses.
+
+        Returns
+        -------
+        claim : Claim or None
+            The first one in the order of `claims`.
+        """
         return next(iter(self.all(kind)), None)

@@ -378,7 +378,19 @@ class Requirements:
 
     @classmethod
     def merge(cls, parts: Iterable[Requirements]) -> Requirements:
-        """Return requirements that satisfy all parts: the strictest value of each field."""
+        """Return requirements that satisfy all parts: the strictest value of each field.
+
+        Parameters
+        ----------
+        parts : iterable of Requirements
+            Requirements of the parts of a composition.
+
+        Returns
+        -------
+        requirements : Requirements
+            A field has its default if no part changes it. For `gradient_engine`, the first engine
+            that a part names is used.
+        """
         all_parts, merged = list(parts), {}
         for f in fields(cls):
             values = [v for part in all_parts if (v := getattr(part, f.name)) != f.default]
@@ -536,6 +548,13 @@ class Defense:
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Check the parties, by name and role, and the public parameters of a protocol.
 
+        Parameters
+        ----------
+        roles : mapping of str to str
+            Role of every party by name.
+        parameters : mapping of str to object
+            Public parameters of the protocol by name.
+
         Raises
         ------
         UsageError
@@ -550,11 +569,35 @@ class Defense:
         noise is stated for gradients as real numbers. A defense should draw and round with the same
         `Channel` objects that it returns here. The fields of an `ExampleStage` are ``y``, ``g``,
         ``h`` or ``rows``. The field of ``answers`` is ``scores``.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and classes of the table.
+        parameters : mapping of str to object
+            Public parameters of the protocol by name.
+
+        Returns
+        -------
+        channels : mapping of (Message type or str, str) to Change
+            Change of every changed field, by site and name of the field (`Place`). By default, the
+            mapping is empty.
         """
         return {}
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compute the guarantee that a run really provided, by default the claim."""
+        """Compute the guarantee that a run really provided, by default the claim.
+
+        Parameters
+        ----------
+        transcript : Transcript
+            Messages and noisy releases of the run.
+
+        Returns
+        -------
+        guarantee : Guarantee
+            For example, the composed epsilon of the releases, in nats.
+        """
         return self.claim()
 
     def transform_examples(
@@ -580,14 +623,26 @@ class Defense:
         return values
 
     def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Return the message that a party sends in place of `message`."""
+        """Return the message that a party sends in place of `message`.
+
+        Parameters
+        ----------
+        message : Message
+            The message that the protocol sends.
+        ctx : Context
+            Context of the sender.
+
+        Returns
+        -------
+        message : Message
+            By default, the same message.
+        """
         return message
 
     def log_likelihood(self, message: Message, X: NDArray[np.float32], schema: Schema) -> float:
         """Return the log probability, in nats, that a client with the columns X sends this message.
 
-        The audit uses it for values that are drawn from rows and that no channel describes. 0 means
-        that the defense does not know the probability.
+        The audit uses it for values that are drawn from rows and that no channel describes.
 
         Parameters
         ----------
@@ -597,6 +652,11 @@ class Defense:
             Rows of the client.
         schema : Schema
             Columns of the table.
+
+        Returns
+        -------
+        log_probability : float
+            In nats. 0 means that the defense does not know the probability.
         """
         return 0.0
 
@@ -615,6 +675,7 @@ class Defense:
         Returns
         -------
         mask : bool array of the same shape
+            True for the splits that remain allowed.
         """
         return mask
 
@@ -636,6 +697,7 @@ class Defense:
         Returns
         -------
         mask : bool array of the same shape
+            True for the nodes that are still shown.
         """
         return mask
 
@@ -654,6 +716,7 @@ class Defense:
         Returns
         -------
         receivers : sequence of str
+            Names of the parties that receive the message.
         """
         return receivers
 
@@ -662,7 +725,20 @@ class Defense:
         return None
 
     def broken_by(self, principals: Sequence[str], roles: Mapping[str, str]) -> Reason | None:
-        """Return why these colluding principals can open the sealed values, None if they cannot."""
+        """Return why these colluding principals can open the sealed values, None if they cannot.
+
+        Parameters
+        ----------
+        principals : sequence of str
+            Names of the colluding parties.
+        roles : mapping of str to str
+            Role of every party by name. Empty if the parties are not known yet.
+
+        Returns
+        -------
+        reason : Reason or None
+            For example, the server colludes with enough clients to reconstruct the masks.
+        """
         return None
 
     def cut_plan(self) -> CutPlan | None:
@@ -670,17 +746,56 @@ class Defense:
         return None
 
     def repair_model(self, model: Any, ctx: Context) -> Any:
-        """Change the model after the training. The change is recorded."""
+        """Change the model after the training. The change is recorded.
+
+        Parameters
+        ----------
+        model : Model
+            Result of `Coordinator.train`.
+        ctx : Context
+            Context of the coordinator.
+
+        Returns
+        -------
+        model : Model
+            The model that is released, or used for predictions. By default, the same model.
+        """
         return model
 
     def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Change the scores that an inference query receives."""
+        """Change the scores that an inference query receives.
+
+        Parameters
+        ----------
+        scores : float64 array, shape (n,) or (n, K)
+            Probabilities of class 1 if there are two classes, of each class if there are more, or
+            predicted values.
+        ctx : Context
+            Context of the coordinator.
+
+        Returns
+        -------
+        scores : float64 array of the same shape
+            By default, the same scores.
+        """
         return scores
 
     def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
         """Restrict the answers of an inference endpoint and the number of rows that it answers.
 
-        The two values are those of `fedtrees.core.endpoint.Oracle`.
+        Parameters
+        ----------
+        answers : {"score", "leaf-ids", "label"}
+            Requested kind of answers, as in `fedtrees.core.endpoint.Oracle`.
+        budget : int
+            Number of rows that the threat model may query.
+
+        Returns
+        -------
+        answers : {"score", "leaf-ids", "label"}
+            Kind of the answers that the endpoint gives.
+        budget : int
+            Number of rows that the endpoint answers.
         """
         return answers, budget
 
@@ -709,7 +824,20 @@ class ChannelDefense(Defense):
     randomness: ClassVar[str] = "noise"
 
     def transform_message(self, message: Message, ctx: Context) -> Message:
-        """Apply the channels of the message type to its fields, in the order of `channels`."""
+        """Apply the channels of the message type to its fields, in the order of `channels`.
+
+        Parameters
+        ----------
+        message : Message
+            The message that the protocol sends.
+        ctx : Context
+            Context of the sender, whose generator draws the noise.
+
+        Returns
+        -------
+        message : Message
+            A message of the same type.
+        """
         changes = {
             name: change
             for (site, name), change in self.channels(ctx.schema, ctx.parameters).items()

@@ -178,8 +178,14 @@ class ApproximateDP(Guarantee):
         In nats, as in `PureDP`.
     delta : float
         Delta of each of the epsilons.
-    unit, unprotected, trusted, colluders, outsider, coalition
-        As in `PureDP`.
+    unit : str
+        Part of the run that epsilon covers, as in `PureDP`.
+    unprotected, trusted : tuple of str
+        Unprotected values and trusted roles, as in `PureDP`.
+    colluders : int
+        Number of colluding clients that `epsilon` covers, as in `PureDP`.
+    outsider, coalition : float
+        Epsilon against an outsider and against all other clients, as in `PureDP`.
     replaced : float
         Epsilon for one row replaced by another, against the adversaries of `epsilon`. 0: not
         computed.

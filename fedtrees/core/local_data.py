@@ -91,13 +91,42 @@ class LocalData:
 
     @staticmethod
     def of(table: Table, ids: NDArray[np.integer[Any]] | None = None) -> LocalData:
-        """Return complete rows with labels as local data. Without `ids`, the ids are 0, 1, ..."""
+        """Return complete rows with labels as local data.
+
+        Parameters
+        ----------
+        table : Table
+            The rows of one party.
+        ids : integer array, shape (n,), optional
+            Ids of the rows, 0 to n - 1 by default.
+
+        Returns
+        -------
+        local_data : LocalData
+            Local data with all columns of the table.
+
+        Raises
+        ------
+        DataError
+            If there is not one id per row, or an id occurs twice.
+        """
         n, d = table.X.shape
         rows = np.arange(n) if ids is None else ids.astype(np.int64)
         return LocalData(rows, np.arange(d), table.X, table.y, table.weight)
 
     def covers(self, schema: Schema) -> bool:
-        """Return whether these are complete rows of a table with this schema, with their labels."""
+        """Return whether these are complete rows of a table with this schema, with their labels.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns of the complete table.
+
+        Returns
+        -------
+        complete : bool
+            False if a column or the labels are missing.
+        """
         every = np.arange(len(schema.features))
         return self.y is not None and np.array_equal(self.columns, every)
 

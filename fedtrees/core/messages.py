@@ -317,14 +317,36 @@ class Message:
     def unit_of(self, field: str) -> tuple[Any, bool]:
         """Return the unit of an array field, and whether the field contains integers only.
 
-        The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
-        fixed-point gradient. It is a number, or an array for the last axis. `Channel.in_units_of`
-        takes both values.
+        `Channel.in_units_of` takes both values.
+
+        Parameters
+        ----------
+        field : str
+            Name of an array field.
+
+        Returns
+        -------
+        unit : float or float64 array, shape (c,)
+            Number of stored units that make one, for example ``2 ** g_bits`` for a fixed-point
+            gradient. An array contains one number for each position on the last axis of the field.
+        integers : bool
+            Whether the field contains integers only.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
 
     def numbers(self, field: str) -> np.ndarray[Any, Any]:
-        """Return the numbers of an array field, unpacked if it is stored in packed form."""
+        """Return the numbers of an array field, unpacked if it is stored in packed form.
+
+        Parameters
+        ----------
+        field : str
+            Name of an array field.
+
+        Returns
+        -------
+        numbers : array
+            By default, the field itself.
+        """
         values: np.ndarray[Any, Any] = getattr(self, field)
         return values
 

@@ -44,6 +44,11 @@ def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Ha
         documentation lists the rules (`rules_of`). The handler, or a function that it calls, must
         check them.
 
+    Returns
+    -------
+    decorator : callable
+        It marks the method and returns it unchanged.
+
     Examples
     --------
     >>> from fedtrees.messages.horizontal import ValidationRequest
@@ -216,6 +221,16 @@ class Party(metaclass=_Walled):
         """Pass a message to its handler and return the reply.
 
         The handler runs inside the local data boundary of this party.
+
+        Parameters
+        ----------
+        message : Message
+            The received message.
+
+        Returns
+        -------
+        reply : Message or None
+            None if the handler sends no reply.
 
         Raises
         ------

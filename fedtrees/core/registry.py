@@ -81,27 +81,99 @@ class Registry:
         self._origin: dict[tuple[str, str], str] = {}
 
     def protocol(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a protocol class."""
+        """Register a protocol class.
+
+        Parameters
+        ----------
+        name : str
+            Name of the protocol on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("protocol", name)
 
     def defense(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a defense class."""
+        """Register a defense class.
+
+        Parameters
+        ----------
+        name : str
+            Name of the defense on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("defense", name)
 
     def attack(self, name: str) -> Callable[[Registered], Registered]:
-        """Register an attack class."""
+        """Register an attack class.
+
+        Parameters
+        ----------
+        name : str
+            Name of the attack on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("attack", name)
 
     def behaviour(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a behaviour, which replaces the honest behaviour of a party."""
+        """Register a behaviour, which replaces the honest behaviour of a party.
+
+        Parameters
+        ----------
+        name : str
+            Name of the behaviour on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("behaviour", name)
 
     def metric(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a metric class."""
+        """Register a metric class.
+
+        Parameters
+        ----------
+        name : str
+            Name of the metric on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("metric", name)
 
     def dataset(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a function that loads a dataset."""
+        """Register a function that loads a dataset.
+
+        Parameters
+        ----------
+        name : str
+            Name of the dataset on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the function and returns it. It raises `UsageError` if the name is reserved
+            or already in use.
+        """
         return self._register("dataset", name)
 
     def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
@@ -128,11 +200,35 @@ class Registry:
         return mark
 
     def names(self, kind: str) -> list[str]:
-        """Return all names of a kind, without importing the classes."""
+        """Return all names of a kind, without importing the classes.
+
+        Parameters
+        ----------
+        kind : {"protocol", "defense", "attack", "behaviour", "metric", "dataset"}
+            Kind of the class or function.
+
+        Returns
+        -------
+        names : list of str
+            In alphabetical order.
+        """
         return sorted({*self._known[kind], *(e.name for e in _entries(kind))})
 
     def is_ours(self, kind: str, name: str) -> bool:
-        """Return whether a name belongs to this package only, so that no outside code is loaded."""
+        """Return whether a name belongs to this package only, so that no outside code is loaded.
+
+        Parameters
+        ----------
+        kind : {"protocol", "defense", "attack", "behaviour", "metric", "dataset"}
+            Kind of the class or function.
+        name : str
+            A registered name.
+
+        Returns
+        -------
+        built_in : bool
+            False if a plug-in or another package defines the name, or if it is unknown.
+        """
         values = [e.value for e in _entries(kind) if e.name == name]
         return bool(values) and all(value.startswith(_OURS) for value in values)
 
@@ -148,6 +244,18 @@ class Registry:
 
     def get(self, kind: str, name: str) -> Callable[..., Any]:
         """Return the class or function with this name.
+
+        Parameters
+        ----------
+        kind : {"protocol", "defense", "attack", "behaviour", "metric", "dataset"}
+            Kind of the class or function.
+        name : str
+            A registered name.
+
+        Returns
+        -------
+        plugin : class or function
+            A dataset is a function, every other kind is a class.
 
         Raises
         ------
@@ -176,16 +284,47 @@ class Registry:
         return self._known[kind][name]
 
     def summary(self, kind: str, name: str) -> str:
-        """Return the first line of the docstring of a class or function."""
+        """Return the first line of the docstring of a class or function.
+
+        Parameters
+        ----------
+        kind : {"protocol", "defense", "attack", "behaviour", "metric", "dataset"}
+            Kind of the class or function.
+        name : str
+            A registered name.
+
+        Returns
+        -------
+        summary : str
+            Empty if there is no docstring.
+
+        Raises
+        ------
+        UsageError
+            As in `get`.
+        """
         return (inspect.getdoc(self.get(kind, name)) or "").split("\n")[0]
 
     def make(self, kind: str, spec: Spec) -> Any:
         """Create the object that a spec describes.
 
+        Parameters
+        ----------
+        kind : {"protocol", "defense", "attack", "behaviour", "metric", "dataset"}
+            Kind of the class or function.
+        spec : Spec
+            A registered name with parameters.
+
+        Returns
+        -------
+        instance : object
+            Result of a call of the class or function with the parameters.
+
         Raises
         ------
         UsageError
-            If a parameter is unknown or missing, or if its value is refused.
+            If the name or a parameter is unknown, if a parameter is missing, or if its value is
+            refused.
         """
         maker = self.get(kind, spec.name)
         parameters = _parameters(maker)

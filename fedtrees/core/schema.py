@@ -127,6 +127,8 @@ class Schema:
     classes : tuple of str
         Name of each class code. With two classes, code 1 is the positive class. Empty for a numeric
         target.
+    groups : tuple of OneHot
+        Declared one-hot groups. A column is in at most one of them.
 
     Raises
     ------
@@ -210,7 +212,18 @@ class Schema:
         return both[:, 0], both[:, 1]
 
     def of_columns(self, columns: Iterable[int]) -> Schema:
-        """Return the schema of some columns. One-hot groups that lose a column are dropped."""
+        """Return the schema of some columns. One-hot groups that lose a column are dropped.
+
+        Parameters
+        ----------
+        columns : iterable of int
+            Positions of the columns, in the order of the new schema.
+
+        Returns
+        -------
+        schema : Schema
+            Schema with the same target and classes.
+        """
         features = tuple(self.features[c] for c in columns)
         names = {f.name for f in features}
         # Without one of its columns, a group no longer has exactly one 1 per row.
@@ -286,20 +299,51 @@ class Table:
         return f"<Table: {self.X.shape[0]} rows, {self.X.shape[1]} columns>"
 
     def take(self, rows: NDArray[Any]) -> Table:
-        """Return the table of the given rows (indices or mask)."""
+        """Return the table of the given rows.
+
+        Parameters
+        ----------
+        rows : int array, shape (m,), or bool array, shape (n,)
+            Indices of the rows, or a mask.
+
+        Returns
+        -------
+        table : Table
+            The rows in the order of the indices.
+        """
         weight = None if self.weight is None else self.weight[rows]
         return Table(self.X[rows], self.y[rows], weight)
 
     @staticmethod
     def empty(schema: Schema) -> Table:
-        """Return a table without rows that has the columns of the schema."""
+        """Return a table without rows that has the columns of the schema.
+
+        Parameters
+        ----------
+        schema : Schema
+            The columns.
+
+        Returns
+        -------
+        table : Table
+            X has the shape (0, d), and y the dtype int64.
+        """
         return Table(np.zeros((0, len(schema.features)), np.float32), np.zeros(0, np.int64))
 
     @staticmethod
     def concat(tables: list[Table]) -> Table:
         """Stack tables with the same columns.
 
-        If only some tables have weights, the rows of the remaining tables get the weight 1.
+        Parameters
+        ----------
+        tables : list of Table
+            One or more tables.
+
+        Returns
+        -------
+        table : Table
+            The rows of all tables in order. If only some tables have weights, the rows of the
+            remaining tables get the weight 1.
         """
         weight = None
         if any(t.weight is not None for t in tables):

@@ -203,6 +203,11 @@ class View:
             Name of the field.
         role : str
             Role of the sender. Empty for any role.
+
+        Returns
+        -------
+        changes : list of Change
+            In the order in which they are applied. Empty if the field is sent unchanged.
         """
         name = site if isinstance(site, str) else site.__name__
         stated_changes = [
@@ -229,6 +234,11 @@ class View:
             Role of the sender. Empty for any role.
         parties : int
             Number of parties whose contributions are summed in the field.
+
+        Returns
+        -------
+        channel : Channel or None
+            Conditional distribution of the sent value, given the true value.
         """
         return chained(self.changes(site, field, role), parties)
 

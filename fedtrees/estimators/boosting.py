@@ -152,6 +152,11 @@ class _Boosting(FederatedEstimator):
         ``categories_``. The file contains the names of their categories, by which XGBoost since 3.1
         codes another DataFrame. Earlier versions use the codes of that DataFrame.
 
+        Parameters
+        ----------
+        path : str or Path
+            File to write, usually ending in ``.json``.
+
         Raises
         ------
         DataError
@@ -184,16 +189,44 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
     Parameters
     ----------
     n_estimators : int
-        Boosting rounds.
-    learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma
-        As in `fedtrees.trees.boosted.params.TreeParams`.
-    min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
-        As in `fedtrees.trees.boosted.params.TreeParams`.
-    enable_categorical, max_cat_to_onehot, max_cat_threshold
+        Boosting rounds, at least 1. With more than two classes, each round grows one tree per
+        class.
+    learning_rate : float
+        Shrinkage ``eta`` of the leaf values, in (0, 1].
+    max_depth : int
+        Splits on the longest path of a tree, 1 to 30.
+    max_leaves : int
+        Largest number of leaves of a tree, 2 or more. 0: no limit.
+    grow_policy : {"depthwise", "lossguide"}
+        Split level by level, or the node with the largest gain first.
+    max_bin : int
+        Largest number of bins per feature, 2 to 65534.
+    reg_lambda, reg_alpha : float
+        L2 and L1 penalty on leaf values, at least 0.
+    gamma : float
+        Smallest gain of a split, at least 0.
+    min_child_weight : float
+        Smallest sum of hessians in a child, at least 0.
+    subsample : float
+        Probability that a row is used in a round, in (0, 1].
+    colsample_bytree, colsample_bylevel, colsample_bynode : float
+        Share of the features that a tree, a level of it, and a node of it may use, in (0, 1].
+    base_score : float or None
+        Initial prediction of every row. None: an estimate from the training labels
+        (`fedtrees.trees.boosted.params.TreeParams`).
+    early_stopping_rounds : int
+        Stop after this number of rounds without a smaller loss on the validation rows of the
+        clients, and return the model of the best round. 0: no early stopping.
+    validation_fraction : float
+        With early stopping, the probability with which each row of a client is a validation row, in
+        (0, 1).
+    enable_categorical : bool
         Whether DataFrame columns of dtype ``category`` are split by sets of categories, as in
         XGBoost, rather than by the order of their codes.
-    early_stopping_rounds, validation_fraction
-        As in `fedtrees.protocols.horizontal.settings.HistogramProtocol`.
+    max_cat_to_onehot, max_cat_threshold : int
+        For such columns: with fewer categories than `max_cat_to_onehot`, a split separates one
+        category from the rest. Otherwise one side of a split has fewer than `max_cat_threshold`
+        categories.
     protocol : str
         Name or spec, for example ``"nvflare-hist"`` or
         ``"fedtree-hist[objective=multi:softprob]"``. A parameter in the spec replaces the default
@@ -288,6 +321,7 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
         Returns
         -------
         self : FederatedGBDTClassifier
+            The trained estimator.
 
         Raises
         ------
@@ -318,7 +352,49 @@ class FederatedGBDTClassifier(ClassifierPart, _Boosting):
 class FederatedGBDTRegressor(RegressorMixin, _Boosting):
     """Gradient boosting of a numeric target (squared error), trained by a federation.
 
-    Parameters, attributes and notes are those of `FederatedGBDTClassifier`, without classes.
+    Attributes and notes are those of `FederatedGBDTClassifier`, without classes.
+
+    Parameters
+    ----------
+    n_estimators : int
+        Boosting rounds, as in `FederatedGBDTClassifier`.
+    learning_rate : float
+        Shrinkage, as in `FederatedGBDTClassifier`.
+    max_depth, max_leaves : int
+        Limits on the size of a tree, as in `FederatedGBDTClassifier`.
+    grow_policy : {"depthwise", "lossguide"}
+        Order of the splits, as in `FederatedGBDTClassifier`.
+    max_bin : int
+        Largest number of bins per feature, as in `FederatedGBDTClassifier`.
+    reg_lambda, reg_alpha, gamma, min_child_weight : float
+        Regularisation, as in `FederatedGBDTClassifier`.
+    subsample, colsample_bytree, colsample_bylevel, colsample_bynode : float
+        Sampling of rows and features, as in `FederatedGBDTClassifier`.
+    base_score : float or None
+        Initial prediction of every row. None: an estimate from the training targets.
+    early_stopping_rounds : int
+        Early stopping, as in `FederatedGBDTClassifier`.
+    validation_fraction : float
+        Share of validation rows, as in `FederatedGBDTClassifier`.
+    enable_categorical : bool
+        Splits by sets of categories, as in `FederatedGBDTClassifier`.
+    max_cat_to_onehot, max_cat_threshold : int
+        Limits of these splits, as in `FederatedGBDTClassifier`.
+    protocol : str
+        Name or spec of a protocol, as in `FederatedGBDTClassifier`.
+    defense : str or None
+        Spec, composed with ``+``.
+    n_clients : int
+        Number of clients, over which the rows are distributed evenly. Ignored if `fit` receives the
+        client of every row.
+    cuts : None, str, Cuts, or (indptr, values)
+        Method that chooses cut points, or public cut points, as in `FederatedGBDTClassifier`.
+    ranges : mapping of str to (float, float), optional
+        Declared public range of features by name.
+    random_state : int, RandomState or None
+        Distributes the rows and seeds every draw of the run, except for noise.
+    noise_from : {"system", "seed"}
+        ``seed``: `random_state` also seeds the noise, see `FederatedGBDTClassifier`.
 
     Examples
     --------
@@ -342,14 +418,21 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
 
         Parameters
         ----------
-        X, sample_weight, client, eval_set
-            As in `FederatedGBDTClassifier.fit`.
+        X : array or DataFrame, shape (n, d)
+            Rows. NaN marks a missing value.
         y : float array, shape (n,)
             Target.
+        sample_weight : array, shape (n,), optional
+            At least 0. Rows of weight 0 are left out.
+        client : array, shape (n,), optional
+            Client of each row.
+        eval_set : list of (X, y), optional
+            Rows whose loss is stored, as in `FederatedGBDTClassifier.fit`.
 
         Returns
         -------
         self : FederatedGBDTRegressor
+            The trained estimator.
 
         Raises
         ------
@@ -371,12 +454,17 @@ class FederatedGBDTRegressor(RegressorMixin, _Boosting):
         return np.asarray(y, dtype=np.float64)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return predicted values, float64, shape (n,).
+        """Return the predicted value of every row.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
             Rows.
+
+        Returns
+        -------
+        values : float64 array, shape (n,)
+            In the unit of the target.
         """
         rows = self._rows(X)
         return self.training_.predict(rows)

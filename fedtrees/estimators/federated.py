@@ -230,12 +230,17 @@ class FederatedEstimator(BaseEstimator):
         return float32_rows(X, self._names)
 
     def apply(self, X: Any) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, trees).
+        """Return the leaf of every row in every tree.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
             Rows.
+
+        Returns
+        -------
+        leaves : int32 array, shape (n, trees)
+            Number of the leaf that a row reaches, by row and tree.
         """
         rows = self._rows(X)
         leaves: NDArray[np.int32] = self.model_.apply(rows)
@@ -249,6 +254,11 @@ class FederatedEstimator(BaseEstimator):
         *principals : str
             ``"server"``, ``"client-0"``, ... (client-i has the rows of ``client_ids_[i]``). Several
             parties collude.
+
+        Returns
+        -------
+        view : View
+            Local data, messages and public parameters that these parties know together.
 
         Raises
         ------
@@ -330,24 +340,34 @@ class ClassifierPart(ClassifierMixin):
         return np.minimum(codes, len(self.classes_) - 1)  # rows of ignored classes have weight 0
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return the probability of every class, float64, shape (n, K).
+        """Return the probability of every class.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
             Rows.
+
+        Returns
+        -------
+        probabilities : float64 array, shape (n, K)
+            Columns are in the order of `classes_`.
         """
         rows = self._rows(X)
         predicted = self.training_.predict(rows)
         return np.column_stack([1 - predicted, predicted]) if predicted.ndim == 1 else predicted
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class, shape (n,), the first one of equally probable classes.
+        """Return the most probable class of every row.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
             Rows.
+
+        Returns
+        -------
+        classes : array, shape (n,)
+            Labels from `classes_`: the first one of equally probable classes.
         """
         codes = self.predict_proba(X).argmax(axis=1)
         classes: NDArray[Any] = self.classes_[codes]

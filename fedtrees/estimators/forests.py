@@ -29,15 +29,42 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
     ----------
     n_estimators : int
         Number of trees. With ``protocol="local-forests"``, the number of trees of each client.
-    max_depth, min_samples_split, min_samples_leaf, max_features, tree_features
-        As in `fedtrees.trees.forest.params.ForestParams`.
-    bootstrap, max_samples, max_leaf_nodes, max_bin
-        As in `fedtrees.trees.forest.params.ForestParams`.
+    max_depth : int or None
+        Splits on the longest path of a tree, at least 1. None: until leaves are pure.
+    min_samples_split, min_samples_leaf : int
+        Smallest number of rows of a node that is split, at least 2, and of a leaf, at least 1. A
+        row that was drawn several times counts several times.
+    max_features : {"sqrt", "log2"}, int, float or None
+        Features that are tried at each node: a number, a fraction, or all (None).
+    tree_features : {"sqrt", "log2"}, int, float or None
+        Features that a complete tree may use, drawn once per tree by the same rule (not in
+        scikit-learn).
+    bootstrap : bool
+        True: draw the rows of each tree with replacement. False: without.
+    max_samples : float or None
+        Rows that are drawn for each tree, as a fraction in (0, 1] of the rows of each party. None:
+        as many as there are.
+    max_leaf_nodes : int or None
+        Largest number of leaves of a tree, at least 2. None: no limit.
+    max_bin : int
+        Largest number of bins per feature, 2 to 65534.
     protocol : str
         ``"forest-hist"`` (grown jointly) or ``"local-forests"`` (grown by each client, then
         pooled), optionally with parameters in brackets.
-    defense, n_clients, cuts, ranges, random_state, noise_from
-        As in `FederatedGBDTClassifier`. Local forests have no common cut points.
+    defense : str or None
+        Spec, composed with ``+``.
+    n_clients : int
+        Number of clients, over which the rows are distributed evenly. Ignored if `fit` receives the
+        client of every row.
+    cuts : None, str, Cuts, or (indptr, values)
+        Method that chooses cut points, or public cut points, as in `FederatedGBDTClassifier`. Local
+        forests have no common cut points.
+    ranges : mapping of str to (float, float), optional
+        Declared public range of features by name.
+    random_state : int, RandomState or None
+        Distributes the rows and seeds every draw of the run, except for noise.
+    noise_from : {"system", "seed"}
+        ``seed``: `random_state` also seeds the noise, see `FederatedGBDTClassifier`.
 
     Attributes
     ----------
@@ -88,8 +115,6 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
     def fit(self, X: Any, y: ArrayLike, client: Any = None) -> Self:
         """Train the model.
 
-        Parameters, result and errors are those of `FederatedGBDTClassifier.fit`, without weights.
-
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
@@ -98,6 +123,18 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
             Labels of any kind, of two or more classes.
         client : array, shape (n,), optional
             Client of each row.
+
+        Returns
+        -------
+        self : FederatedForestClassifier
+            The trained estimator.
+
+        Raises
+        ------
+        DataError
+            If rows, labels or clients are invalid (it is a ValueError).
+        UsageError
+            If parameters are invalid (it is a ValueError).
         """
         target = target_name(y)
         X, labels = self._accept(X, y)
@@ -132,6 +169,11 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         ``category`` whose categories are numbers have thresholds in these numbers, so that the file
         predicts from the values of the table. For all remaining categories, the file contains the
         names in the order of their codes (`fedtrees.trees.files.forests.load_columns`).
+
+        Parameters
+        ----------
+        path : str or Path
+            File to write, ending in ``.npz``.
 
         Raises
         ------

@@ -37,11 +37,21 @@ class FederatedVerticalGBDTClassifier(ClassifierPart, FederatedEstimator):
     Parameters
     ----------
     n_estimators : int
-        Boosting rounds.
-    learning_rate, max_depth, max_leaves, grow_policy, max_bin, reg_lambda, reg_alpha, gamma
-        As in `fedtrees.FederatedGBDTClassifier`.
-    min_child_weight, subsample, colsample_bytree, colsample_bylevel, colsample_bynode, base_score
-        As in `fedtrees.FederatedGBDTClassifier`.
+        Boosting rounds, as in `fedtrees.FederatedGBDTClassifier`.
+    learning_rate : float
+        Shrinkage, as in `fedtrees.FederatedGBDTClassifier`.
+    max_depth, max_leaves : int
+        Limits on the size of a tree, as in `fedtrees.FederatedGBDTClassifier`.
+    grow_policy : {"depthwise", "lossguide"}
+        Order of the splits, as in `fedtrees.FederatedGBDTClassifier`.
+    max_bin : int
+        Largest number of bins per feature, as in `fedtrees.FederatedGBDTClassifier`.
+    reg_lambda, reg_alpha, gamma, min_child_weight : float
+        Regularisation, as in `fedtrees.FederatedGBDTClassifier`.
+    subsample, colsample_bytree, colsample_bylevel, colsample_bynode : float
+        Sampling of rows and features, as in `fedtrees.FederatedGBDTClassifier`.
+    base_score : float or None
+        Initial prediction of every row, as in `fedtrees.FederatedGBDTClassifier`.
     protocol : str
         A protocol for a vertical partition, for example ``"secureboost"`` or
         ``"secureboost[crypto=phe]"``.
@@ -142,6 +152,7 @@ class FederatedVerticalGBDTClassifier(ClassifierPart, FederatedEstimator):
         Returns
         -------
         self : FederatedVerticalGBDTClassifier
+            The trained estimator.
 
         Raises
         ------
@@ -196,12 +207,17 @@ class FederatedVerticalGBDTClassifier(ClassifierPart, FederatedEstimator):
         return positions
 
     def apply(self, X: Any) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, trees).
+        """Return the leaf of every row in every tree.
 
         Parameters
         ----------
         X : array or DataFrame, shape (n, d)
             Rows with the columns of all parties.
+
+        Returns
+        -------
+        leaves : int32 array, shape (n, trees)
+            Number of the leaf that a row reaches, by row and tree.
         """
         check_is_fitted(self)
         return self.training_.leaves(self._rows(X))

@@ -480,6 +480,18 @@ class Metric(ABC, Generic[T]):
         """Return why claims are invalid and cannot be scored, None if they can.
 
         The harness then raises a `ProtocolError` with the returned text.
+
+        Parameters
+        ----------
+        claims : sequence of Claim
+            All claims of type `of` in one guess.
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        reason : str or None
+            By default None.
         """
         return None
 
@@ -487,11 +499,31 @@ class Metric(ABC, Generic[T]):
         """Return the number of rows (or cells) that the scores are shares of, None if not defined.
 
         Reports use it to print a count in addition to a share, for example 69 of 379 rows.
+
+        Parameters
+        ----------
+        truth : object
+            Result of `truth`.
+
+        Returns
+        -------
+        total : int or None
+            By default None.
         """
         return None
 
     def measure(self, score: Score) -> Measure:
         """Return the declaration of a score.
+
+        Parameters
+        ----------
+        score : Score
+            A score that the metric computed.
+
+        Returns
+        -------
+        measure : Measure
+            The entry of `measures` with its key.
 
         Raises
         ------

@@ -48,6 +48,11 @@ ENCODED_FILE = (".ftm", "a model that is no forest; XGBoost has no such one")
 class Coordinator(Party):
     """The party that starts training. All other parties react to its messages.
 
+    Parameters
+    ----------
+    name : str
+        Name of the party, unique in its network, for example ``server``.
+
     Attributes
     ----------
     model : Model
@@ -64,13 +69,34 @@ class Coordinator(Party):
     model: Any
 
     def train(self, net: Network) -> Model:
-        """Run the protocol and return the final model."""
+        """Run the protocol and return the final model.
+
+        Parameters
+        ----------
+        net : Network
+            Sends messages to the other parties and returns their replies.
+
+        Returns
+        -------
+        model : Model
+            The model before the defenses process it (`Defense.repair_model`).
+        """
         raise TypeError(f"{type(self).__name__} must define train(net)")
 
     def predict(self, net: Network) -> NDArray[np.float64]:
         """Return the scores of the test rows that all parties received as `queries`, float64.
 
         It is called only if the protocol releases no model, so that a prediction needs messages.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the parties.
+
+        Returns
+        -------
+        scores : float64 array, shape (n,) or (n, K)
+            As in `Protocol.predict`.
         """
         raise TypeError(f"{type(self).__name__} must define predict(net): no model is released")
 
@@ -78,6 +104,16 @@ class Coordinator(Party):
         """Return the leaf of every test row in every tree, int32, shape (n, T).
 
         It is called only if the protocol releases no model.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the parties.
+
+        Returns
+        -------
+        leaves : int32 array, shape (n, T)
+            Number of the leaf that a row reaches, by row and tree.
 
         Raises
         ------
@@ -87,7 +123,13 @@ class Coordinator(Party):
         raise ProtocolError(f"a {type(self).__name__} answers no leaf ids; ask for scores")
 
     def finished(self, net: Network) -> None:
-        """Finish the run after the defenses processed `model` and the network published it."""
+        """Finish the run after the defenses processed `model` and the network published it.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the parties.
+        """
 
 
 _ROLE_LABELS = {
@@ -278,17 +320,53 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         """Return the role of every party by name, for a number of parties with data.
 
         The parties join the network and receive their local data in this order.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties with data.
+
+        Returns
+        -------
+        roles : mapping of str to str
+            Role by name, including parties without data such as the server.
         """
         return {"server": "server", **dict.fromkeys(client_names(parties), "client")}
 
     def holder_names(self, parties: int) -> list[str]:
-        """Return the names of the parties with local data, in order."""
+        """Return the names of the parties with local data, in order.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties with data.
+
+        Returns
+        -------
+        names : list of str
+            Those names of `roles` whose role is in `holders`.
+        """
         return [name for name, role in self.roles(parties).items() if role in self.holders]
 
     def create_party(self, seat: Seat) -> Party:
         """Create one party of a run. By default, one of the class that `party_types` declares.
 
         Exactly one of the parties must be a `Coordinator`.
+
+        Parameters
+        ----------
+        seat : Seat
+            Name, role and local data of the party, and the defenses of the run.
+
+        Returns
+        -------
+        party : Party
+            The new party.
+
+        Raises
+        ------
+        TypeError
+            If `party_types` has no class for the role.
         """
         if seat.role not in self.party_types:
             raise TypeError(f"{type(self).__name__} must define party_types or create_party(seat)")
@@ -304,22 +382,60 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         return NoGuarantee()
 
     def claim_with(self, defense: Composition) -> Guarantee:
-        """Return the guarantee under a defense that chooses the cut points. By default `claim`."""
+        """Return the guarantee under a defense that chooses the cut points. By default `claim`.
+
+        Parameters
+        ----------
+        defense : Composition
+            Defenses of the run.
+
+        Returns
+        -------
+        guarantee : Guarantee
+            It includes the privacy cost of the cut points if the protocol has a budget itself.
+        """
         return self.claim()
 
     def spent(self, transcript: Transcript) -> Guarantee:
-        """Compose the privacy loss that a run recorded for the protocol. The default is `claim`."""
+        """Compose the privacy loss that a run recorded for the protocol. The default is `claim`.
+
+        Parameters
+        ----------
+        transcript : Transcript
+            Messages and noisy releases of the run.
+
+        Returns
+        -------
+        guarantee : Guarantee
+            The guarantee that the run really provided.
+        """
         return self.claim()
 
     def noise_channels(self, schema: Schema) -> Channels:
         """Return how the protocol changes the contributions of rows (compare `Defense.channels`).
 
         For example, a differentially private protocol states the distribution of its noise.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
+
+        Returns
+        -------
+        channels : mapping of (Message type or str, str) to Change
+            Change of every changed field, by site and name of the field. By default, the mapping is
+            empty.
         """
         return {}
 
     def check_parties(self, parties: int) -> None:
         """Check the number of parties with data.
+
+        Parameters
+        ----------
+        parties : int
+            Number of parties with data.
 
         Raises
         ------
@@ -336,13 +452,31 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         return None
 
     def visible_node_rows(self, view: View) -> Iterator[NDArray[np.int32]]:
-        """Yield the rows of every node that the messages show. Empty if messages show no nodes."""
+        """Return the rows of every node that the messages show.
+
+        Parameters
+        ----------
+        view : View
+            View of one or more parties.
+
+        Returns
+        -------
+        rows : iterator of int32 array, shape (rows of the node,)
+            Positions of the rows of each node. Empty if messages show no nodes.
+        """
         return iter(())
 
     def save(self, training: Training, path: Path) -> None:
         """Write the trained model to a file with the suffix of `ProtocolInfo.model_file`.
 
         An XGBoost model takes the values of the table, not codes (`with_table_values`).
+
+        Parameters
+        ----------
+        training : Training
+            Result of a training with this protocol.
+        path : Path
+            File to write.
 
         Raises
         ------
@@ -369,6 +503,11 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
 
     def check(self, schema: Schema) -> None:  # noqa: B027 - most take any target
         """Check that the protocol can train on the target.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
 
         Raises
         ------
@@ -451,6 +590,12 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
             Messages in the view of the colluding parties.
         encryption : mapping of str to object
             Cryptographic state of each of them, by name.
+
+        Returns
+        -------
+        opened : list of Seen
+            Decrypted messages. The view of the colluding parties contains them in addition to
+            `seen`.
         """
         return []
 
@@ -458,6 +603,18 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         """Return what a table lacks for this protocol under a defense, None if nothing is missing.
 
         For example, public cut points need a declared range of every column.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
+        defense : Composition
+            Defenses of the run.
+
+        Returns
+        -------
+        reason : Reason or None
+            The missing property of the table.
         """
         plan = defense.cut_plan()
         return undeclared(schema) if plan is not None and plan.method == "public" else None
@@ -482,6 +639,8 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         Returns
         -------
         scores : float64 array, shape (n,) or (n, K)
+            Probabilities of class 1 if there are two classes, of each class if there are more, or
+            predicted values.
         """
         if self.released:
             # Test rows have all columns at every party of a horizontal protocol, so that any
@@ -497,8 +656,17 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
 
         Parameters
         ----------
-        net, model, queries
-            As for `predict`.
+        net : Network or None
+            Network of the training, as for `predict`.
+        model : Model
+            Final model of the coordinator.
+        queries : mapping of str to LocalData
+            Test rows by party, as for `predict`.
+
+        Returns
+        -------
+        leaves : int32 array, shape (n, T)
+            Number of the leaf that a row reaches, by row and tree.
 
         Raises
         ------

@@ -142,7 +142,26 @@ class Training:
         )
 
     def leaves(self, X: NDArray[np.float32], on: Transcript | None = None) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T)."""
+        """Return the leaf of every row in every tree.
+
+        Parameters
+        ----------
+        X : float32 array, shape (n, d)
+            Test rows.
+        on : Transcript or None
+            As in `predict`.
+
+        Returns
+        -------
+        leaves : int32 array, shape (n, T)
+            Number of the leaf that a row reaches, by row and tree.
+
+        Raises
+        ------
+        ProtocolError
+            If the model has no leaves, or if no party has the complete model and the parties of the
+            training no longer exist.
+        """
         return self._asked(self.protocol.leaves, X, on)
 
     @property

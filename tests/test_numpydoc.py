@@ -1,0 +1,186 @@
+"""The docstrings of all public names are complete by the rules of numpydoc.
+
+The test checks the functions, classes and objects of `fedtrees.__all__`, and the public methods and
+properties of these classes, including methods that they inherit from another class of the project.
+"""
+
+import dataclasses
+import enum
+import inspect
+from functools import cached_property
+from types import FunctionType
+
+import pytest
+from numpydoc.docscrape import get_doc_object
+from numpydoc.validate import Validator, validate
+
+import fedtrees
+
+#: Rules of `numpydoc.validate`: a docstring exists (GL08), its summary is a sentence in the
+#: imperative mood (SS), its sections are known and in order (GL), parameters are those of the
+#: signature, in order, with types and descriptions (PR), and results are described (RT, YD).
+#: Rules on the layout and on sections that are optional in this project are left out.
+RULES = {
+    "GL01", "GL02", "GL05", "GL06", "GL07", "GL08",
+    "SS01", "SS02", "SS03", "SS04", "SS05",
+    "PR01", "PR02", "PR03", "PR04", "PR05", "PR07", "PR10",
+    "RT01", "RT03", "YD01",
+}  # fmt: skip
+
+
+class PublicObject(Validator):
+    """Docstring and signature of a function, class, property or object."""
+
+    def __init__(self, obj_name):
+        super().__init__(get_doc_object(obj_name, config={"show_class_members": False}))
+
+    @property
+    def signature_parameters(self):
+        """Parameters that a section Parameters has to describe.
+
+        Members of an enumeration are chosen, not created. Fields of a dataclass may be described
+        under Attributes, inherited ones in the docstring of the base class.
+        """
+        if not inspect.isclass(self.obj):
+            return super().signature_parameters
+        if issubclass(self.obj, enum.Enum):
+            return ()
+        if type(self.obj).__call__ is not type.__call__:  # a metaclass that passes all arguments on
+            return PublicObject(self.obj.__init__).signature_parameters
+        names = super().signature_parameters
+        if dataclasses.is_dataclass(self.obj):
+            attributes = {name for base in self.obj.__mro__ for name in attributes_of(base)}
+            names = tuple(n for n in names if n not in attributes and not n.startswith("_"))
+        return names
+
+    @property
+    def method_returns_something(self):
+        """Whether a section Returns is required.
+
+        The summary is enough for a method without arguments that starts with "Return".
+        """
+        if not self.signature_parameters and self.summary.startswith("Return "):
+            return False
+        return super().method_returns_something
+
+
+def attributes_of(cls):
+    """Return the names that the docstring of a class describes under Attributes."""
+    if not (cls.__doc__ or "").strip() or not cls.__module__.startswith("fedtrees."):
+        return set()
+    section = get_doc_object(cls, config={"show_class_members": False})["Attributes"]
+    return {name for names, kind, text in section if kind and text for name in names.split(", ")}
+
+
+def members_of(cls):
+    """Yield the public methods and properties of a class that the project defines, with names."""
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items() if base.__module__.startswith("fedtrees.") else ():
+            member = getattr(value, "__func__", value)  # of a class or static method
+            kinds = FunctionType | property | cached_property
+            if not name.startswith("_") and isinstance(member, kinds):
+                yield name, member
+
+
+def public_objects():
+    """Return the objects of `fedtrees.__all__` and the members of the classes, by name.
+
+    An object such as `fedtrees.register` is replaced by its class.
+    """
+    objects = {}
+    for name in sorted({*fedtrees.__all__} - {"__version__"}):
+        public = getattr(fedtrees, name)
+        objects[name] = public = public if callable(public) else type(public)
+        if inspect.isclass(public):
+            objects |= {f"{name}.{member}": value for member, value in members_of(public)}
+    return objects
+
+
+def findings(public):
+    """Return the violations of the rules in the docstring of an object, one sentence each."""
+    errors = validate(public, validator_cls=PublicObject)["errors"]
+    return [f"{code}: {sentence}" for code, sentence in errors if code in RULES]
+
+
+PUBLIC_OBJECTS = public_objects()
+
+
+@pytest.mark.parametrize("name", PUBLIC_OBJECTS)
+def test_a_public_docstring_is_complete(name):
+    assert findings(PUBLIC_OBJECTS[name]) == []
+
+
+class Example:
+    """A class for the tests of this module."""
+
+    def incomplete(self, n, *, unit):
+        """Return a length.
+
+        Parameters
+        ----------
+        n
+            Number of units.
+        size : int
+            No parameter of the method.
+        """
+        return n, unit
+
+    def complete(self, n):
+        """Compute a length.
+
+        Parameters
+        ----------
+        n : int
+            Number of units.
+
+        Returns
+        -------
+        length : int
+            In bytes.
+        """
+        return n
+
+    def short(self):
+        """Return the number of units."""
+        return 1
+
+    def without_result(self):
+        """Compute the number of units."""
+        return 1
+
+    def undocumented(self):
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("method", "codes"),
+    {
+        "incomplete": ["PR01", "PR02", "PR04", "RT01"],
+        "complete": [],
+        "short": [],
+        "without_result": ["RT01"],
+        "undocumented": ["GL08"],
+    }.items(),
+)
+def test_incomplete_docstrings_are_reported(method, codes):
+    sentences = findings(getattr(Example, method))
+    assert [sentence.partition(":")[0] for sentence in sentences] == codes
+
+
+def test_fields_may_be_documented_as_attributes_of_a_dataclass():
+    @dataclasses.dataclass
+    class Box:
+        """A box.
+
+        Attributes
+        ----------
+        width : int
+            In metres.
+        """
+
+        width: int
+        height: int
+
+    Box.__module__ = "fedtrees.box"  # attributes of other projects are not read
+    (sentence,) = findings(Box)
+    assert sentence == "PR01: Parameters {'height'} not documented"
