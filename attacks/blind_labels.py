@@ -13,7 +13,7 @@ import numpy as np
 
 from fedtrees.blind_baselines.clusters import k_means, own_columns_of
 from fedtrees.core.attack import Attack
-from fedtrees.core.claims import Claim, Guess, Labels
+from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
@@ -31,7 +31,7 @@ class ClusterOwnColumns(Attack):
     """
 
     blind: ClassVar[bool] = True
-    gives: ClassVar[type[Claim] | None] = Labels
+    claims = (Labels,)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals know no rows without labels, None if they do."""
@@ -76,7 +76,7 @@ class ClassifyOwnColumns(Attack):
     """
 
     blind: ClassVar[bool] = True
-    gives: ClassVar[type[Claim] | None] = Labels
+    claims = (Labels,)
     threats: ClassVar[tuple[str, ...]] = (THREAT,)
 
     def inapplicable(self, view: View) -> Reason | None:

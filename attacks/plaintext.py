@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.observations.forests import rows_told, value_ends
+from fedtrees.attacks.observations.forests import announced_rows, value_ends
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import ColumnValues, Guess, Labels
 from fedtrees.core.reasons import Reason
@@ -169,7 +169,9 @@ class SplitValues(Attack):
                 # XGBoost chooses the largest gain, and the first party among equal gains.
                 lost += max(rivals, key=lambda f: (rivals[f], -f)) != m.first
         claims, ends, ranges = [], value_ends(view), view.schema.ranges
-        anywhere = tuple(np.full(rows_told(view), end, np.float32) for end in (-np.inf, np.inf))
+        anywhere = tuple(
+            np.full(announced_rows(view), end, np.float32) for end in (-np.inf, np.inf)
+        )
         for (owner, column), values in sorted(thresholds.items()):
             known_values = np.unique(np.array(sorted(values), np.float32))
             low, high = ends.get(column, anywhere)

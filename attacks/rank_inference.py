@@ -222,7 +222,7 @@ class SplitOrdering(Attack):
 
     claims = (ColumnRanks,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     own_columns: bool = True
 

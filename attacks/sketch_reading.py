@@ -21,7 +21,7 @@ from fedtrees.attacks.observations.columns import (
     fullest,
     nearest,
     ranges_of_owners,
-    ranks_told,
+    reliability_of_ranks,
     replace_points,
 )
 from fedtrees.attacks.observations.rows_from_columns import (
@@ -76,7 +76,7 @@ class SketchReading(Attack):
 
     claims = (ColumnValues, Records)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     draws: int = 20
 
@@ -156,7 +156,7 @@ class SketchReading(Attack):
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
             return Records(Table(X, y), owner=names), {"submits_blind": 0.0}
-        trust = float(np.mean([ranks_told(view, parts) for parts in columns.values()]))
+        trust = float(np.mean([reliability_of_ranks(view, parts) for parts in columns.values()]))
         # Unreliable sketches contain less information than the declared ranges.
         if drawn and not len(prior_rows) and trust < LEAST_RELIABLE:
             guess = Draws(None, view.schema, len(y), rng).of("low")[-1]

@@ -43,17 +43,18 @@ class MinBin(ChannelDefense):
     """Suppress bins that may contain fewer than `k` rows.
 
     A histogram contains sums, not counts. A row adds at most b to a sum of hessians (b is 1/4 for
-    two classes), so that a bin with a sum of at least ``k b`` contains at least k rows. All
-    remaining bins are sent as 0. The split search treats their rows as missing values. For numeric
-    targets, in columns that are declared complete, it treats them like the rows of the remaining
-    bins instead.
+    two classes), so that a bin with a sum of at least ``k b`` contains at least k rows. All other
+    bins are suppressed, that is, sent as 0. The split search treats the rows of suppressed bins as
+    missing values. If the target is numeric and the column is declared complete, the sums of the
+    remaining bins of this column are adjusted to the total of the node instead.
 
-    Suppression hides little if few bins are suppressed. The total of the node bounds the sum over
-    the suppressed bins of a feature. If a feature has one suppressed bin in a node, the total
-    determines its sums.
+    Suppression hides little if few bins are suppressed, because a receiver that knows the total of
+    a node can subtract the bins that were sent. In a column without missing values, the difference
+    is the sum over the suppressed bins. If only one bin is suppressed, its sums follow exactly.
 
-    In vertical training, passive parties count the rows themselves. The counts include rows whose
-    gradients are 0. A malicious active party that sends such rows knows which rows they are.
+    In vertical training, passive parties compare the number of rows in a bin with `k`, not a sum of
+    hessians. Rows with encrypted gradients of 0 count as well. A malicious active party can
+    therefore send 0 for all rows except one, and receive the bin of this row.
 
     Parameters
     ----------
@@ -63,8 +64,9 @@ class MinBin(ChannelDefense):
         Role that suppresses bins. ``client``: clients and passive parties, in the sums that they
         send. ``server``: the server, in the sum that it returns to the clients.
     node : int
-        Vertical training only: smallest number of rows of a node. If the columns of a party have
-        values in fewer rows on average, no bin of the node is sent.
+        Vertical training only: smallest number of rows of a node. The rows of the node that have a
+        value are counted in each column of the party. If the average of these counts is below
+        `node`, all bins of the node are sent as 0.
     """
 
     k: int = whole(2, default=5)
@@ -76,9 +78,9 @@ class MinBin(ChannelDefense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("place", self.by, PLACES)
+        check_known("by", self.by, PLACES)
         if self.node and self.by == "server":
-            raise UsageError("node is of passive parties, where no server sums; leave by out")
+            raise UsageError("node applies to passive parties; do not combine it with by=server")
 
     @property
     def roles(self) -> frozenset[str]:  # type: ignore[override]

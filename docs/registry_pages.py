@@ -168,7 +168,7 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
             '<a href="../../../leaderboard.html">stored submissions</a>.\n',
             markdown_table(heads, rows),
         ]
-    elif getattr(cls, "comparison", False):
+    elif getattr(cls, "is_reference", False):
         parts += ["The attack is contained for comparison, and does not count for a verdict.\n"]
     return parts
 

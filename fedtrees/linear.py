@@ -1,7 +1,7 @@
 """Arithmetic of federated linear and logistic regression, exact on every machine.
 
-A number with `bits` binary places is represented by the integer ``value * 2^bits``. Arrays of such
-integers have dtype object and contain Python integers of unlimited length. All computations on
+A number with ``bits`` binary places is represented by the integer ``value * 2^bits``. Arrays of
+such integers have dtype object and contain Python integers of unlimited length. All computations on
 ciphertexts use this representation: weights, rows and scores are integers in units of ``2^-bits``.
 Messages contain such arrays as bytes (`pack_integers`). The messages are in
 `fedtrees.messages.regression`, the protocols in `fedtrees.protocols.regression`.

@@ -144,7 +144,8 @@ def attacks(only: str) -> dict[str, str]:
     for protocol in [only] if only else campaign.trainable():
         with TemporaryDirectory() as temporary:
             folder = Path(temporary) / "run"
-            campaign.run(protocol, "binary", 0, folder)
+            text = campaign.suite_of(protocol, "binary", 0, campaign.SECONDS)
+            campaign.run(campaign.Suite.parse(text, "campaign"), folder)
             entries |= digest_rows(folder)
         print(protocol, len(entries), file=sys.stderr, flush=True)
     return entries

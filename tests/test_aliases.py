@@ -7,6 +7,7 @@ import pytest
 from report.synthetic_run import Table
 
 from fedtrees.conformance.samples import sample_table
+from fedtrees.core import attack
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import GlassWallError, LocalDataError, UsageError
@@ -69,3 +70,10 @@ def test_a_protocol_with_an_old_name_is_refused_with_the_new_name(old):
     with pytest.raises(UsageError) as refused:
         type("Old", (FedTreeHist,), {old: None})
     assert f"protocol Old defines {old!r}, which is now {base.RENAMED[old]}" in str(refused.value)
+
+
+@pytest.mark.parametrize("old", attack.RENAMED)
+def test_an_attack_with_an_old_name_is_refused_with_the_new_name(old):
+    with pytest.raises(UsageError) as refused:
+        type("Old", (attack.Attack,), {old: None})
+    assert f"attack Old defines {old!r}, which is now {attack.RENAMED[old]}" in str(refused.value)

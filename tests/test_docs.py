@@ -1,5 +1,6 @@
 """The commands and claims of the documentation work."""
 
+import doctest
 import json
 import re
 import runpy
@@ -256,6 +257,16 @@ def test_the_template_of_an_attack_infers_every_count_of_the_first_tree(monkeypa
     leaf = model.apply(X)[:, 0]
     truth = [[int(((leaf == k) & ((y == 1) == c)).sum()) for c in (0, 1)] for k in claim.leaf]
     assert claim.counts.tolist() == truth
+
+
+def test_the_example_in_the_template_of_an_attack_runs(monkeypatch):
+    from fedtrees.core.registry import register
+
+    monkeypatch.setitem(register._known, "attack", dict(register._known["attack"]))
+    file = ROOT / "fedtrees" / "cli" / "templates" / "attack.py"
+    names = runpy.run_path(str(file))
+    example = doctest.DocTestParser().get_doctest(names["__doc__"], names, "attack", str(file), 0)
+    assert doctest.DocTestRunner().run(example) == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 STUDIES = Path(__file__).parents[1] / "docs/studies"
-PAGES = sorted(p for p in STUDIES.glob("*.md") if p.stem not in {"index", "tries"})
+#: Lists of results instead of a study of one question. `papers` is generated.
+LISTS = {"index", "papers", "tries"}
+PAGES = sorted(page for page in STUDIES.glob("*.md") if page.stem not in LISTS)
 HEADS = ["Question", "Set-up", "Result", "What it means", "Limits", "How to run it again"]
 
 

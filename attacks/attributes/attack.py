@@ -365,7 +365,7 @@ class AttributeInference(Attack):
         column = _read_column(view, knowledge)
         values = imputer.values if column is None else column.values[:, None]
         p = imputer.chances(knowledge.rows, values)
-        if column is None and not imputer.taught:
+        if column is None and not imputer.has_training_rows:
             values, prior = _spread(view, knowledge, values)
             # without prior rows all rows have the same prior
             p = np.repeat(prior[None], len(knowledge.rows), axis=0)
@@ -379,7 +379,7 @@ class AttributeInference(Attack):
         sums = None if seen is None else Sums.of(view, seen, knowledge, values)
         if sums is not None or column is not None:
             prior, p = p, fit_probabilities(p, sums, column)
-            for _ in range(_TAUGHT if sums is not None and not imputer.taught else 0):
+            for _ in range(_TAUGHT if sums is not None and not imputer.has_training_rows else 0):
                 p = fit_probabilities(
                     prior * _taught(knowledge, view.schema, values, p), sums, column
                 )

@@ -179,7 +179,7 @@ class ClassShareInference(Attack):
     `lightgbm-data` announce them (`announced_counts`).
 
     If only sums over all clients are visible and at most two other clients take part, the total
-    gradients of all trees are regressed on the local rows (`class_regression`). The resulting
+    gradients of all trees are regressed on the local rows (`regressed_counts`). The resulting
     shares are claimed for every other client.
     """
 

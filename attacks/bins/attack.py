@@ -158,7 +158,7 @@ class LinearReconstruction(Attack):
 
     claims = (ColumnBins, ColumnRanks)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no sums of known row statistics were decrypted, else None."""
@@ -181,7 +181,7 @@ class LinearReconstruction(Attack):
         for column in columns_of(view):
             if changes:
                 allowed = column.allowed
-                certain, shares_told = Certain(np.full(len(allowed), -1), allowed), None
+                certain, bin_probabilities = Certain(np.full(len(allowed), -1), allowed), None
                 shares = shares_of_changed(column, changes, unit, sweeps=0)
                 shares *= np.where(
                     allowed, likely_shares(known_features, shares, allowed, None), 0.0
@@ -189,15 +189,15 @@ class LinearReconstruction(Attack):
                 shares /= shares.sum(axis=1, keepdims=True)
             else:
                 certain = certain_bins(column)
-                shares, shares_told = _read(column, certain, known_features)
+                shares, bin_probabilities = _read(column, certain, known_features)
             sure, cells = sure + int((certain.bin >= 0).sum()), cells + len(certain.bin)
             bin = shares.argmax(axis=1)
             bin[bin == shares.shape[1] - 1] = -1
             whose = column.owner, column.position, ids
             ends, rank = ranks_of(shares)
             low, high = rank_interval(ends, certain.allowed)
-            if shares_told is not None:
-                by_rank = partial(shares_told.condition_ranks, middle=middles(ends))
+            if bin_probabilities is not None:
+                by_rank = partial(bin_probabilities.condition_ranks, middle=middles(ends))
                 expected = expected_ranks(known_features, low, high, by_rank)
                 rank += EXPECTED * (expected - rank)
             claims.append(ColumnBins(*whose, bin))

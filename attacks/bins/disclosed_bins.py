@@ -35,7 +35,7 @@ class ToldBins(Attack):
 
     claims = (ColumnBins, ColumnRanks)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no bins of other parties are seen, else None."""

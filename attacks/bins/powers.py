@@ -38,7 +38,7 @@ class PowersOfTwo(Attack):
 
     behaviours: ClassVar[tuple[str, ...]] = ("cheating",)
     threats: ClassVar[tuple[str, ...]] = ("active:cheating",)
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no sums were decrypted, else None."""

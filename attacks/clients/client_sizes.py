@@ -161,7 +161,7 @@ def add_sizes(
     ]
     parts = iter(np.split(largest_remainder(np.concatenate(guesses), max(rest, 0)), len(guesses)))
     return [
-        e.change(sizes=tuple(map(int, next(parts)))) if is_late else _told_nothing(e, view)
+        e.change(sizes=tuple(map(int, next(parts)))) if is_late else _with_mean_size(e, view)
         for e, is_late in zip(evidence, later, strict=True)
     ]
 
@@ -174,8 +174,8 @@ def row_counts(view: View, evidence: Sequence[BoostingObservations]) -> list[int
     view : View
         The adversary's view.
     evidence : sequence of BoostingObservations
-        Result of `sized`. Clients whose sums are seen have no number of rows there, because their
-        rows are counted leaf by leaf.
+        Result of `add_sizes`. Clients whose sums are seen have no number of rows there, because
+        their rows are counted leaf by leaf.
     """
     counts = []
     for e in evidence:
@@ -190,7 +190,7 @@ def row_counts(view: View, evidence: Sequence[BoostingObservations]) -> list[int
     return counts
 
 
-def _told_nothing(evidence: BoostingObservations, view: View) -> BoostingObservations:
+def _with_mean_size(evidence: BoostingObservations, view: View) -> BoostingObservations:
     """Return evidence with the average number of rows of a client if nothing else is known."""
     if evidence.targets is None or evidence.observed.level != "values":
         return evidence

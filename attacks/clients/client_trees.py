@@ -33,14 +33,14 @@ class Span:
     ----------
     who : tuple of str
         Clients in the order of their turns, none twice.
-    first, last : int
-        They grew the blocks ``first <= block < last``.
+    begin, end : int
+        They grew the blocks ``begin <= block < end``.
     """
 
     who: tuple[str, ...]
     # half-open range of blocks
-    first: int
-    last: int
+    begin: int
+    end: int
 
 
 @dataclass
@@ -52,25 +52,25 @@ class ClientAttendance:
     # Their number is right, but not necessarily their names.
     guessed: set[str] = field(default_factory=set)
 
-    def call(self, spans: Sequence[Span]) -> None:
+    def determine(self, spans: Sequence[Span]) -> None:
         """Determine who grows trees from the number of blocks of every span, and guess the rest."""
         all_turns = [w for span in spans for w in span.who]
         is_certain = True
-        while any(map(self.open, all_turns)):
+        while any(map(self.is_undetermined, all_turns)):
             before = len(self.present) + len(self.absent)
             for span in spans:
                 self._settle(span, is_certain)
             if len(self.present) + len(self.absent) == before:
                 is_certain = False
-                self._take(True, next(filter(self.open, all_turns)), is_certain)
+                self._take(True, next(filter(self.is_undetermined, all_turns)), is_certain)
 
-    def open(self, name: str) -> bool:
+    def is_undetermined(self, name: str) -> bool:
         """Return whether the state of a client is undetermined."""
         return name not in self.present | self.absent
 
     def _settle(self, span: Span, is_certain: bool) -> None:
-        left = [w for w in span.who if self.open(w)]
-        missing_blocks = span.last - span.first - sum(w in self.present for w in span.who)
+        left = [w for w in span.who if self.is_undetermined(w)]
+        missing_blocks = span.end - span.begin - sum(w in self.present for w in span.who)
         if missing_blocks in (0, len(left)):
             for name in left:
                 self._take(missing_blocks > 0, name, is_certain)
@@ -81,7 +81,7 @@ class ClientAttendance:
             self.guessed.add(name)
 
 
-def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
+def turns_of(view: View, blocks: int, trees_per_block: int) -> list[tuple[str, bool]]:
     """Return the grower of each block of a cyclic model, and whether it is certain.
 
     Blocks with the same name come from one client, even if its name is a guess.
@@ -92,32 +92,37 @@ def turns_of(view: View, blocks: int, each: int) -> list[tuple[str, bool]]:
         The adversary's view.
     blocks : int
         Number of blocks.
-    each : int
+    trees_per_block : int
         Number of trees per block.
     """
     names = [name for name, role in view.roles.items() if role == "client"]
-    looks = {(m.round, (m.first + len(m.sizes)) // each) for _, m in view.messages(GlobalTrees)}
-    looks |= {(0, 0), (int(view.parameters["trees"]), blocks)}
+    observed_models = {
+        (m.round, (m.first + len(m.sizes)) // trees_per_block)
+        for _, m in view.messages(GlobalTrees)
+    }
+    observed_models |= {(0, 0), (int(view.parameters["trees"]), blocks)}
     spans = [
         Span(tuple(names[t % len(names)] for t in range(a[0], b[0])), a[1], b[1])
-        for a, b in pairwise(sorted(looks))
+        for a, b in pairwise(sorted(observed_models))
     ]
     replies = [(d.sender, len(m.sizes)) for d, m in view.messages(ClientTrees)]
-    roll = ClientAttendance(
+    attendance = ClientAttendance(
         {w for w, size in replies if size}, {w for w, size in replies if not size}
     )
-    roll.call(spans)
+    attendance.determine(spans)
     out = [("", False)] * blocks
     for span in spans:
-        growing = [w for w in span.who if w in roll.present]
-        for block, name in zip(range(span.first, span.last), growing, strict=False):
-            out[block] = (name, name not in roll.guessed)
+        growing = [w for w in span.who if w in attendance.present]
+        for block, name in zip(range(span.begin, span.end), growing, strict=False):
+            out[block] = (name, name not in attendance.guessed)
     return out
 
 
 Floats = NDArray[np.float64]
 Scores = NDArray[np.float32]
-Told = tuple[Tree, Floats | None]  # a tree, and the errors of sums that were reconstructed
+TreeWithErrors = tuple[
+    Tree, Floats | None
+]  # a tree, and the errors of sums that were reconstructed
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +133,7 @@ class Block:
     ----------
     round : int
         Round of the federation.
-    first : int
+    first_tree : int
         Number of the first tree in the released model.
     trees : tuple of Tree
         They have ``g`` and ``h`` if the message contains them or if they can be computed.
@@ -143,7 +148,7 @@ class Block:
     """
 
     round: int
-    first: int
+    first_tree: int
     trees: tuple[Tree, ...]
     sender: str | None = None
     score: Scores | None = None
@@ -190,22 +195,22 @@ def blocks_of(view: View) -> Blocks | None:
     sent: dict[int, Block] = {}
     for message in shared:
         for block in _parts(view, message):
-            sent.setdefault(block.first, block)
+            sent.setdefault(block.first_tree, block)
     if not sent:
         return None
     score = shared[0].base_score
     per_round = "arrival" in view.parameters
-    ordered = [sent[first] for first in sorted(sent)]
+    ordered = [sent[first_tree] for first_tree in sorted(sent)]
     return Blocks(tuple(_name_senders(view, ordered, per_round)), score, per_round)
 
 
-def trees_of(view: View, message: SharedTrees) -> list[Told]:
+def trees_of(view: View, message: SharedTrees) -> list[TreeWithErrors]:
     """Return the trees of a message with their sums. Masked sums are restored if possible."""
     if law_of_shared(view, type(message)) is None or message.base_weights is None:
-        return _told(view, message)
+        return _trees_as_sent(view, message)
     eta = np.float32(view.parameters["learning_rate"])
     exact = replace(message, value=_leaf_values(message, message.base_weights, eta))
-    restored = zip(_told(view, exact), unpack(message), strict=True)
+    restored = zip(_trees_as_sent(view, exact), unpack(message), strict=True)
     return [(replace(tree, value=sent.value), error) for (tree, error), sent in restored]
 
 
@@ -215,7 +220,7 @@ def _leaf_values(message: SharedTrees, weights: Scores, eta: np.float32) -> Scor
     return np.where(message.feature < 0, np.where(root_only, eta * weights, weights), np.float32(0))
 
 
-def _told(view: View, message: SharedTrees) -> list[Told]:
+def _trees_as_sent(view: View, message: SharedTrees) -> list[TreeWithErrors]:
     eta = float(np.float32(view.parameters["learning_rate"]))  # factor of the leaf values
     reg_lambda, reg_alpha = view.parameters["reg_lambda"], view.parameters["reg_alpha"]
     sums = message.sum_hessian
@@ -234,7 +239,7 @@ def _told(view: View, message: SharedTrees) -> list[Told]:
 
 def _unmasked(
     tree: Tree, weight: NDArray[np.float32], eta: float, reg_lambda: float, reg_alpha: float
-) -> Told:
+) -> TreeWithErrors:
     # expressed in weights, gains do not depend on an L1 penalty
     assert tree.gain is not None
     restored = hessians_from_gains(tree, weight, tree.gain, eta, reg_lambda)
@@ -245,10 +250,15 @@ def _unmasked(
     return replace(tree, h=h, g=-w * (h + reg_lambda) - reg_alpha * np.sign(w)), restored[1]
 
 
-def _block(trees_with_errors: Sequence[Told], round: int, first: int, sender: str | None = None,
-           score: Scores | None = None) -> Block:  # fmt: skip
+def _block(
+    trees_with_errors: Sequence[TreeWithErrors],
+    round: int,
+    first_tree: int,
+    sender: str | None = None,
+    score: Scores | None = None,
+) -> Block:
     trees, errors = zip(*trees_with_errors, strict=True) if trees_with_errors else ((), ())
-    return Block(round, first, tuple(trees), sender, score, tuple(errors))
+    return Block(round, first_tree, tuple(trees), sender, score, tuple(errors))
 
 
 def _clients(view: View) -> list[str]:
@@ -257,11 +267,11 @@ def _clients(view: View) -> list[str]:
 
 def _models(view: View, message: ClientModels) -> Iterator[Block]:
     trees, names = trees_of(view, message), _clients(view)
-    first = 0
+    first_tree = 0
     for owner, count, score in zip(message.owner, message.trees, message.base_score, strict=True):
-        client_trees = trees[first : first + int(count)]
-        yield _block(client_trees, 0, first, names[int(owner)], score)
-        first += int(count)
+        client_trees = trees[first_tree : first_tree + int(count)]
+        yield _block(client_trees, 0, first_tree, names[int(owner)], score)
+        first_tree += int(count)
 
 
 def _parts(view: View, message: GlobalTrees) -> Iterator[Block]:
@@ -298,7 +308,9 @@ def _name_senders(view: View, blocks: Sequence[Block], per_round: bool) -> list[
         at = _place(reply, places, out)
         if at is not None:
             taken.add(at)
-            out[at] = replace(reply, first=out[at].first, round=out[at].round, chain=out[at].chain)
+            out[at] = replace(
+                reply, first_tree=out[at].first_tree, round=out[at].round, chain=out[at].chain
+            )
     return out
 
 

@@ -153,7 +153,7 @@ class ClientObservations:
         counts = np.stack([late.n - late.n1, late.n1], axis=1)
         if self.evidence.targets is not None:
             counts = late.n[:, None]
-        return LeafCounts(first.first, first.trees[0].leaves, counts)
+        return LeafCounts(first.first_tree, first.trees[0].leaves, counts)
 
 
 def observe_clients(
@@ -249,7 +249,7 @@ def _evidence(
 ) -> BoostingObservations:
     """Return a client's evidence without the number of its rows."""
     parameters, outputs = view.parameters, objective.n_outputs
-    late = shared.score is not None and not shared.per_round and chain[0].first > 0
+    late = shared.score is not None and not shared.per_round and chain[0].first_tree > 0
     most_rows = max(view.n_rows - (0 if view.rows is None else len(view.rows)), 1)
     score, exact = shared.score, starts == "own"
     if not late and (starts == "own" or score is None):
@@ -311,7 +311,7 @@ def _own_score(
         return np.full(objective.n_outputs, declared, dtype=np.float32), True
     if first.score is not None:
         return first.score, True
-    if shared.score is not None and first.first == 0:
+    if shared.score is not None and first.first_tree == 0:
         return shared.score, True  # of the client whose trees arrived first
     usual = shared.usual if shared.score is None else shared.score
     assert usual is not None
@@ -381,13 +381,13 @@ def _timeline(shared: Blocks, chain: Sequence[Block]) -> Iterator[tuple[Block, b
     if shared.score is None:
         yield from ((block, True) for block in chain)
         return
-    local_blocks = {block.first: block for block in chain}
+    local_blocks = {block.first_tree: block for block in chain}
     rounds: dict[int, list[Block]] = {}
     for block in shared.blocks:
         rounds.setdefault(block.round, []).append(block)
     for blocks in rounds.values():
-        for block in sorted(blocks, key=lambda b: b.first not in local_blocks):
-            yield local_blocks.get(block.first, block), block.first in local_blocks
+        for block in sorted(blocks, key=lambda b: b.first_tree not in local_blocks):
+            yield local_blocks.get(block.first_tree, block), block.first_tree in local_blocks
 
 
 def _count_first_tree(victim: ClientObservations, view: View) -> ClientObservations:
@@ -444,7 +444,7 @@ def reconstruct_rows(
         return reconstruct_each_client(victims, max_level, reconstruct)
     evidence = read_boosting(view, max_level)
     if evidence is None:
-        return Guess.none(no_trees(view, numbers=True) or Reason("no-start-or-rounds"))
+        return Guess.none(no_trees(view, supports_regression=True) or Reason("no-start-or-rounds"))
     if sketches:
         likely = likely_rows(view, rng)
         sketched = likely is not None and all_sketched(view)
@@ -488,7 +488,7 @@ def reconstruct_each_client(
         (records,) = guess.all(Records)
         tables.append(records.table)
         owners += [victim.owner] * len(records.table)
-        first = victim.blocks[0].first if victim.blocks else 0
+        first = victim.blocks[0].first_tree if victim.blocks else 0
         counts += [replace(c, tree=first + c.tree) for c in guess.all(LeafCounts)]
         if max_level != "values" and victim.late is not None:
             counts.append(victim.late_leaves)

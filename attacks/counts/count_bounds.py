@@ -275,7 +275,7 @@ class CountBounds:
     Attributes
     ----------
     lo, hi : int64 array, shape (n_nodes, columns + 1, 4)
-        Bounds on n0, n1, N and G (`propagation`). The columns are the bins of a feature and its
+        Bounds on n0, n1, N and G. The columns are the bins of a feature and its
         missing values, feature by feature. The last one is the node.
     start : int64 array, shape (d + 1,)
         First column of each feature.

@@ -29,9 +29,9 @@ from fedtrees.attacks.counts.sum_bounds import (
     OwnPart,
     SentBounds,
     bounded_sums,
+    most_informative_histograms,
     row_of,
     sums_of_nodes,
-    told_histograms,
 )
 from fedtrees.attacks.observations.applicability import classes_of_leaves
 from fedtrees.attacks.observations.boosting import BoostingObservations
@@ -128,7 +128,7 @@ def first_trees(view: View, evidence: BoostingObservations) -> list[FirstTreeCou
     list of FirstTreeCounts or None
         None if no sums are seen, if they are not `readable`, or if they contradict each other.
     """
-    cuts, histograms = evidence.observed.cuts, told_histograms(view)
+    cuts, histograms = evidence.observed.cuts, most_informative_histograms(view)
     if cuts is None or not readable(view, evidence):
         return None
     trees = []
@@ -153,10 +153,14 @@ def readable(view: View, evidence: BoostingObservations) -> bool:
         or not evidence.trees
     ):
         return False
-    return not evidence.foreign and evidence.observed.own_inside and _as_told(view, evidence)
+    return (
+        not evidence.foreign
+        and evidence.observed.own_inside
+        and _has_announced_splits(view, evidence)
+    )
 
 
-def _as_told(view: View, evidence: BoostingObservations) -> bool:
+def _has_announced_splits(view: View, evidence: BoostingObservations) -> bool:
     """Return whether the trees of the first round have the broadcast splits, if there are any."""
     for _, m in view.messages(NodeSplits):
         if m.tree < evidence.outputs:

@@ -38,10 +38,12 @@ class LeafSums:
     var_g, var_h : float64 array, shape (J,)
         Variance of the noise on these sums, 0 if they are exact.
     own_g, own_h : float64 array, shape (J,)
-        Contribution of the adversary's rows that was subtracted.
+        Sums over the adversary's rows. They are already subtracted from `g` and `h`. If only leaf
+        values are visible, `fedtrees.attacks.reconstruction.context.equations` subtracts them. 0 if
+        the sums are those of all rows.
     own_n0, own_n1 : int64 array, shape (J,)
         Number of the adversary's rows of other classes than the tree's, and of that class.
-    own_leaf : int32 array, shape (n_own,)
+    prior_leaf : int32 array, shape (n_own,)
         Position (not node number) of the leaf of each row of the prior.
     prior_n0, prior_n1 : int64 array, shape (J,), or None
         Number of rows from which leaf shares and class rates are estimated: local rows, else rows
@@ -56,7 +58,7 @@ class LeafSums:
     own_h: Floats
     own_n0: NDArray[np.int64]
     own_n1: NDArray[np.int64]
-    own_leaf: NDArray[np.int32]
+    prior_leaf: NDArray[np.int32]
     prior_n0: NDArray[np.int64] | None = None
     prior_n1: NDArray[np.int64] | None = None
 
@@ -117,7 +119,7 @@ def _per_leaf(tree: Tree, node: NDArray[np.int32]) -> NDArray[np.int64]:
 def with_leaves_of(
     rows: Table, evidence: BoostingObservations, sums: list[LeafSums]
 ) -> list[LeafSums]:
-    """Return the sums with ``own_leaf`` for other prior rows.
+    """Return the sums with ``prior_leaf`` for other prior rows.
 
     Parameters
     ----------
@@ -131,7 +133,7 @@ def with_leaves_of(
     trees = evidence.trees[: len(sums)]
     nodes = Routes.of(trees).apply(rows.X).T
     return [
-        replace(s, own_leaf=np.searchsorted(tree.leaves, node).astype(np.int32))
+        replace(s, prior_leaf=np.searchsorted(tree.leaves, node).astype(np.int32))
         for s, tree, node in zip(sums, trees, nodes, strict=True)
     ]
 
@@ -175,7 +177,7 @@ def _one_tree(
         own_h=own_h,
         own_n0=own_n0,
         own_n1=own_n1,
-        own_leaf=np.searchsorted(leaves, node).astype(np.int32),
+        prior_leaf=np.searchsorted(leaves, node).astype(np.int32),
     )
 
 

@@ -171,15 +171,15 @@ class SentBounds:
         return np.mean(off, axis=0), np.mean(np.square(off), axis=0)
 
 
-Told = dict[int, dict[str, list[Histogram | GlobalHistogram]]]
+HistogramsOfTrees = dict[int, dict[str, list[Histogram | GlobalHistogram]]]
 
 
-def told_histograms(view: View) -> Told:
+def most_informative_histograms(view: View) -> HistogramsOfTrees:
     """Return the most informative histograms, by tree and source: a client, or `EVERYONE`.
 
     If there are histograms of single clients, their sum is left out, because it adds nothing.
     """
-    histograms: Told = defaultdict(lambda: defaultdict(list))
+    histograms: HistogramsOfTrees = defaultdict(lambda: defaultdict(list))
     for item, m in view.messages(Histogram):
         if item.opened:
             histograms[m.tree][EVERYONE].append(m)

@@ -59,7 +59,7 @@ class Lattice(Attack):
 
     claims = (LeafCounts,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     list_bits: int = 18
     doubt: float = 1e-3
@@ -85,7 +85,7 @@ class Lattice(Attack):
             return Reason("trees-of-one", use="timberstrike")
         if (classes_of_leaves(view) or 2) > 2 and not shows(view, Histogram, GlobalHistogram):
             return Reason("several-gradients")
-        return no_trees(view, numbers=True)
+        return no_trees(view, supports_regression=True)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Certify class counts of leaves, of as many trees as possible.

@@ -199,7 +199,7 @@ def grow(
     tree, sums = evidence.trees[t], basis.sums[t]
     leaves = basis.grid.leaves(tree)
     boxed = (paths.lo, paths.hi, paths.label)
-    options = reach(leaves, boxed, basis.prior, own_leaf=sums.own_leaf, codes=paths.codes)
+    options = reach(leaves, boxed, basis.prior, prior_leaf=sums.prior_leaf, codes=paths.codes)
     gh = gradients(paths.margin[:, -1], paths.label)
     x = contributions(evidence, t, sums, leaves, options, gh)
     target, ridge = equations(evidence, t, sums, leaves)

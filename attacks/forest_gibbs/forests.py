@@ -78,7 +78,7 @@ def read_target_forests(view: View) -> list[TargetForest]:
     sent = [
         RandomForest.from_arrays(vars(m)).trees
         for s, m in view.messages(LocalForest)
-        if type(m) is LocalForest and s.sender in view.principals
+        if type(m) is LocalForest and s.sender in view.principals and len(m.sizes)
     ]
     blocks = [
         block

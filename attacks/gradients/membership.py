@@ -34,7 +34,7 @@ class NetworkMembership(MembershipAttack):
     because the reference models would come from a different learner.
     """
 
-    numbers: ClassVar[bool] = False
+    supports_regression: ClassVar[bool] = False
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if a view has no network or no reference network can be trained."""

@@ -24,7 +24,7 @@ _RATE, _STEPS = 0.06, 1500
 class PublishedInversion(TabLeak):
     """Base of the published attacks, which differ from `tableak` in the inversion of a gradient."""
 
-    comparison: ClassVar[bool] = True
+    is_reference: ClassVar[bool] = True
     by_algebra: ClassVar[bool] = False
     relaxed: ClassVar[bool] = True
     cosine: ClassVar[bool] = True

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,33 @@ from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
+
+
+class _Passes(NamedTuple):
+    """Forward and backward pass of n = R * B rows. Lists have one entry per layer.
+
+    Attributes
+    ----------
+    A : list of float array, shape (n, inputs)
+        Inputs of the layer.
+    seen : list of float array, shape (n, units)
+        Inputs of the units along the observed gradient, ``A T'``.
+    on : list of bool array, shape (n, units)
+        Whether the unit is active, without the last layer.
+    probability : float array, shape (n, K)
+        Predicted probabilities.
+    D : list of float array, shape (n, units)
+        Derivative of the loss by the inputs of the units.
+    behind : list of float array, shape (n, 2 * inputs)
+        ``D [W | T]``.
+    """
+
+    A: list[Any]
+    seen: list[Any]
+    on: list[Any]
+    probability: NDArray[Any]
+    D: list[Any]
+    behind: list[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,9 +115,21 @@ class Matching:
         probability : float array, shape (R, B, K)
         """
         R, B, _ = X.shape
+        both = self._propagate(X.reshape(R * B, -1), Y.reshape(R * B, -1), B)
+        inner, square, ahead, behind = self._products(both, R, B)
+        norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
+        # a guess with zero gradient must not divide by zero
+        norm = np.maximum(norm, np.finfo(X.dtype).tiny)
+        scale = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
+        slope = self._along(both, scale, ahead, behind, B).reshape(R, B, -1)
+        slope /= norm[:, None, None]
+        return 1 - inner / norm, slope, both.probability.reshape(R, B, -1)
+
+    def _propagate(self, X: NDArray[Any], Y: NDArray[Any], B: int) -> _Passes:
+        """Return the forward and the backward pass of all rows through the network."""
         forward, back = self._forward, self._back  # type: ignore[attr-defined]
         depth = len(forward)
-        A, seen, on = [X.reshape(R * B, -1)], [], []
+        A, seen, on = [X], [], []
         for k, (weight, bias) in enumerate(forward):
             Z = A[-1] @ weight
             Z += bias
@@ -103,24 +142,31 @@ class Matching:
         P = np.exp(Z - Z.max(axis=1, keepdims=True))
         P /= P.sum(axis=1, keepdims=True)
         D: list[Any] = [None] * depth
-        D[-1] = (P - Y.reshape(R * B, -1)) / np.float32(B)
-        behind: list[Any] = [None] * depth  # D_l [W_l | T_l]
+        D[-1] = (P - Y) / np.float32(B)
+        behind: list[Any] = [None] * depth
         for k in range(depth - 1, -1, -1):
             behind[k] = D[k] @ back[k]
             if k:
                 D[k - 1] = behind[k][:, : A[k].shape[1]] * on[k - 1]
-        inner, square = np.zeros(R, X.dtype), np.zeros(R, X.dtype)
-        ahead, behind_of = [], []  # A_{l-1} g_l' and D_l g_l
-        for k in range(depth):
-            a, d = A[k].reshape(R, B, -1), D[k].reshape(R, B, -1)
-            inner += np.einsum("rbo,rbo->r", d, seen[k].reshape(R, B, -1))
+        return _Passes(A, seen, on, P, D, behind)
+
+    def _products(
+        self, both: _Passes, R: int, B: int
+    ) -> tuple[NDArray[Any], NDArray[Any], list[Any], list[Any]]:
+        """Return <g, t> and |g|^2 of every guess, and A_{l-1} g_l' and D_l g_l of every layer."""
+        dtype = both.A[0].dtype
+        inner, square = np.zeros(R, dtype), np.zeros(R, dtype)
+        ahead, behind = [], []
+        for k, (a, d, t) in enumerate(zip(both.A, both.D, both.seen, strict=True)):
+            a, d, t = (part.reshape(R, B, -1) for part in (a, d, t))
+            inner += np.einsum("rbo,rbo->r", d, t)
             if self.shown is None:
                 G = a @ a.transpose(0, 2, 1)
                 G += 1
                 H = d @ d.transpose(0, 2, 1)
                 square += np.einsum("rab,rab->r", G, H)
                 ahead.append(G @ d)
-                behind_of.append(H @ a)
+                behind.append(H @ a)
                 continue
             weight, bias = (
                 part * is_sent + (1 - is_sent) * (part - np.clip(part, -self.least, self.least))
@@ -130,33 +176,35 @@ class Matching:
             )
             square += (weight**2).sum(axis=(1, 2)) + (bias**2).sum(axis=1)
             ahead.append(a @ weight.transpose(0, 2, 1) + bias[:, None])
-            behind_of.append(d @ weight)
-        norm = np.sqrt(square) * np.asarray(self._size, X.dtype)  # type: ignore[attr-defined]
-        # a guess with zero gradient must not divide by zero
-        norm = np.maximum(norm, np.finfo(X.dtype).tiny)
-        c = (inner / np.maximum(square, np.finfo(X.dtype).tiny))[:, None, None]
-        # tangent of the units' inputs along V = c g - t, then of their derivatives
+            behind.append(d @ weight)
+        return inner, square, ahead, behind
+
+    def _along(
+        self, both: _Passes, scale: NDArray[Any], ahead: list[Any], behind: list[Any], B: int
+    ) -> NDArray[Any]:
+        """Return the derivative by the inputs of the rows' loss along V = c g - t.
+
+        ``scale`` is c, shape (R, 1, 1). The tangent of the units' inputs along V is propagated
+        forward, and then that of their derivatives backward.
+        """
+        depth, rows = len(both.A), len(both.A[0])
         moved: Any = None
         for k in range(depth):
-            U = (c * ahead[k]).reshape(R * B, -1)
-            U -= seen[k]
+            U = (scale * ahead[k]).reshape(rows, -1)
+            U -= both.seen[k]
             if moved is not None:
                 U += moved @ self.layers[k][0].T
             if k < depth - 1:
-                moved = U * on[k]
-        E = P * U
-        E -= P * E.sum(axis=1, keepdims=True)
+                moved = U * both.on[k]
+        E = both.probability * U
+        E -= both.probability * E.sum(axis=1, keepdims=True)
         E /= np.float32(B)
         for k in range(depth - 1, -1, -1):
-            a = A[k].shape[1]
-            S = (c * behind_of[k]).reshape(R * B, -1)
-            S -= behind[k][:, a:]
+            S = (scale * behind[k]).reshape(rows, -1)
+            S -= both.behind[k][:, both.A[k].shape[1] :]
             S += E @ self.layers[k][0]
-            E = S * on[k - 1] if k else S
-        loss = 1 - inner / norm
-        slope = E.reshape(R, B, -1)
-        slope /= norm[:, None, None]
-        return loss, slope, P.reshape(R, B, -1)
+            E = S * both.on[k - 1] if k else S
+        return E
 
 
 #: Adam's decays (Kingma and Ba 2015), and the largest steps for logits and standardised numbers.

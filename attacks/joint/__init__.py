@@ -4,11 +4,11 @@ This attack is not from a paper. TimberStrike (Di Gennaro et al. 2025) assigns r
 one tree after the other and cannot correct an earlier assignment. The Markov chain starts from its
 result and changes rows until they agree with the sums of all trees.
 
-- `world`: the trees on a common grid, and the sums of their leaves (the likelihood);
+- `posterior_problem`: the trees on a common grid, and the sums of their leaves (the likelihood);
 - `classes`: a mixture model of the rows (the prior);
-- `state`: the rows of a chain with their leaves, predictions and residuals;
-- `moves`, `energy`: proposals, and the change of the log-likelihood that they cause;
-- `sampler`: Metropolis-Hastings;
+- `log_posterior`: the rows of a chain with their leaves, predictions and residuals, and the change
+  of the log-posterior density that a move causes;
+- `sampler`: proposals, and Metropolis-Hastings;
 - `reconstruct`: annealing, several chains, and their consensus;
 - `attack`: the registered attack.
 """

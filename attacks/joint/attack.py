@@ -19,7 +19,7 @@ from fedtrees.attacks.observations.boosting import LEVELS, BoostingObservations,
 from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.attacks.observations.replay import cuts_are_of_rows, params_of
 from fedtrees.attacks.reconstruction.exact_posterior import Training
-from fedtrees.attacks.reconstruction.targets import told_moments
+from fedtrees.attacks.reconstruction.targets import announced_moments
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.errors import check_known
@@ -48,7 +48,7 @@ class Joint(Options, Attack):
 
     Parameters
     ----------
-    most : {"statistics", "values"}
+    max_level : {"statistics", "values"}
         Most detailed statistics that the attack may use: sums per leaf, or only leaf values. The
         attack does not use histograms, except for the posterior over all tables.
     chains, moves, samples, ...
@@ -57,13 +57,13 @@ class Joint(Options, Attack):
 
     claims = (Records, LeafCounts)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
-    most: Level = "statistics"
+    max_level: Level = "statistics"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_known("most", self.most, SUMS)
+        check_known("max_level", self.max_level, SUMS)
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the attack does not apply, None if it does.
@@ -71,7 +71,7 @@ class Joint(Options, Attack):
         It does not apply without boosted trees, or for more than two classes if trees are grown on
         samples of the rows.
         """
-        why = no_trees(view, numbers=True)
+        why = no_trees(view, supports_regression=True)
         if why is None and (classes_of_leaves(view) or 2) > 2 and some_rows(view):
             return some_rows(view)
         return why
@@ -91,7 +91,7 @@ class Joint(Options, Attack):
         guess : Guess
             `Records` and `LeafCounts`. The guess is empty if the view contains no boosted trees.
         """
-        if self.most == "values":
+        if self.max_level == "values":
             return self._reconstruct(view, None, rng)
         read = counts_read_back(view)
         return with_counts_read_back(self._reconstruct(view, read, rng), view, read)
@@ -99,9 +99,9 @@ class Joint(Options, Attack):
     def _reconstruct(
         self, view: View, read: Sequence[FirstTreeCounts] | None, rng: np.random.Generator
     ) -> Guess:
-        victims = observe_clients(view, max_level=self.most)
+        victims = observe_clients(view, max_level=self.max_level)
         # the posterior over all tables also uses histograms
-        level = "values" if self.most == "values" else "histograms"
+        level = "values" if self.max_level == "values" else "histograms"
         together = None if victims else read_boosting(view, level)
         seen = [v.evidence for v in victims] if together is None else [together]
         enumerated = self._enumerated(view, seen) if seen else None
@@ -110,13 +110,13 @@ class Joint(Options, Attack):
         # Sums that clients send with their trees are float32, too imprecise for the exact search.
         options = replace(self, exact=self.exact and not (victims and victims[0].blocks))
         certain = counts_of(read) if read and not victims else ()
-        moments = None if victims else told_moments(view)
+        moments = None if victims else announced_moments(view)
 
         def one(evidence: BoostingObservations) -> Guess:
             return reconstruct(evidence, view.rows, view.schema, options, rng, certain, moments)
 
         return reconstruct_rows(
-            view, victims, self.most, one, rng, sketches=self.sketches, bins=False
+            view, victims, self.max_level, one, rng, sketches=self.sketches, bins=False
         )
 
     def _enumerated(self, view: View, evidence: Sequence[BoostingObservations]) -> Guess | None:

@@ -13,8 +13,8 @@ from fedtrees.attacks.reconstruction.boxes import has
 from fedtrees.attacks.solvers.sampling import uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 
-# Kernels in this module and in `moves` neither return early nor take views of rows. Otherwise numba
-# would count references to every array of their arguments, which costs a tenth of a move.
+# Kernels in this module and in `sampler` neither return early nor take views of rows. Otherwise
+# numba would count references to every array of their arguments, which costs a tenth of a move.
 
 
 @kernel

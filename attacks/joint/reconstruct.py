@@ -49,8 +49,12 @@ from fedtrees.attacks.reconstruction.targets import (
 from fedtrees.attacks.timberstrike.options import Options as TimberStrikeOptions
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct as timberstrike
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
-from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_told, points, told_rows
-from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.attacks.timberstrike.sample_from_boxes import (
+    nearest_known_values,
+    points,
+    rows_with_known_values,
+)
+from fedtrees.attacks.timberstrike.sequential_assignment import assign_rows_tree_by_tree
 from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.errors import UsageError, check_positive, check_whole
@@ -259,7 +263,7 @@ def reconstruct(
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), certain_rows.share)
     world = World.of(few, sums, basis.grid)
     problem = _Problem(few, schema, options, replace(basis, sums=sums), world, certain_rows)
-    problem = replace(problem, basis=basis.with_recipe(schema, rng, redraws_told=True))
+    problem = replace(problem, basis=basis.with_recipe(schema, rng, redraws_sketches=True))
     if certain_rows.solved == len(evidence.trees) > 1:
         records, notes = _inside_boxes(problem, rng)
         counts = certain_rows.counts
@@ -292,7 +296,7 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
     Guess or None
         None if there are too many possible tables, no trees, or numeric targets.
     """
-    tried, shares, read = 0, [], 0
+    tried, shares, n_trees_read = 0, [], 0
     for training in trainings:
         schema, own_rows = training.schema, training.local_rows
         evidence = _first(training.evidence, max_trees)
@@ -304,10 +308,14 @@ def enumerate_tables(trainings: Sequence[Training], max_trees: int | None) -> Gu
             return None
         with_histograms = evidence.change(histograms=training.evidence.observed.histograms)
         log_p = posterior(tables, replace(training, evidence=with_histograms), basis)
-        tried, read = tried + len(log_p), read + len(evidence.trees)
+        tried, n_trees_read = tried + len(log_p), n_trees_read + len(evidence.trees)
         shares.append(tables.shares(log_p))
     rows, expected = likeliest(tables.types, shares)
-    notes = {"tables_tried": float(tried), "expected_exact": expected, "trees_read": float(read)}
+    notes = {
+        "tables_tried": float(tried),
+        "expected_exact": expected,
+        "trees_read": float(n_trees_read),
+    }
     return Guess((Records(rows),), notes)
 
 
@@ -474,7 +482,7 @@ def _inside_boxes(problem: _Problem, rng: np.random.Generator) -> tuple[Table, d
     rows = matched_consensus(tables[:POINTS], basis.prior.tolerance(problem.schema), groups=box)
     low, high = basis.grid.bounds(boxes.lo, boxes.hi)
     if basis.prior.from_sketches:
-        records = Table(nearest_told(rows.X, low, high, basis.prior), rows.y)
+        records = Table(nearest_known_values(rows.X, low, high, basis.prior), rows.y)
     else:  # a draw from a narrow box can be rounded to its open end
         top = np.nextafter(high, np.float32(-np.inf))
         records = Table(np.minimum(np.maximum(rows.X, low), top), rows.y)
@@ -492,12 +500,14 @@ def _vote(
     evidence, certain_rows, basis = problem.evidence, problem.constraints, problem.basis
     counts = [c.counts for c in certain_rows.counts[: evidence.outputs]]
     likely = [np.stack(s.prior_counts, axis=1) for s in basis.sums[: len(counts)]]
-    strange = evidence.distortion.noise is None and own_rows_differ(counts, likely)
+    rows_differ = evidence.distortion.noise is None and own_rows_differ(counts, likely)
     weight = EvidenceWeight.of(evidence, basis, len(records), certain_rows.share)
     weight = replace(weight, trust=weight.trust * _share_of_complete_rows(problem))
-    blind = BlindEnsemble.of(basis, problem.schema, certain_rows.share, rng, strange=strange)
+    blind = BlindEnsemble.of(
+        basis, problem.schema, certain_rows.share, rng, rows_differ=rows_differ
+    )
     rows, notes = vote_on_rows(records, tables, blind, weight, rng)
-    return told_rows(rows, basis.prior), notes
+    return rows_with_known_values(rows, basis.prior), notes
 
 
 def _share_of_complete_rows(problem: _Problem) -> float:
@@ -516,7 +526,7 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
     boxes = known_boxes.copy()
     if start.targets is not None:
         place_targets(boxes, start, sums[0], problem.constraints.in_leaves)
-    follow(
+    assign_rows_tree_by_tree(
         start, sums[: len(start.trees)], grid, prior, boxes,
         TimberStrikeOptions(), rng, problem.constraints.solved,
     )  # fmt: skip
@@ -533,7 +543,7 @@ def _start(problem: _Problem, rng: np.random.Generator) -> tuple[State, Classes]
 
 
 def _may_be_anywhere(boxes: FeatureBoxes) -> NDArray[np.bool_] | None:
-    return None if boxes.share is None else boxes.share > 0
+    return None if boxes.participation is None else boxes.participation > 0
 
 
 def _inside(
@@ -543,12 +553,12 @@ def _inside(
 
     For the trees of the sequential start this is its result. For later trees it is drawn at random.
     """
-    if boxes.share is None:
+    if boxes.participation is None:
         return None
     T = len(problem.evidence.trees)
-    inside: NDArray[np.bool_] = rng.random((len(boxes.y), T)) < boxes.share[:, None]
+    inside: NDArray[np.bool_] = rng.random((len(boxes.y), T)) < boxes.participation[:, None]
     grown = [t for t in range(T) if not problem.evidence.is_foreign(t)]
-    for t, in_tree in zip(grown, boxes.inside, strict=False):
+    for t, in_tree in zip(grown, boxes.participants, strict=False):
         inside[:, t] = in_tree
     return inside
 

@@ -8,7 +8,6 @@ search for labels that explain the splits.
 - `communities`: the record-id graph of Takahashi et al. (2023, Eq. 1) without its matrix, and its
   communities;
 - `graph_methods`: connected components, spectral embedding, and spreading of a few known labels;
-- `clustering`: K-means;
 - `published`: ID2Graph as in the authors' code;
 - `mixture`, `split_likelihood`: maximum-likelihood labels, given the leaves and the splits that
   were chosen, and true labels behind noisy ones;

@@ -220,8 +220,8 @@ class PublishedID2Graph(ID2Graph):
     unconnected chunks.
     """
 
-    comparison: ClassVar[bool] = True
-    most_rows: ClassVar[int | None] = MOST_ROWS
+    is_reference: ClassVar[bool] = True
+    max_training_rows: ClassVar[int | None] = MOST_ROWS
 
     single: Single = "keep"
 

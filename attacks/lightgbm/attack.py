@@ -26,7 +26,7 @@ from fedtrees.attacks.observations.lightgbm import (
     extremes,
     shares,
     values_of,
-    values_told,
+    values_of_columns,
 )
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import BinClassCounts, ColumnValues, Guess
@@ -150,7 +150,7 @@ def _read_values(view: View, transcript: LightGBMTranscript) -> Read:
         for column in {c for c, _ in extremes(mappers)}:
             # The smallest and the largest value are sent with the bins.
             read[owner, column] = np.array([v for c, v in extremes(mappers) if c == column])
-    for owner, column, inferred in values_told(transcript.mappers):
+    for owner, column, inferred in values_of_columns(transcript.mappers):
         read[owner, column] = inferred.values
     return {key: values for key, values in read.items() if key[0] not in view.principals}
 
@@ -229,7 +229,7 @@ class BinMapperReading(Attack):
 
     claims = (ColumnValues,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     nothing: ClassVar[str] = "no-bins-found"
 

@@ -28,7 +28,7 @@ class MovedCuts(Attack):
         "poisoned", "poisoned-unbounded", "crafted-sketch", "crafted-sketch-unbounded",
     )  # fmt: skip
     threats: ClassVar[tuple[str, ...]] = ("client:poisoned", "client:crafted-sketch")
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return a reason if the view contains no cut points, None if it contains some."""

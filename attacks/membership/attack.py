@@ -24,7 +24,7 @@ from fedtrees.attacks.membership.structure import (
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import columns_of
-from fedtrees.attacks.observations.forests import told_forest
+from fedtrees.attacks.observations.forests import announced_forest
 from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
 from fedtrees.attacks.observations.replay import cuts_of, trees_grown_locally
 from fedtrees.core.reasons import Reason
@@ -154,7 +154,7 @@ def _sketches_are_changed(view: View) -> bool:
 
 
 def _evidence(view: View) -> BoostingObservations | None:
-    return None if no_trees(view, numbers=True) else read_boosting(view)
+    return None if no_trees(view, supports_regression=True) else read_boosting(view)
 
 
 def model_in(view: View) -> Trees | None:
@@ -171,6 +171,6 @@ def model_in(view: View) -> Trees | None:
         return shared_model(view)
     evidence = _evidence(view)
     if evidence is None:
-        return told_forest(view)
+        return announced_forest(view)
     objective = objective_of(view.parameters.get("objective"), view.schema.classes)
     return Forest(evidence.trees, np.atleast_1d(evidence.base_margin), objective)

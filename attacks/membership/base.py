@@ -68,9 +68,9 @@ class MembershipAttack(Attack):
 
     claims = (Membership,)
 
-    candidates: ClassVar[bool] = True
+    receives_candidates: ClassVar[bool] = True
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     models: int = REFERENCES
 

@@ -125,7 +125,7 @@ def shows(view: View, *kinds: type[Message]) -> bool:
     )
 
 
-def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
+def no_trees(view: View, *, supports_regression: bool = False) -> Reason | None:
     """Return the reason why the adversary sees no usable boosted trees, or None.
 
     If `numbers` is True, trees of squared error are usable as well.
@@ -135,7 +135,7 @@ def no_trees(view: View, *, numbers: bool = False) -> Reason | None:
         return Reason("no-trees")
     if trees_grown_locally(view) and not (shows(view, SharedTrees) or released_trees(view)):
         return Reason("trees-of-several")
-    if classes_of_leaves(view) is None and not (numbers and squared_error(view)):
+    if classes_of_leaves(view) is None and not (supports_regression and squared_error(view)):
         return Reason("other-leaves")
     if any(len(f.categories) > MOST_CODES for f in split_by_sets(view)):
         return Reason("many-categories", most=MOST_CODES)

@@ -458,7 +458,7 @@ def are_drawn(view: View) -> bool:
     return any(isinstance(c, Mechanism) and c.rank_error > 0 for c in changes)
 
 
-def ranks_told(view: View, columns: Sequence[Column]) -> float:
+def reliability_of_ranks(view: View, columns: Sequence[Column]) -> float:
     """Return the mean reliability of columns, without categories if values are randomised."""
     drawn = are_drawn(view)
     parts = zip(columns, view.schema.features, strict=True)

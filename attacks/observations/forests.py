@@ -16,7 +16,7 @@ from fedtrees.messages.vertical import TreeColumns
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 
-def told_forest(view: View) -> RandomForest | None:
+def announced_forest(view: View) -> RandomForest | None:
     """Return the forest that clients receive while they help to grow it, None if there is none."""
     pooled = [m for _, m in view.messages(PooledForest) if len(m.sizes)]
     if pooled:
@@ -57,7 +57,7 @@ def column_owners(view: View) -> dict[int, str]:
     return {c: m.party for m in announced for c in m.columns.tolist()}
 
 
-def rows_told(view: View) -> int:
+def announced_rows(view: View) -> int:
     """Return the number of rows. In a capture, it is the length of the broadcast side bits."""
     return next((len(m.left) for _, m in view.messages(PartitionBits)), view.n_rows)
 
@@ -75,7 +75,7 @@ def value_ends(view: View) -> dict[int, tuple[Values, Values]]:
         Lower bound (inclusive) and upper bound (exclusive) of each row, infinite if there is none.
         Both are NaN for rows without a value.
     """
-    owners, n = column_owners(view), rows_told(view)
+    owners, n = column_owners(view), announced_rows(view)
     bounds: dict[int, tuple[Values, Values]] = {}
     for column, threshold, left, right, without in _splits(view):
         if column not in owners:
@@ -112,7 +112,7 @@ def _splits(
     nodes: dict[int, NDArray[np.intp]] = {}
     for (round, level), parts in sorted(best.items()):
         if level == 0:
-            nodes, count = {0: np.arange(rows_told(view))}, 1
+            nodes, count = {0: np.arange(announced_rows(view))}, 1
         announced = [parts[first] for first in sorted(parts)]
         announced_sides = sides.get((round, level), {})
         if not announced_sides or not set(announced[0].node.tolist()) <= set(nodes):

@@ -407,10 +407,10 @@ def values_of(mappers: BinMappers, k: int, rows: NDArray[np.int64] | None = None
     parts = []
     if low < -ZERO and below >= 0:
         span, end = slice(0, below + 1), high if high < -ZERO else None
-        parts.append((span, _told(low, end, bounds[:below], single[span])))
+        parts.append((span, _values_of_span(low, end, bounds[:below], single[span])))
     if high > ZERO and above < len(bounds):
         span, end = slice(above, len(bounds)), low if low > ZERO else None
-        values, certain = _told(
+        values, certain = _values_of_span(
             -high, None if end is None else -end, -bounds[above:-1][::-1], single[span][::-1]
         )
         parts.append((span, (-values[::-1], certain[::-1])))
@@ -424,7 +424,7 @@ def values_of(mappers: BinMappers, k: int, rows: NDArray[np.int64] | None = None
     return bin_values
 
 
-def _told(
+def _values_of_span(
     low: float, high: float | None, cuts: NDArray[np.float64], single: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     if high is not None:
@@ -444,7 +444,7 @@ def extremes(mappers: BinMappers) -> Iterator[tuple[int, float]]:
                 yield mappers.first + int(k), value
 
 
-def values_told(mappers: Mapping[str, BinMappers]) -> Iterator[tuple[str, int, Values]]:
+def values_of_columns(mappers: Mapping[str, BinMappers]) -> Iterator[tuple[str, int, Values]]:
     """Yield machine, column and values of every used column with at least one value."""
     for owner, m in mappers.items():
         for k in np.flatnonzero(m.used).tolist():

@@ -70,7 +70,7 @@ def cell_variance(law: Channel | None) -> tuple[float, float]:
     return float(g), float(h)
 
 
-def told_variance(view: View) -> tuple[float, float]:
+def leaf_sum_variance(view: View) -> tuple[float, float]:
     """Return the noise variance of sums released with leaf values, as `cell_variance`."""
     laws = (view.channel(LeafValues, field, "server") for field in "gh")
     g, h = (0.0 if law is None else float(law.posterior_moments(np.zeros(1))[1][0]) for law in laws)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +37,9 @@ from fedtrees.attacks.observations.noise_channels import (
     law_of_rows,
     law_of_sums,
     law_of_values,
+    leaf_sum_variance,
     reach_of,
     row_variance,
-    told_variance,
 )
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
@@ -202,45 +203,33 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     """
     if trees_grown_locally(view):
         return None
-    cuts, start, classes = cuts_of(view), _start(view), len(view.schema.classes)
-    params = params_of(view)
-    histograms: tuple[NodeHistograms, ...] | None = None
-    source, level = EVERYONE, max_level
-    if cuts is None or start is None:  # the view contains only the model
-        trees, start, level = _released_trees(view)
-    elif replayed := list(replay_trees(view, by_client=False)):
-        (source,) = replayed[0].sums
-        trees = tuple(one.tree for one in replayed)
-        histograms = tuple(histograms_of(view, one, source) for one in replayed)
-        level = "histograms"
-    else:
-        trees = _assemble(view)
-        level = "statistics" if trees and trees[0].g is not None else "values"
-    sent_with_splits = histograms is None  # sums were sent with splits and leaf values
-    if not trees or len(start) != (1 if classes in (0, 2) else classes):
+    cuts, classes = cuts_of(view), len(view.schema.classes)
+    read = _read_trees(view, cuts)
+    if not read.trees or len(read.start) != (1 if classes in (0, 2) else classes):
         return None
-    if LEVELS.index(max_level) < LEVELS.index(level):
-        level, histograms = max_level, None
-    law, p = law_of_sums(view), view.parameters
+    level = min(read.level, max_level, key=LEVELS.index)
+    histograms = read.histograms if level == read.level else None
+    trees = read.trees if level != "values" else tuple(_bare(t) for t in read.trees)
+    params, p, law = params_of(view), view.parameters, law_of_sums(view)
     hides = law is not None and bool(law.suppresses)
     held_out = p["validation_fraction"] if p.get("early_stopping_rounds") else 0.0
-    some = params.subsample < 1 or held_out > 0 or hides
-    shown = trees if level != "values" else tuple(_bare(t) for t in trees)
+    samples_rows = params.subsample < 1 or held_out > 0 or hides
     # the contribution of the local rows can be subtracted with the noise that was added to it
-    own_leaf_sums = own_sums(view, shown, cuts) if some or law is not None else None
+    own_leaf_sums = own_sums(view, trees, cuts) if samples_rows or law is not None else None
     has_own_rows = own_leaf_sums is not None and view.rows is not None and len(view.rows) > 0
-    parties = clients_in(view, OTHERS if has_own_rows else EVERYONE), clients_in(view, source)
+    parties = (
+        clients_in(view, OTHERS if has_own_rows else EVERYONE), clients_in(view, read.source)
+    )  # fmt: skip
     # a view with only the model has no cut points, and its thresholds are the best substitute
-    noisy_cuts = cuts or _cuts_used(trees, len(view.schema.features))
+    noisy_cuts = cuts or _cuts_used(read.trees, len(view.schema.features))
+    includes_own = "all" if read.source == EVERYONE else "leaves"
     evidence = BoostingObservations(
-        shown,
-        start[0] if len(start) == 1 else start,
+        trees,
+        read.start[0] if len(read.start) == 1 else read.start,
         params,
-        ObservedSums(
-            level, histograms, cuts, "all" if source == EVERYONE else "leaves", own_leaf_sums
-        ),
+        ObservedSums(level, histograms, cuts, includes_own, own_leaf_sums),
         Distortion(
-            noise_of(view, shown, noisy_cuts, parties, sent_with_splits),
+            noise_of(view, trees, noisy_cuts, parties, read.histograms is None),
             law_of_values(view),
             law_of_rows(view),
             hides,
@@ -252,6 +241,45 @@ def read_boosting(view: View, max_level: Level = "histograms") -> BoostingObserv
     )
     opened = opened_leaves(view) if level == "statistics" else {}
     return with_opened(view, evidence, together(opened)) if opened else evidence
+
+
+class _ReadTrees(NamedTuple):
+    """Trees of a view with their most detailed statistics.
+
+    Attributes
+    ----------
+    trees : tuple of Tree
+        The trees.
+    start : float32 array, shape (outputs,)
+        Base margin.
+    level : {"histograms", "statistics", "values"}
+        Most detailed level of the statistics.
+    histograms : tuple of NodeHistograms, or None
+        Histograms of the trees. None: sums were sent with splits and leaf values.
+    source : str
+        Whose rows are in the sums.
+    """
+
+    trees: tuple[Tree, ...]
+    start: NDArray[np.float32]
+    level: Level
+    histograms: tuple[NodeHistograms, ...] | None = None
+    source: str = EVERYONE
+
+
+def _read_trees(view: View, cuts: Cuts | None) -> _ReadTrees:
+    """Read trees from histograms, from splits and leaf values, or from the released model."""
+    start = _start(view)
+    if cuts is None or start is None:  # the view contains only the model
+        return _ReadTrees(*_released_trees(view))
+    if replayed := list(replay_trees(view, by_client=False)):
+        (source,) = replayed[0].sums
+        histograms = tuple(histograms_of(view, one, source) for one in replayed)
+        trees = tuple(one.tree for one in replayed)
+        return _ReadTrees(trees, start, "histograms", histograms, source)
+    trees = _assemble(view)
+    has_sums = bool(trees) and trees[0].g is not None
+    return _ReadTrees(trees, start, "statistics" if has_sums else "values")
 
 
 def with_opened(view: View, evidence: BoostingObservations, opened: Opened) -> BoostingObservations:
@@ -379,7 +407,7 @@ def noise_of(
     cell_of = [
         cell_variance(law_of_sums(view, n, hiding=False)) if n else (0.0, 0.0) for n in parties
     ]
-    each, more = row_variance(view), told_variance(view) if sent_with_splits else (0.0, 0.0)
+    each, more = row_variance(view), leaf_sum_variance(view) if sent_with_splits else (0.0, 0.0)
     if not (any(map(any, cell_of)) or each or any(more)):
         return None
     nodes, bins = ([node_noise(t, cuts, cell) for t in trees] for cell in cell_of)

@@ -19,7 +19,7 @@ from fedtrees.attacks.observations.columns import (
     columns_of,
     fullest,
     of_own,
-    ranks_told,
+    reliability_of_ranks,
     replace_points,
     shortest,
     together,
@@ -296,7 +296,7 @@ def likely_rows(
         return None
     likely = view.prior_rows or Table.empty(view.schema)
     drawn = are_drawn(view)
-    if (len(likely) or drawn) and ranks_told(view, columns) < LEAST_RELIABLE:
+    if (len(likely) or drawn) and reliability_of_ranks(view, columns) < LEAST_RELIABLE:
         return None
     present_rows = fullest(columns)
     of = max(present_rows, rows if single else victims_rows(view))

@@ -21,8 +21,8 @@ from fedtrees.attacks.peeling.bin_values import (
     owners_of,
     ranges_of,
     room_of,
+    sketched_values,
     to_bins,
-    told_values,
     values_in,
 )
 from fedtrees.attacks.peeling.class_histograms import (
@@ -46,8 +46,8 @@ from fedtrees.attacks.peeling.sources import (
     Sources,
     machine_columns,
     machine_sources,
+    machines_with_whole_sums,
     sources_of,
-    told_whole,
 )
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Channel
@@ -87,7 +87,7 @@ class HistogramPeeling(Attack):
 
     claims = (Records,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     work: float = MOST_WORK
     confidence: float = LEAST_CONFIDENCE
@@ -100,7 +100,7 @@ class HistogramPeeling(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if there are no histograms to peel, else None."""
-        if shows(view, ClassCounts) or told_whole(view):
+        if shows(view, ClassCounts) or machines_with_whole_sums(view):
             return None
         if not shows(view, Histogram, GlobalHistogram):
             return Reason("no-histograms")
@@ -115,7 +115,7 @@ class HistogramPeeling(Attack):
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return rows of the victims, with owner if single histograms were seen."""
-        machines = bool(told_whole(view))
+        machines = bool(machines_with_whole_sums(view))
         if not machines and not shows(view, Histogram, GlobalHistogram):
             return self._of_classes(view, rng)
         if squared_error(view):
@@ -297,7 +297,7 @@ def _records(
     for name, parts in columns.items():
         of_owner = np.array([o == name for o in owner or ()], dtype=bool)
         if of_owner.any():
-            values = told_values(cuts, bins[of_owner], parts, view.schema.categorical)
+            values = sketched_values(cuts, bins[of_owner], parts, view.schema.categorical)
             X[of_owner] = np.where(np.isnan(values), X[of_owner], values)
     confidence = np.concatenate([p.confidence for p in rows_by_owner.values()])
     return Records(Table(X, y), confidence, None if owner is None else tuple(owner))

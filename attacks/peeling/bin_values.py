@@ -190,7 +190,7 @@ def _deviation(values: Floats, counts: NDArray[np.int64]) -> float:
     return math.sqrt(math.fsum(counts * (values - mean) ** 2) / n)
 
 
-def told_values(
+def sketched_values(
     cuts: Cuts, bins: Ints, columns: Sequence[Column], categorical: NDArray[np.bool_]
 ) -> NDArray[np.float32]:
     """Return the most probable value of an owner in every bin, float32, shape (m, d).

@@ -219,8 +219,9 @@ def _complete(start, nodes, pairs, feature, at, offsets, bins, totals):  # type:
 def presence(view: View, owner: str, draws: int) -> float:
     """Return a lower bound on the probability that a row is drawn for a tree.
 
-    A client of n rows draws about ``max_samples * n`` of them (`draw_rows`). If clients are not
-    distinguished, the bound is that of the client with the smallest probability.
+    A client of n rows draws about ``max_samples * n`` of them
+    (`fedtrees.trees.forest.grower.draw_rows`). If clients are not distinguished, the bound is that
+    of the client with the smallest probability.
 
     Parameters
     ----------

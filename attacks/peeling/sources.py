@@ -127,7 +127,7 @@ _OFF = 300.0
 Sums = NDArray[np.int64]
 
 
-def told_whole(view: View) -> list[str]:
+def machines_with_whole_sums(view: View) -> list[str]:
     """Return the machines whose separate sums over all columns the adversary receives.
 
     These are odd machines, which send all their sums to a leader. For halving partners only sums of
@@ -157,7 +157,7 @@ def machine_columns(view: View) -> dict[str, tuple[Column, ...]]:
         for k in np.flatnonzero(m.used).tolist():
             values = np.unique(values_of(m, k).values.astype(np.float32))
             columns[m.first + k] = Column(values, np.ones(len(values), np.int64), False)
-    return dict.fromkeys(told_whole(view), tuple(columns))
+    return dict.fromkeys(machines_with_whole_sums(view), tuple(columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,8 +171,8 @@ class _TreeHistograms:
 
 
 def machine_sources(view: View) -> Sources | None:
-    """Read trees, and the histograms of each machine in `told_whole`. None without any."""
-    owners = told_whole(view)
+    """Read trees, and the histograms of `machines_with_whole_sums`. None without any."""
+    owners = machines_with_whole_sums(view)
     if not owners:
         return None
     messages = LightGBMTranscript.of((s.sender, s.message) for s in view.seen)

@@ -58,7 +58,7 @@ class ThresholdQueries(Attack):
 
     claims = (Thresholds,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     m: int = 0
     epsilon: float = 0.0

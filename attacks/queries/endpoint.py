@@ -85,7 +85,7 @@ class Endpoint:
         ways : sequence of Way
             Paths that the record may take.
         u : int
-            Position of the threshold in the list `unknown` of `Splits`.
+            Position of the threshold in the list ``splits.unknown``.
 
         Returns
         -------

@@ -46,7 +46,7 @@ class PathRestriction(Attack):
 
     claims = (Branches,)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
     threats: ClassVar[tuple[str, ...]] = (
         "active[queries=1000,records=new]",

@@ -131,8 +131,8 @@ class Splits:
         self.share_bins = (
             use_split_columns and view.parameters.get("candidates", "global") == "global"
         )
-        passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own_columns).tolist()
-        active_columns = next(
+        self.passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own_columns).tolist()
+        self.active_columns = next(
             (h.columns for h in view.own if h.y is not None), self.own_columns[:0]
         )
         places: dict[tuple[int, ...], int] = {}
@@ -146,36 +146,14 @@ class Splits:
                 if column < 0:
                     continue
                 threshold = self.model.threshold[start + node]
-                hidden = column in passive_columns and not use_split_columns
-                separate = column not in active_columns and not self.share_bins
                 # Nodes with equal bins of a column share a threshold, unless candidates differ
                 # between nodes.
+                separate = column not in self.active_columns and not self.share_bins
                 key = (t, node) if separate else (-1, column, int(threshold.view(np.int32)))
                 if key not in places:
                     places[key] = len(self.unknown)
-                    columns = passive_columns if hidden else [column]
-                    is_known = column in active_columns
-                    # Bins below 1 separate missing values from all present values.
-                    missing_only = column not in active_columns and threshold < 1
-                    interval = self.least[column], self.most[column]
-                    if is_known:
-                        interval = np.nextafter(threshold, -LARGEST), threshold
-                    elif missing_only:
-                        interval = np.float32(-np.inf), -LARGEST
-                    # A split that separates missing values has no threshold to find.
-                    victim = column in passive_columns and not missing_only
-                    columns = [column] if missing_only else list(columns)
-                    bin = np.nan if separate else float(threshold)
-                    self.unknown.append(
-                        Unknown(
-                            columns,
-                            np.float32(interval[0]),
-                            np.float32(interval[1]),
-                            victim,
-                            [],
-                            bin,
-                        )
-                    )
+                    hidden = column in self.passive_columns and not use_split_columns
+                    self.unknown.append(self._unknown(column, threshold, hidden, separate))
                 u = places[key]
                 self.unknown[u].nodes.append((t, node))
                 self.at[start + node] = u
@@ -183,15 +161,38 @@ class Splits:
                 for child, side in ((self.model.left, LEFT), (self.model.right, RIGHT)):
                     turns = [*self.way_to[t, node], (u, side)]
                     self.way_to[t, int(child[start + node])] = turns
-        self._read_colluders(view, active_columns)
+        self._read_colluders(view)
         self.order()
 
-    def _read_colluders(self, view: View, active_columns: NDArray[np.intp]) -> None:
+    def _unknown(self, column: int, threshold: np.float32, hidden: bool, separate: bool) -> Unknown:
+        """Return a threshold with its first interval.
+
+        ``hidden`` says that the column is not known, ``separate`` that its bin number cannot be
+        compared with those of other nodes.
+        """
+        bin = np.nan if separate else float(threshold)
+        if column in self.active_columns:
+            low = np.float32(np.nextafter(threshold, -LARGEST))
+            return Unknown([column], low, np.float32(threshold), False, [], bin)
+        if threshold < 1:
+            # Bins below 1 separate missing values from all present values. Such a split has no
+            # threshold to find.
+            return Unknown([column], np.float32(-np.inf), np.float32(-LARGEST), False, [], bin)
+        columns = list(self.passive_columns) if hidden else [column]
+        low, high = np.float32(self.least[column]), np.float32(self.most[column])
+        return Unknown(columns, low, high, column in self.passive_columns, [], bin)
+
+    def _read_colluders(self, view: View) -> None:
         """Narrow thresholds on columns of colluding parties by the routing of their rows."""
         values = {int(c): h.X[:, i] for h in view.own for i, c in enumerate(h.columns)}
-        seen = replayed(view) if len(self.own_columns) > len(active_columns) else {}
+        seen = replayed(view) if len(self.own_columns) > len(self.active_columns) else {}
         for u in self.unknown:
-            if u.victim or u.column in active_columns or u.column < 0 or not np.isfinite(u.low):
+            if (
+                u.victim
+                or u.column in self.active_columns
+                or u.column < 0
+                or not np.isfinite(u.low)
+            ):
                 continue
             for t, node in u.nodes:
                 left = int(self.model.left[self.model.starts[t] + node])

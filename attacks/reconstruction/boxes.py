@@ -233,7 +233,7 @@ class FeatureBoxes:
         Rows with equal label and equal leaves up to now have the same number.
     residual : list of float
         L1 distance from the broadcast sums, one entry per tree.
-    doubt : float64 array or None
+    margin_variance : float64 array or None
         Variance of the margins that trees grown on other parties' rows cause, in the shape of
         `margin`. None if no such tree was followed so far.
     missing : bool array, shape (n, d)
@@ -241,11 +241,11 @@ class FeatureBoxes:
         if no code is possible.
     codes : uint64 array, shape (n, d)
         Set of possible codes, at first all.
-    first : bool array, shape (n,), or None
+    in_first_round : bool array, shape (n,), or None
         Rows that took part in the first round. None means all.
-    share : float64 array, shape (n,), or None
+    participation : float64 array, shape (n,), or None
         Probability that a row takes part in any later round. None means 1.
-    inside : list of bool array, shape (n,)
+    participants : list of bool array, shape (n,)
         Rows that took part, one array per followed tree. Empty if rounds are not subsampled.
     """
 
@@ -255,12 +255,12 @@ class FeatureBoxes:
     margin: NDArray[np.float32]
     history: NDArray[np.int64]
     residual: list[float] = field(default_factory=list)
-    doubt: Floats | None = None
+    margin_variance: Floats | None = None
     missing: NDArray[np.bool_] = field(init=False)
     codes: NDArray[np.uint64] = field(init=False)
-    first: NDArray[np.bool_] | None = None
-    share: Floats | None = None
-    inside: list[NDArray[np.bool_]] = field(default_factory=list)
+    in_first_round: NDArray[np.bool_] | None = None
+    participation: Floats | None = None
+    participants: list[NDArray[np.bool_]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.missing = np.zeros(self.lo.shape, dtype=bool)
@@ -269,7 +269,11 @@ class FeatureBoxes:
     def copy(self) -> FeatureBoxes:
         """Return a copy in which no value may be missing and no tree has a residual."""
         parts = (self.lo, self.hi, self.y, self.margin, self.history)
-        boxes = FeatureBoxes(*(a.copy() for a in parts), first=self.first, share=self.share)
+        boxes = FeatureBoxes(
+            *(a.copy() for a in parts),
+            in_first_round=self.in_first_round,
+            participation=self.participation,
+        )
         boxes.codes = self.codes.copy()
         return boxes
 
@@ -306,7 +310,7 @@ def open_boxes(sizes: Sequence[int], grid: Grid, evidence: BoostingObservations)
     )
     boxes.missing |= grid.missing
     if evidence.params.subsample < 1:
-        boxes.share = np.full(n, evidence.params.subsample)
+        boxes.participation = np.full(n, evidence.params.subsample)
     return boxes
 
 
@@ -332,8 +336,12 @@ def boxes_after_first_tree(
     boxes = _with_rest([int(counts.n0.sum()), int(counts.n1.sum())], rest, grid, evidence)
     position = np.arange(len(leaves), dtype=np.int32)
     chosen = np.concatenate([np.repeat(position, counts.n0), np.repeat(position, counts.n1)])
-    rows = np.arange(len(boxes.y)) if boxes.first is None else np.flatnonzero(boxes.first)
-    send(boxes, leaves, chosen, rows)
+    rows = (
+        np.arange(len(boxes.y))
+        if boxes.in_first_round is None
+        else np.flatnonzero(boxes.in_first_round)
+    )
+    narrow_to_leaves(boxes, leaves, chosen, rows)
     boxes.margin[rows] += tree.value[leaves.node][chosen]
     return boxes
 
@@ -365,12 +373,12 @@ def boxes_by_class(
     Di Gennaro et al. (2025), App. E.
     """
     boxes = _with_rest([int(c.n1.sum()) for c in counts], rest, grid, evidence)
-    in_round = boxes.y >= 0 if boxes.first is None else boxes.first
+    in_round = boxes.y >= 0 if boxes.in_first_round is None else boxes.in_first_round
     for k, class_counts in enumerate(counts):
         leaves = grid.leaves(evidence.trees[k])
         position = np.arange(len(leaves), dtype=np.int32)
         rows = np.flatnonzero((boxes.y == k) & in_round)
-        send(boxes, leaves, np.repeat(position, class_counts.n1), rows)
+        narrow_to_leaves(boxes, leaves, np.repeat(position, class_counts.n1), rows)
     return boxes
 
 
@@ -383,21 +391,23 @@ def _with_rest(
     out, never = rest
     boxes = open_boxes(np.asarray(sizes) + out, grid, evidence)
     in_class = [np.arange(n + m) for n, m in zip(sizes, out.tolist(), strict=True)]
-    boxes.first = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
+    boxes.in_first_round = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
     held_out = np.concatenate([a >= len(a) - m for a, m in zip(in_class, never, strict=True)])
-    boxes.share = np.where(held_out, 0.0, evidence.params.subsample)
+    boxes.participation = np.where(held_out, 0.0, evidence.params.subsample)
     # rows of different sampling groups must never share a number
-    boxes.history = boxes.y * 3 + np.where(boxes.first, 0, 1 + held_out)
+    boxes.history = boxes.y * 3 + np.where(boxes.in_first_round, 0, 1 + held_out)
     return boxes
 
 
-def send(
+def narrow_to_leaves(
     boxes: FeatureBoxes,
     leaves: LeafConstraints,
     chosen: NDArray[np.int32],
     rows: NDArray[np.intp] | None = None,
 ) -> None:
-    """Narrow the boxes of some rows to the boxes of their leaves, in place.
+    """Narrow the boxes of rows to the boxes of their leaves, and extend `history`, in place.
+
+    A row whose box and leaf have no cell in common keeps its box. Noisy sums can cause this.
 
     Parameters
     ----------

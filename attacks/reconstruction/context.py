@@ -132,7 +132,7 @@ class ReconstructionContext:
         return replace(self, grid=replace(self.grid, missing=missing))
 
     def with_recipe(
-        self, schema: Schema, rng: np.random.Generator, *, redraws_told: bool = False
+        self, schema: Schema, rng: np.random.Generator, *, redraws_sketches: bool = False
     ) -> ReconstructionContext:
         """Return a copy with the recipe that suits the prior's rows best and a pool of rows.
 
@@ -144,17 +144,17 @@ class ReconstructionContext:
             Names, ranges and categories of the columns.
         rng : numpy.random.Generator
             Randomness of the pool.
-        redraws_told : bool, default False
+        redraws_sketches : bool, default False
             Whether likely rows that come from sketches are redrawn as well. They are one draw of
-            many, so that this is needed where samples have to differ. If False, a basis with such a
-            prior is returned unchanged.
+            many, so that this is needed where samples have to differ. If False, a
+            context with such a prior is returned unchanged.
 
         Returns
         -------
-        Basis
-            The same basis if the prior has no rows.
+        ReconstructionContext
+            The same object if the prior has no rows.
         """
-        if (self.prior.from_sketches and not redraws_told) or not len(self.prior.rows):
+        if (self.prior.from_sketches and not redraws_sketches) or not len(self.prior.rows):
             return self
         recipe, rows = recipe_and_pool(self.prior.rows, schema, rng)
         pool = (rows, self.grid.cells(rows.X))

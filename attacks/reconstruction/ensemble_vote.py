@@ -75,7 +75,7 @@ class EvidenceWeight:
         """
         parts, sums = [np.ones(0)], 0
         for t, leaf in enumerate(basis.sums):
-            prior_count = np.bincount(leaf.own_leaf, minlength=len(leaf.var_g)) + 1.0
+            prior_count = np.bincount(leaf.prior_leaf, minlength=len(leaf.var_g)) + 1.0
             spread = (
                 evidence.row_variance
                 * rows
@@ -132,7 +132,7 @@ class BlindEnsemble:
         share: float,
         rng: np.random.Generator,
         *,
-        strange: bool,
+        rows_differ: bool,
     ) -> BlindEnsemble:
         """Return the input for a prior.
 
@@ -151,7 +151,7 @@ class BlindEnsemble:
             Share of the rows that is reconstructed.
         rng : numpy.random.Generator
             Randomness of the choice of the recipe.
-        strange : bool
+        rows_differ : bool
             Whether the victims' rows are distributed differently (`own_rows_differ`). The draws
             then have no weight, as for an adversary without local rows.
         """
@@ -163,7 +163,7 @@ class BlindEnsemble:
             blind = BlindEnsemble(
                 rows, schema, prior.recipe, min(1.0, len(rows) / FULL_WEIGHT_ROWS)
             )
-        return blind if n_own and not strange else replace(blind, row_weight=0.0)
+        return blind if n_own and not rows_differ else replace(blind, row_weight=0.0)
 
 
 def vote_on_rows(

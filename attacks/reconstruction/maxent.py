@@ -25,14 +25,16 @@ from fedtrees.core.compilation import kernel
 
 Floats = NDArray[np.float64]
 
-EXACT_RIDGE = 1e-3  # variance given to exact sums: keeps infeasible targets bounded
+# Smallest variance, also of exact sums. Without it, theta would diverge if no P meets the sums
+# exactly, for example because they are rounded.
+EXACT_RIDGE = 1e-3
 MAX_ITERATIONS = 40
-TOLERANCE = 1e-3  # on the largest unmet equation
-ARMIJO = 1e-4
+TOLERANCE = 1e-3  # largest component of the gradient of the dual at which Newton's method stops
+ARMIJO = 1e-4  # share of the predicted decrease that a step must achieve
 
 
 def max_entropy(
-    reach: ReachableLeaves, weight: Floats, x: Floats, target: Floats, ridge: Floats
+    reach: ReachableLeaves, weight: Floats, x: Floats, target: Floats, variance: Floats
 ) -> Floats:
     """Return the probability of each reachable leaf of each row.
 
@@ -46,8 +48,8 @@ def max_entropy(
         Contribution of a row to each equation of a leaf.
     target : float64 array, shape (J, K)
         Required sums of the contributions.
-    ridge : float64 array, shape (J, K)
-        Variance of the error of ``target``. It is raised to `EXACT_RIDGE`.
+    variance : float64 array, shape (J, K)
+        Variance of the error of ``target``. Values below `EXACT_RIDGE` are replaced by it.
 
     Returns
     -------
@@ -56,7 +58,7 @@ def max_entropy(
     """
     J, K = target.shape
     # exact sums may be infeasible after rounding, so that they also need a small ridge
-    ridge = np.maximum(ridge, EXACT_RIDGE).reshape(-1)
+    ridge = np.maximum(variance, EXACT_RIDGE).reshape(-1)
     # no parameter can change the equation of a leaf that no row can reach
     active = np.zeros(J, dtype=bool)
     active[reach.leaf] = True
@@ -152,7 +154,7 @@ def draw_leaves(
     P : float64 array, shape (nnz,)
         Result of `max_entropy`.
     rows : intp array, shape (m,)
-        Rows of `reach` to draw for.
+        Row of `reach` from whose probabilities each leaf is drawn. A row can occur several times.
     u : float64 array, shape (m,)
         Uniform random numbers.
 

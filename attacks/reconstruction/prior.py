@@ -155,10 +155,11 @@ def value_ranges(
 def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     """Return the smallest and the largest value of a feature over all clients.
 
-    The outermost cut and the threshold below all values are computed from them (`upper_sentinel`,
-    `lower_sentinel`): twice a positive largest value, and twice a negative smallest value. If an
-    extreme is on the other side of 0, its sentinel is constant and the result is None. If both
-    sentinels are constant, all values are 0. Unbounded grids reveal neither extreme.
+    The outermost cut and the threshold below all values are computed from them by
+    ``upper_sentinel`` and ``lower_sentinel`` of `fedtrees.trees.binning`: twice a positive largest
+    value, and twice a negative smallest value. If an extreme is on the other side of 0, its
+    sentinel is constant and the result is None. If both sentinels are constant, all values are 0.
+    Unbounded grids reveal neither extreme.
     """
     top = float(cuts.of(f)[-1]) - SENTINEL_MARGIN
     bottom = float(cuts.minimum[f]) + SENTINEL_MARGIN
@@ -275,7 +276,7 @@ def reach(
     boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     prior: Prior,
     missing: NDArray[np.bool_] | None = None,
-    own_leaf: NDArray[np.int32] | None = None,
+    prior_leaf: NDArray[np.int32] | None = None,
     codes: NDArray[np.uint64] | None = None,
 ) -> ReachableLeaves:
     """Return the reachable leaves of boxes under the marginal prior.
@@ -290,9 +291,9 @@ def reach(
         Cell masses.
     missing : bool array, shape (n, d), optional
         Where values may be missing. None means nowhere.
-    own_leaf : int32 array, optional
+    prior_leaf : int32 array, optional
         Leaf positions of the prior's rows. If given, these rows change the weights
-        (`add_own_rows`).
+        (`add_prior_rows`).
     codes : uint64 array, shape (n, d), optional
         Sets of possible codes. None means any.
     """
@@ -304,8 +305,8 @@ def reach(
         prior.cumulative, prior.missing,
     )  # fmt: skip
     out = ReachableLeaves(offsets, leaf, np.log(mass))
-    if own_leaf is not None and len(prior.rows):
-        add_own_rows(out, boxes, prior, own_leaf, len(leaves), missing, codes)
+    if prior_leaf is not None and len(prior.rows):
+        add_prior_rows(out, boxes, prior, prior_leaf, len(leaves), missing, codes)
     return out
 
 
@@ -313,11 +314,11 @@ def _any(shape: tuple[int, ...]) -> NDArray[np.uint64]:
     return np.full(shape, ANY)
 
 
-def add_own_rows(
+def add_prior_rows(
     options: ReachableLeaves,
     boxes: tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]],
     prior: Prior,
-    own_leaf: NDArray[np.int32],
+    prior_leaf: NDArray[np.int32],
     n_leaves: int,
     missing: NDArray[np.bool_] | None = None,
     codes: NDArray[np.uint64] | None = None,
@@ -335,7 +336,7 @@ def add_own_rows(
         Cells and labels of n rows.
     prior : Prior
         Supplies the rows and their cells.
-    own_leaf : int32 array
+    prior_leaf : int32 array
         Leaf positions of the prior's rows.
     n_leaves : int
         Number of leaves.
@@ -346,8 +347,8 @@ def add_own_rows(
     """
     sets = _any(boxes[0].shape) if codes is None else codes
     anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
-    own_arguments = (prior.row_cells, prior.rows.y, own_leaf, n_leaves, anywhere, sets)
-    _add_own_rows(options.offsets, options.leaf, options.log_prior, *boxes, *own_arguments)
+    prior_arguments = (prior.row_cells, prior.rows.y, prior_leaf, n_leaves, anywhere, sets)
+    _add_prior_rows(options.offsets, options.leaf, options.log_prior, *boxes, *prior_arguments)
 
 
 @inner_kernel
@@ -410,11 +411,11 @@ def _reach(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _add_own_rows(  # type: ignore[no-untyped-def]
-    offsets, leaf, log_prior, lo, hi, y, own_cells, own_y, own_leaf, n_leaves, missing, codes
+def _add_prior_rows(  # type: ignore[no-untyped-def]
+    offsets, leaf, log_prior, lo, hi, y, prior_cells, prior_y, prior_leaf, n_leaves, missing, codes
 ):
     """Add the weights of the prior's rows of the same label to the log priors, in place."""
-    d, m = lo.shape[1], own_y.shape[0]
+    d, m = lo.shape[1], prior_y.shape[0]
     weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
     mass = np.zeros(n_leaves)
     # the rows of each label are contiguous, feature by feature, so that many are compared at once
@@ -424,9 +425,9 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
     for first in range(m):
         if taken[first]:
             continue
-        label[labels] = own_y[first]
+        label[labels] = prior_y[first]
         for r in range(first, m):
-            if own_y[r] == own_y[first]:
+            if prior_y[r] == prior_y[first]:
                 rows[placed] = r
                 taken[r] = True
                 placed += 1
@@ -436,7 +437,7 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
     least, greatest = np.empty(d, dtype=np.int32), np.empty(d, dtype=np.int32)
     for f in range(d):
         for r in range(m):
-            cells[f, r] = own_cells[rows[r], f]
+            cells[f, r] = prior_cells[rows[r], f]
         least[f], greatest[f] = cells[f].min(), cells[f].max()
     bad = np.empty(m, dtype=np.int32)
     for i in range(offsets.shape[0] - 1):
@@ -470,6 +471,6 @@ def _add_own_rows(  # type: ignore[no-untyped-def]
                         c = cells[f, r]
                         bad[r] += (c < low) | (c >= high)
             for r in range(start, stop):
-                mass[own_leaf[rows[r]]] += weight[bad[r]]
+                mass[prior_leaf[rows[r]]] += weight[bad[r]]
         for k in range(a, b):
             log_prior[k] = np.log(mass[leaf[k]] + MARGINAL_WEIGHT * np.exp(log_prior[k]))

@@ -44,7 +44,7 @@ class Moments:
         return self.mean - 2 * self.deviation, self.mean + 2 * self.deviation
 
 
-def told_moments(view: View) -> Moments:
+def announced_moments(view: View) -> Moments:
     """Return the moments of the victims' targets from sums that clients send at the start."""
     sums = [
         m.sums

@@ -24,7 +24,7 @@ from fedtrees.attacks.regression.rotation import (
 )
 from fedtrees.blind_baselines.conditional import predict_columns
 from fedtrees.core.attack import Attack
-from fedtrees.core.claims import Claim, Entries, Guess
+from fedtrees.core.claims import Entries, Guess
 from fedtrees.core.errors import check_known
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -66,7 +66,8 @@ class RegressionInversion(Attack):
 
     arithmetic: str = "exact"
 
-    gives: ClassVar[type[Claim] | None] = Entries
+    claims = (Entries,)
+    supports_regression: ClassVar[bool] = True
     threats: ClassVar[tuple[str, ...]] = ("active[queries=40,entries=105]", "client[entries=30]")
 
     def __post_init__(self) -> None:

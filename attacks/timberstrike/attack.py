@@ -15,7 +15,7 @@ from fedtrees.attacks.counts.interval_counts import with_counts_read_back
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations, Level
 from fedtrees.attacks.reconstruction.prior import Ranges
-from fedtrees.attacks.reconstruction.targets import told_moments
+from fedtrees.attacks.reconstruction.targets import announced_moments
 from fedtrees.attacks.timberstrike.options import Options, Points, Scope, Solver
 from fedtrees.attacks.timberstrike.reconstruct import reconstruct
 from fedtrees.attacks.timberstrike.regression_rows import reconstruct_numbers
@@ -39,13 +39,13 @@ class TimberStrike(Options, Attack):
 
     Parameters
     ----------
-    most : {"histograms", "statistics", "values"}
+    max_level : {"histograms", "statistics", "values"}
         Most detailed statistics that the attack may use, even if the view contains more.
-    clues : {"hessian", "sums", "all"}
+    linkage_statistics : {"hessian", "sums", "all"}
         Statistics that link trees without a sender's name to the same client: the hessian sums of
         the roots, as in the authors' code; hessian and gradient sums of the roots; or these and
         thresholds.
-    starts : {"own", "model"}
+    base_scores : {"own", "model"}
         Base score of the first tree of a client: that of the client, announced or inferred; or that
         of the model, as in the authors' code.
     noise : {"declared", "ignored"}
@@ -62,16 +62,16 @@ class TimberStrike(Options, Attack):
 
     claims = (Records, LeafCounts)
 
-    numbers: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = True
 
-    most: Level = "histograms"
-    clues: Clues = "all"
-    starts: Starts = "own"
+    max_level: Level = "histograms"
+    linkage_statistics: Clues = "all"
+    base_scores: Starts = "own"
     noise: Noise = "declared"
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no boosted trees, None if they do."""
-        return no_trees(view, numbers=self.numbers)
+        return no_trees(view, supports_regression=self.supports_regression)
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Reconstruct the victims' rows, and the class counts of the leaves of the first tree.
@@ -95,17 +95,21 @@ class TimberStrike(Options, Attack):
         def one(evidence: BoostingObservations) -> Guess:
             parts = self._as_assumed(evidence), view.rows, view.schema
             if numeric:
-                return reconstruct_numbers(*parts, told_moments(view), self, rng)
+                return reconstruct_numbers(*parts, announced_moments(view), self, rng)
             return reconstruct(*parts, self, rng)
 
         # With scope="union", clients are separated only if their trees are known one by one.
         victims = [
             victim
-            for victim in observe_clients(view, self.clues, self.starts, self.most)
+            for victim in observe_clients(
+                view, self.linkage_statistics, self.base_scores, self.max_level
+            )
             if self.scope != "union" or victim.blocks
         ]
-        sketches, bins = self.sketches and self.use_prior, self.most == "histograms"
-        guess = reconstruct_rows(view, victims, self.most, one, rng, sketches=sketches, bins=bins)
+        sketches, bins = self.sketches and self.use_prior, self.max_level == "histograms"
+        guess = reconstruct_rows(
+            view, victims, self.max_level, one, rng, sketches=sketches, bins=bins
+        )
         if numeric:
             return guess
         if self.scope != "union":
@@ -148,51 +152,53 @@ def without_noise(evidence: BoostingObservations) -> BoostingObservations:
 class PublishedTimberStrike(TimberStrike):
     """TimberStrike as in the authors' code, for comparison with their tables.
 
-    The authors' code differs from the paper, or from the defaults of `TimberStrike`, as follows:
+    The authors' code differs from the paper, or from the defaults of `TimberStrike`, as follows.
+    Each item ends with the option of `TimberStrike` that this class sets:
 
-    - ``no-prior``: local data of the adversary is neither subtracted nor used as the prior. The
-      rows of all clients are reconstructed (``scope="union"``), except from trees that clients grow
-      on their local data.
-    - ``l1``: rows are assigned to leaves so that the L1 distance of the sums is small (the paper
-      prints squared L2). Local search stays above the optimum (Pima, FedTree, depth 3, second tree:
-      17, while the true rows give 0). Annealing to 0.8 changes the reconstruction accuracy (RA) by
-      less than a point. Corner solutions cost 3 to 6 points of RA: those of a linear programme
-      after rounding, or of an integer programme that is stopped after a second. ``solver="milp"``
-      runs an integer programme in which identical rows are merged.
-    - ``all-trees``: every tree is used. There is one reconstruction, not a consensus of several.
-    - ``mid-points``: the guess is the middle of the box. A category without constraint is guessed
-      as missing, which is wrong, and the last code of an open interval is never guessed
-      (``points="published"``).
-    - ``own-ranges``: open sides of a box end at the largest value over all clients if cut points
-      reveal it, else at the range of the adversary's local data. Their code uses the true range of
+    - Local data of the adversary is neither subtracted nor used as the prior (``use_prior=False``).
+      The rows of all clients are reconstructed (``scope="union"``), except from trees that clients
+      grow on their local data.
+    - Rows are assigned to leaves so that the L1 distance of the sums is small, while the paper
+      prints squared L2 (``solver="local-search"``). Local search stays above the optimum (Pima,
+      FedTree, depth 3, second tree: 17, while the true rows give 0). Annealing to 0.8 changes the
+      reconstruction accuracy (RA) by less than a point. Corner solutions cost 3 to 6 points of RA:
+      those of a linear programme after rounding, or of an integer programme that is stopped after a
+      second. ``solver="milp"`` runs an integer programme in which identical rows are merged.
+    - Every tree is used (``max_trees=10_000``). There is one reconstruction, not a consensus of
+      several (``chains=1``).
+    - The guess is the middle of the box. A category without constraint is guessed as missing, which
+      is wrong, and the last code of an open interval is never guessed (``points="published"``).
+    - Open sides of a box end at the largest value over all clients if cut points reveal it, else at
+      the range of the adversary's local data (``ranges="own"``). Their code uses the true range of
       all clients' rows, even if no message reveals it.
-    - ``model-start``: in bagging, the first tree of every client is decoded with the base score of
-      the model, which is that of the client that arrived first.
-    - ``hessian-chains``: trees of one client are linked by root hessians only.
-    - ``noise-as-signal``: noisy sums are treated as exact. Under `laplace-gradient`, gradients come
-      out four times too small (``noise="ignored"``).
-    - ``leaf-only``: the attack uses the sums in the model, never the histograms that clients also
-      receive.
+    - In bagging, the first tree of every client is decoded with the base score of the model, which
+      is that of the client that arrived first (``base_scores="model"``).
+    - Trees of one client are linked by root hessians only (``linkage_statistics="hessian"``).
+    - Noisy sums are treated as exact (``noise="ignored"``). Under `laplace-gradient`, gradients
+      come out four times too small.
+    - The attack uses the sums in the model, never the histograms that clients also receive
+      (``max_level="statistics"``).
 
     Notes
     -----
-    We do not repeat these errors of their code:
+    Their code has four errors that this class does not repeat:
 
-    - assignments that a solver returns as 0.9999999 are dropped;
-    - in the cycle, trees between two of the victim's trees are added one turn too late, and in
-      bagging, trees of the same round are added too early (each changes RA by about a point);
-    - leaves of other clients' trees are weighted by hessian sums only, and not by the part of the
-      box that they cover (also about a point);
-    - a regular expression matches another node if the cover of a node is an integer.
+    - Their code drops assignments that a solver returns as 0.9999999.
+    - In the cycle, their code adds trees between two of the victim's trees one turn too late, and
+      in bagging it adds trees of the same round too early. Each changes RA by about a point.
+    - Their code weights the leaves of other clients' trees by hessian sums only, and not by the
+      part of the box that they cover, which also changes RA by about a point.
+    - Their code parses the model with a regular expression, which matches another node if the cover
+      of a node is an integer.
 
-    We do not repeat their score either. It counts one column too many if no column is categorical,
-    so that the printed figure for Pima is 10 plus nine tenths of RA.
+    This class does not repeat their score either. It counts one column too many if no column is
+    categorical, so that the printed figure for Pima is 10 plus nine tenths of RA.
     """
 
-    comparison: ClassVar[bool] = True
-    numbers: ClassVar[bool] = False
+    is_reference: ClassVar[bool] = True
+    supports_regression: ClassVar[bool] = False
 
-    most: Level = "statistics"
+    max_level: Level = "statistics"
     solver: Solver = "local-search"
     points: Points = "published"
     scope: Scope = "union"
@@ -200,8 +206,8 @@ class PublishedTimberStrike(TimberStrike):
     ranges: Ranges = "own"
     max_trees: int | None = 10_000
     chains: int | None = 1
-    clues: Clues = "hessian"
-    starts: Starts = "model"
+    linkage_statistics: Clues = "hessian"
+    base_scores: Starts = "model"
     noise: Noise = "ignored"
 
 
@@ -214,6 +220,6 @@ class RandomLeaf(TimberStrike):
     al. (2025) publish the control as "RA (F-TP)". The authors' code runs it over all trees.
     """
 
-    comparison: ClassVar[bool] = True
+    is_reference: ClassVar[bool] = True
 
     random_leaf: bool = True

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedtrees.attacks.counts.leaf_sums import Counts, initial_gradient
 from fedtrees.attacks.observations.boosting import BoostingObservations, gradients
 from fedtrees.attacks.observations.columns import columns_in
-from fedtrees.attacks.peeling.bin_values import to_bins, told_values, values_in
+from fedtrees.attacks.peeling.bin_values import sketched_values, to_bins, values_in
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import (
@@ -31,12 +31,16 @@ from fedtrees.attacks.peeling.rows import (
 )
 from fedtrees.attacks.reconstruction.prior import Prior
 from fedtrees.attacks.solvers.allocation import largest_remainder
-from fedtrees.attacks.solvers.sampling import remainder, uniform
 from fedtrees.attacks.timberstrike.bins import BinCountEstimate, likely_bins, seen_of
+from fedtrees.attacks.timberstrike.combine_columns import (
+    pair_columns,
+    similar_rows_of_blocks,
+    sorted_by_label,
+    swap_towards,
+)
 from fedtrees.attacks.timberstrike.options import Options
-from fedtrees.attacks.timberstrike.sample_from_boxes import told_rows
+from fedtrees.attacks.timberstrike.sample_from_boxes import rows_with_known_values
 from fedtrees.blind_baselines.consensus import matched_consensus
-from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import FIXED_POINT_BITS, from_fixed, to_fixed
@@ -49,40 +53,32 @@ Blocks = tuple[list[Ints], NDArray[np.int64], NDArray[np.int64]]
 
 # Largest error of a sum, in units of the gradient, at which gradients still identify rows.
 MOST_SLACK = 0.02
-# More swaps undo the combination by ranks. Reconstruction accuracy of a client of nvflare-hist with
-# 0, 3, 10 and 100 swaps: Pima .894 .899 .898 .898, breast cancer .764 .762 .760 .742, Obesity
-# .868 .868 .866 .841.
-SWAPS_PER_ROW = 10
-# Local rows that swaps compare with. Memory is 2 bytes per pair of a victim and a local row.
-MOST_OWN = 2000
-# The weight of a local row falls by the factor exp(-1.5) per feature that is out of tolerance.
-MISMATCH_COST = 1.5
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """A reconstruction.
+class Reconstruction:
+    """The reconstructed rows.
 
     Attributes
     ----------
-    sure : Table
+    certain : Table
         Rows that were decoded from exact sums.
-    paired : Table
+    uncertain : Table
         The remaining rows: the consensus of `samples`.
     samples : list of Table
         Independent reconstructions of the remaining rows.
     notes : dict of str to float
         Diagnostics of the attack.
-    wide : bool
+    samples_include_noise : bool
         Whether the samples differ as much as the noise on the sums implies. They are then trusted
         independently of the size of the noise.
     """
 
-    sure: Table
-    paired: Table
+    certain: Table
+    uncertain: Table
     samples: list[Table]
     notes: dict[str, float]
-    wide: bool = False
+    samples_include_noise: bool = False
 
 
 def rows_from_histograms(
@@ -91,9 +87,10 @@ def rows_from_histograms(
     prior: Prior,
     schema: Schema,
     options: Options,
-    of: tuple[Sequence[Counts], float],
+    counts: Sequence[Counts],
+    share: float,
     rng: np.random.Generator,
-) -> Rows:
+) -> Reconstruction:
     """Reconstruct rows from the histograms of all trees.
 
     For more than two classes there is no peeling. The rows of each class are then assembled from
@@ -112,18 +109,20 @@ def rows_from_histograms(
         Types of the columns.
     options : Options
         Options of the attack.
-    of : (sequence of Counts, float)
-        Class counts of the leaves of the first round, and the share of the remaining rows to
-        assemble (less than 1 for large tables, to limit the work).
+    counts : sequence of Counts
+        Class counts of the leaves of the first round.
+    share : float
+        Share of the remaining rows to assemble. It is less than 1 for large tables, to limit the
+        work.
     rng : numpy.random.Generator
         The only source of randomness.
 
     Returns
     -------
-    Rows
+    Reconstruction
         The victims' rows, or the rows of all clients with ``scope="union"``.
     """
-    cuts, (counts, share) = evidence.observed.cuts, of
+    cuts = evidence.observed.cuts
     assert cuts is not None
     n_victims = int((counts[0].n0 + counts[0].n1).sum())
     if evidence.outputs > 1:
@@ -137,29 +136,31 @@ def rows_from_histograms(
 
     X = values(decoded.bins)
     if prior.from_sketches:
-        known_values = told_values(cuts, decoded.bins, columns_in(prior.rows), schema.categorical)
+        known_values = sketched_values(
+            cuts, decoded.bins, columns_in(prior.rows), schema.categorical
+        )
         X = np.where(np.isnan(known_values), X, known_values)
-    sure = Table(X, decoded.y)
+    certain = Table(X, decoded.y)
     # The remaining rows: bins per node and class first, then combinations of them.
-    near = _sorted_by_label(prior.rows, rng)
+    near = sorted_by_label(prior.rows, rng)
     if slack_of(evidence) == 0:
         each = _unpaired(evidence, forest, left)
     else:
-        known_rows = Table.concat([local_rows, sure]) if subtracts else sure
+        known_rows = Table.concat([local_rows, certain]) if subtracts else certain
         declared = evidence.row_counts.n_rows is not None and evidence.share == 1
-        total = n_victims - len(sure) if declared else None
-        leaves = () if counts_by_bins(evidence) else _others(evidence, counts, sure)
+        total = n_victims - len(certain) if declared else None
+        leaves = () if counts_by_bins(evidence) else _others(evidence, counts, certain)
         each = _likely(evidence, forest, known_rows, leaves, total, prior)
     unpaired, y, block = _fewer(_blocks(evidence.outputs, each), share)
     chains = options.chains_for(round(share * n_victims))
     # Without local rows and rows of the population, the prior consists of likely rows. Their
     # columns are independent, so that they contain no information about combinations.
-    together = bool(len(prior.rows) and len(evidence.prior_rows(local_rows)))
-    similar_rows = _similar_rows(
-        evidence, forest, prior.rows if together else prior.rows.take([]), y, block
+    has_pairs = bool(len(prior.rows) and len(evidence.prior_rows(local_rows)))
+    similar_rows = similar_rows_of_blocks(
+        evidence, forest, prior.rows if has_pairs else prior.rows.take([]), y, block
     )
     paired = [
-        _pair_columns(part, rows, rng)
+        pair_columns(part, rows, rng)
         for _ in range(chains)
         for part, rows in zip(unpaired, similar_rows, strict=True)
     ]
@@ -167,13 +168,15 @@ def rows_from_histograms(
     samples, tolerance = [], prior.tolerance(schema)
     start = np.searchsorted(near.y, np.arange(prior.classes + 1))
     for X in np.split(values(np.concatenate([none, *paired])), chains):
-        if together and len(y):
+        if has_pairs and len(y):
             seed = np.uint64(rng.integers(2**63))
-            _swap_towards(X, y, block, near.X, start, tolerance, seed)
+            swap_towards(X, y, block, near.X, start, tolerance, seed)
         samples.append(Table(X, y))
-    rest = told_rows(matched_consensus(samples, tolerance, groups=block), prior)
-    wide = not (evidence.distortion.hides_small_bins or evidence.distortion.marks_rows)
-    return Rows(sure, rest, samples, {**notes, "paired_rows": float(len(rest))}, wide)
+    uncertain = rows_with_known_values(matched_consensus(samples, tolerance, groups=block), prior)
+    notes["paired_rows"] = float(len(uncertain))
+    distortion = evidence.distortion
+    include_noise = not (distortion.hides_small_bins or distortion.marks_rows)
+    return Reconstruction(certain, uncertain, samples, notes, include_noise)
 
 
 def _decoded(
@@ -202,55 +205,19 @@ def _decoded(
     return ReadRows(bins, np.zeros(0, dtype=np.int64), np.zeros(0)), {}
 
 
-def _others(evidence: BoostingObservations, counts: Sequence[Counts], sure: Table) -> list[Counts]:
+def _others(
+    evidence: BoostingObservations, counts: Sequence[Counts], decoded: Table
+) -> list[Counts]:
     """Subtract decoded rows from the counts of the leaves of the first round."""
-    nodes = Routes.of(evidence.trees[: len(counts)]).apply(sure.X)
+    nodes = Routes.of(evidence.trees[: len(counts)]).apply(decoded.X)
     remaining = []
     for t, (c, node) in enumerate(zip(counts, nodes.T, strict=True)):
         leaf = np.searchsorted(evidence.trees[t].leaves, node)
-        of_class = sure.y == evidence.class_of(t)
+        of_class = decoded.y == evidence.class_of(t)
         n = np.maximum(c.n0 + c.n1 - np.bincount(leaf, minlength=len(c.n0)), 0)
         n1 = np.clip(c.n1 - np.bincount(leaf[of_class], minlength=len(c.n0)), 0, n)
         remaining.append(Counts(n - n1, n1, c.residual))
     return remaining
-
-
-def _similar_rows(
-    evidence: BoostingObservations,
-    forest: BinnedForest,
-    own_rows: Table,
-    y: NDArray[np.int64],
-    block: NDArray[np.int64],
-) -> list[NDArray[np.float32]]:
-    """Return local rows similar to each block: of its label in its node, else of its label."""
-    cuts = evidence.observed.cuts
-    assert cuts is not None
-    cell = forest.route(to_bins(cuts, own_rows.X))[0] if len(own_rows) else np.zeros((0, 1))
-    similar_rows = []
-    for at in np.unique(block, return_index=True)[1].tolist():
-        here = int(block[at]) // max(evidence.outputs, 2)
-        of_class = own_rows.y == y[at]
-        near = of_class & (cell == here).any(axis=1)
-        similar_rows.append(own_rows.X[near if near.any() else of_class])
-    return similar_rows
-
-
-def _pair_columns(part: Ints, similar_rows: NDArray[np.float32], rng: np.random.Generator) -> Ints:
-    """Combine the columns of a block to rows with the dependence structure of similar rows.
-
-    As many similar rows as the block has are drawn with replacement. In every column, the row with
-    the r-th smallest value gets the r-th smallest bin of the block (an empirical copula, Nelsen
-    2006). Without similar rows, columns are permuted independently.
-    """
-    if not len(similar_rows):
-        return rng.permuted(part, axis=0)
-    # Ties within a column are broken at random, so that equal values do not fix the order.
-    drawn = similar_rows[rng.integers(0, len(similar_rows), len(part))]
-    out = np.empty_like(part)
-    for f in range(part.shape[1]):
-        order = np.lexsort((rng.random(len(part)), drawn[:, f]))
-        out[order, f] = part[:, f]
-    return out
 
 
 def counts_by_bins(evidence: BoostingObservations) -> bool:
@@ -271,13 +238,6 @@ def slack_of(evidence: BoostingObservations) -> float:
     if evidence.distortion.hides_small_bins or evidence.constant_hessian:
         return np.inf
     return max(float(np.max(hist.errors)) for hist in evidence.observed.histograms or ())
-
-
-def _sorted_by_label(own_rows: Table, rng: np.random.Generator) -> Table:
-    """Return local rows sorted by label, a random `MOST_OWN` of them if there are more."""
-    if len(own_rows) > MOST_OWN:
-        own_rows = own_rows.take(rng.choice(len(own_rows), MOST_OWN, replace=False))
-    return own_rows.take(np.argsort(own_rows.y, kind="stable"))
 
 
 def binned_forest(
@@ -457,73 +417,3 @@ def _fewer(blocks: Blocks, share: float) -> Blocks:
 def _bin_counts(sums: Floats, p: float, h: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     n = np.maximum(np.rint(sums[:, 1] / h), 0).astype(np.int64)
     return n, np.clip(np.rint(n * p - sums[:, 0]), 0, n).astype(np.int64)
-
-
-@inner_kernel
-def _differs(a, b, tolerance):  # type: ignore[no-untyped-def]
-    """Return 0 if two values agree, else 1. A missing value (NaN) agrees with no value."""
-    return 0 if abs(a - b) <= tolerance else 1
-
-
-@inner_kernel
-def _mismatches(X, own_rows, tolerance):  # type: ignore[no-untyped-def]
-    """Count the features in which each row differs from each local row, uint16, shape (n, r)."""
-    out = np.zeros((X.shape[0], own_rows.shape[0]), dtype=np.uint16)
-    for i in range(X.shape[0]):
-        for r in range(own_rows.shape[0]):
-            for f in range(X.shape[1]):
-                out[i, r] += _differs(X[i, f], own_rows[r, f], tolerance[f])
-    return out
-
-
-@kernel
-def _swap_towards(X, y, block, own_rows, start, tolerance, seed):  # type: ignore[no-untyped-def]
-    """Swap single features between rows of a block by Metropolis moves, in place.
-
-    The target density is the product of the affinities of all rows. The affinity of a row is the
-    sum of the weights of local rows of its label. Local rows are sorted by label, with class c in
-    ``start[c]:start[c + 1]``.
-    """
-    n, d = X.shape
-    state = np.array([seed], dtype=np.uint64)
-    weight = np.exp(-MISMATCH_COST * np.arange(d + 1))
-    bad = _mismatches(X, own_rows, tolerance)
-    score = np.empty(n)
-    for i in range(n):
-        total = 1e-9
-        for r in range(start[y[i]], start[y[i] + 1]):
-            total += weight[bad[i, r]]
-        score[i] = np.log(total)
-    # rows of a block are adjacent
-    first, size = np.zeros(n, dtype=np.int64), np.ones(n, dtype=np.int64)
-    for i in range(1, n):
-        first[i] = first[i - 1] if block[i] == block[i - 1] else i
-    for i in range(n - 2, -1, -1):
-        size[i] = size[i + 1] if block[i] == block[i + 1] else i - first[i] + 1
-    size[n - 1] = n - first[n - 1]
-    for _ in range(SWAPS_PER_ROW * n):
-        i = remainder(state, n)
-        k = first[i] + remainder(state, size[i])
-        f = remainder(state, d)
-        a, b = X[i, f], X[k, f]
-        if a == b:
-            continue
-        # Both rows have the same label, so that the same local rows count for both. The exchange
-        # changes the mismatches of row i and row k by opposite amounts.
-        at_i, at_k = 1e-9, 1e-9
-        for r in range(start[y[i]], start[y[i] + 1]):
-            step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
-                a, own_rows[r, f], tolerance[f]
-            )
-            at_i += weight[bad[i, r] + step]
-            at_k += weight[bad[k, r] - step]
-        gain = np.log(at_i) + np.log(at_k) - score[i] - score[k]
-        if gain >= 0.0 or uniform(state) < np.exp(gain):
-            for r in range(start[y[i]], start[y[i] + 1]):
-                step = _differs(b, own_rows[r, f], tolerance[f]) - _differs(
-                    a, own_rows[r, f], tolerance[f]
-                )
-                bad[i, r] += step
-                bad[k, r] -= step
-            X[i, f], X[k, f] = b, a
-            score[i], score[k] = np.log(at_i), np.log(at_k)

@@ -9,7 +9,7 @@ from fedtrees.attacks.reconstruction.prior import Ranges
 from fedtrees.core.errors import check_known, check_positive, check_whole
 
 Solver = Literal["max-ent", "local-search", "milp"]
-Points = Literal["auto", "prior", "mid", "median", "joint", "published"]
+Points = Literal["auto", "prior", "mid", "joint", "published"]
 Scope = Literal["victims", "union"]
 
 # A row that is assigned to a wrong leaf stays there, and later trees then narrow a wrong box.
@@ -28,7 +28,7 @@ class Options:
     solver : {"max-ent", "local-search", "milp"}
         Method that assigns rows to the leaves of the second and later trees: sampling from the
         maximum-entropy assignment, local search, or an integer programme.
-    points : {"auto", "prior", "mid", "median", "joint", "published"}
+    points : {"auto", "prior", "mid", "joint", "published"}
         Rule that chooses a point of the box of every row; see
         `fedtrees.attacks.timberstrike.sample_from_boxes`.
     scope : {"victims", "union"}
@@ -36,8 +36,8 @@ class Options:
     use_prior : bool
         Use the adversary's local data as the prior. If False, only value ranges are used.
     max_trees : int or None
-        Number of trees to use at most (of rounds, if a round has a tree per class). None: all trees
-        if histograms are decoded bin by bin, else the first `AUTO_TREES`.
+        Largest number of rounds to use. None: all rounds if histograms are decoded bin by bin, else
+        `AUTO_TREES`.
     chains : int or None
         Number of independent reconstructions that are merged by matched consensus. None: 20, as
         many as the blind adversary draws, for up to 5,000 victims, fewer for more, at least 5.
@@ -75,15 +75,15 @@ class Options:
             check_whole("chains", self.chains, 1)
         check_positive("time_limit", self.time_limit)
 
-    def chains_for(self, n: int) -> int:
-        """Return the number of reconstructions to merge for n rows, so that the work is bounded.
+    def chains_for(self, n_rows: int) -> int:
+        """Return the number of reconstructions to merge, so that the work is bounded.
 
         Examples
         --------
         >>> [Options().chains_for(n) for n in (100, 10_000, 100_000)]
         [20, 10, 5]
         """
-        return self.chains or int(np.clip(100_000 // max(n, 1), 5, 20))
+        return self.chains or int(np.clip(100_000 // max(n_rows, 1), 5, 20))
 
     @property
     def weighs_blind(self) -> bool:

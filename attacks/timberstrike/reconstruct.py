@@ -41,14 +41,18 @@ from fedtrees.attacks.reconstruction.ensemble_vote import (
 )
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.attacks.timberstrike.histograms import (
-    Rows,
+    Reconstruction,
     counts_by_bins,
     counts_of_bins,
     rows_from_histograms,
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
-from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points, told_rows
-from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.attacks.timberstrike.sample_from_boxes import (
+    fill_boxes,
+    points,
+    rows_with_known_values,
+)
+from fedtrees.attacks.timberstrike.sequential_assignment import assign_rows_tree_by_tree
 from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.core.claims import Guess, LeafCounts, Records
 from fedtrees.core.schema import Schema, Table
@@ -101,46 +105,30 @@ def reconstruct(
     if not options.use_prior:
         evidence = evidence.change(population=None)
     problem = _Problem.of(evidence, local_rows, schema, options)
-    evidence, notes = problem.evidence, {"trees_read": float(len(problem.evidence.trees))}
-    if not evidence.trees:
+    notes = {"trees_read": float(len(problem.evidence.trees))}
+    if not problem.evidence.trees:
         return Guess((Records(problem.with_recipe(rng).draw_without_trees(rng)),), notes)
     problem = problem.with_counts()
-    counts, rest = problem.counts, problem.rest
-    informed = len(evidence.prior_rows(local_rows)) > 0
-    read = None
-    if problem.reads_bins and (
-        not informed or reliability_of(evidence, problem.n_rows) >= LEAST_RELIABLE
-    ):
-        read = rows_from_histograms(
-            evidence, local_rows, problem.basis.prior, schema, options,
-            (counts, problem.share), rng,
-        )  # fmt: skip
+    decoded = problem.decode_histograms(rng)
     # The recipe of the prior is estimated from local rows, which takes time. It is not needed if
     # all rows were decoded.
-    if read is None or len(read.paired) or rest is not None:
+    if decoded is None or len(decoded.uncertain) or problem.outside is not None:
         problem = problem.with_recipe(rng)
-    if read is None:
-        chosen = problem.follow_rows(rng)
-    elif (
-        rest is None
-        and options.weighs_blind
-        and len(read.paired)
-        and not (informed or evidence.columns.sketched)
-    ):
-        chosen = problem.follow_likely(read, rng)
-    else:
-        chosen = read
-    records = chosen.paired
-    notes |= chosen.notes
+    reconstruction = problem.reconstruct_uncertain(decoded, rng)
+    notes |= reconstruction.notes
+    records = reconstruction.uncertain
     if options.weighs_blind:
-        sure = len(chosen.sure) + (0 if rest is None or read is None else int(rest[0].sum()))
-        records, choice = problem.weigh(chosen, sure, rng)
-        notes |= choice
-    records = Table.concat([chosen.sure, records])
-    if read is not None and rest is not None:
-        records = Table.concat([records, problem.draw_anywhere(rest, rng)])
-    if counts:
-        notes["first_tree_residual"] = max(c.residual for c in counts)
+        n_outside = 0
+        if decoded is not None and problem.outside is not None:
+            n_outside = int(problem.outside[0].sum())
+        n_settled = len(reconstruction.certain) + n_outside
+        records, weights = problem.weigh(reconstruction, n_settled, rng)
+        notes |= weights
+    records = Table.concat([reconstruction.certain, records])
+    if decoded is not None and problem.outside is not None:
+        records = Table.concat([records, problem.draw_anywhere(problem.outside, rng)])
+    if problem.counts:
+        notes["first_tree_residual"] = max(c.residual for c in problem.counts)
     return Guess((Records(records), *problem.leaf_counts()), notes)
 
 
@@ -165,7 +153,7 @@ class _Problem:
         ``scope="union"``. Empty if the first trees are foreign.
     share : float
         Share of the rows that is reconstructed (below 1 for large tables).
-    rest : Rest or None
+    outside : Rest or None
         Rows that were in no tree of the first round, if rounds are subsampled.
     """
 
@@ -176,7 +164,7 @@ class _Problem:
     basis: ReconstructionContext
     counts: Sequence[Counts] = ()
     share: float = 1.0
-    rest: Rest | None = None
+    outside: Rest | None = None
 
     @staticmethod
     def of(
@@ -225,8 +213,8 @@ class _Problem:
         evidence, n_own, is_union = self.evidence, len(self.local_rows), self.is_union
         counted = replace(self, counts=self._first_counts())
         if evidence.share < 1 and counted.counts:
-            rest = left_out(evidence, counted.counts, self.basis.sums[0], n_own, is_union)
-            return replace(counted, rest=rest)
+            outside = left_out(evidence, counted.counts, self.basis.sums[0], n_own, is_union)
+            return replace(counted, outside=outside)
         return replace(counted, share=1.0 if is_union else share_of(counted.n_rows))
 
     def _first_counts(self) -> list[Counts]:
@@ -271,9 +259,9 @@ class _Problem:
         sizes = largest_remainder(share, max(total, 0)).tolist()
         return self._draw(open_boxes(sizes, self.basis.grid, evidence), rng)
 
-    def draw_anywhere(self, rest: Rest, rng: np.random.Generator) -> Table:
+    def draw_anywhere(self, outside: Rest, rng: np.random.Generator) -> Table:
         """Return rows outside the first round: a consensus of draws from the prior."""
-        boxes = open_boxes(rest[0].tolist(), self.basis.grid, self.evidence)
+        boxes = open_boxes(outside[0].tolist(), self.basis.grid, self.evidence)
         tables = [self._draw(boxes, rng) for _ in range(self.options.chains_for(len(boxes.y)))]
         tolerance = self.basis.prior.tolerance(self.schema)
         return matched_consensus(tables, tolerance, groups=boxes.history)
@@ -282,37 +270,67 @@ class _Problem:
         basis = self.basis
         return points(self.options.points, boxes, basis.grid, basis.prior, self.schema, rng)
 
-    def follow_likely(self, read: Rows, rng: np.random.Generator) -> Rows:
-        """Follow rows like those of the first tree's bins through all trees.
+    @property
+    def has_prior(self) -> bool:
+        """Whether the adversary has local rows, or rows of the population."""
+        return len(self.evidence.prior_rows(self.local_rows)) > 0
+
+    def decode_histograms(self, rng: np.random.Generator) -> Reconstruction | None:
+        """Decode rows from histograms. None: there are no histograms, or they are too noisy."""
+        evidence = self.evidence
+        if not self.reads_bins or (
+            self.has_prior and reliability_of(evidence, self.n_rows) < LEAST_RELIABLE
+        ):
+            return None
+        return rows_from_histograms(
+            evidence, self.local_rows, self.basis.prior, self.schema, self.options,
+            self.counts, self.share, rng,
+        )  # fmt: skip
+
+    def reconstruct_uncertain(
+        self, decoded: Reconstruction | None, rng: np.random.Generator
+    ) -> Reconstruction:
+        """Reconstruct the rows that histograms do not identify, with the best method."""
+        if decoded is None:
+            return self.follow_rows(rng)
+        has_values = self.has_prior or self.evidence.columns.sketched
+        needs_values = self.outside is None and self.options.weighs_blind and not has_values
+        if needs_values and len(decoded.uncertain):
+            return self.follow_likely(decoded, rng)
+        return decoded
+
+    def follow_likely(self, decoded: Reconstruction, rng: np.random.Generator) -> Reconstruction:
+        """Assign rows like those of the first tree's bins to the leaves of all trees.
 
         An adversary without local rows, rows of the population and sketches knows nothing else
         about which values exist and which of them occur together. Decoded rows are subtracted from
         every sum. If sketches give the values, the pairs of bins are half a point of RA better than
         this (breast cancer, Pima).
         """
-        likely = Table.concat(read.samples[:LIKELY_SAMPLES])
+        likely = Table.concat(decoded.samples[:LIKELY_SAMPLES])
         evidence, n_trees = self.evidence.change(sketch_rows=likely), len(self.basis.sums)
         basis = ReconstructionContext.of(
-            evidence, read.sure, self.schema, n_trees, ranges=self.options.ranges
+            evidence, decoded.certain, self.schema, n_trees, ranges=self.options.ranges
         )
         basis = basis.with_missing_values().with_recipe(self.schema, rng)
-        problem = replace(self, evidence=evidence, local_rows=read.sure, basis=basis)
+        problem = replace(self, evidence=evidence, local_rows=decoded.certain, basis=basis)
         followed = replace(problem, counts=problem._first_counts()).follow_rows(rng)
-        return replace(followed, sure=read.sure, notes=followed.notes | read.notes)
+        return replace(followed, certain=decoded.certain, notes=followed.notes | decoded.notes)
 
-    def follow_rows(self, rng: np.random.Generator) -> Rows:
-        """Follow the rows from the first tree on by the sums of all leaves."""
+    def follow_rows(self, rng: np.random.Generator) -> Reconstruction:
+        """Assign the rows to the leaves of all trees, by the sums of these leaves."""
         rounds = len(self.basis.sums) // self.evidence.outputs
         evidence = self.evidence.rounds(rounds).at_most("statistics")
         evidence, sums, counts = with_fewer_rows(evidence, self.basis.sums, self.counts, self.share)
         few = replace(self, evidence=evidence, counts=counts, basis=replace(self.basis, sums=sums))
-        worlds, notes = few._follow_chains(rng)
+        samples, notes = few._follow_chains(rng)
         prior, block = self.basis.prior, few._initial_boxes().history
-        merged = matched_consensus(worlds, prior.tolerance(self.schema), groups=block)
-        return Rows(Table.empty(self.schema), told_rows(merged, prior), worlds, notes)
+        merged = matched_consensus(samples, prior.tolerance(self.schema), groups=block)
+        uncertain = rows_with_known_values(merged, prior)
+        return Reconstruction(Table.empty(self.schema), uncertain, samples, notes)
 
     def _follow_chains(self, rng: np.random.Generator) -> tuple[list[Table], dict[str, float]]:
-        """Follow the rows through the trees, once per chain."""
+        """Assign the rows to the leaves of all trees, once per chain."""
         evidence, basis, counts, sums = self.evidence, self.basis, self.counts, self.basis.sums
         several = evidence.outputs > 1
         if several and counts:
@@ -321,10 +339,12 @@ class _Problem:
                 for t, (c, s) in enumerate(zip(counts, sums, strict=False))
             )
             sums = [*exact, *sums[evidence.outputs :]]
-        boxes_of_chain, first = list[FeatureBoxes](), int(bool(counts) and not several)
+        boxes_of_chain, n_assigned = list[FeatureBoxes](), int(bool(counts) and not several)
         for _ in range(self.options.chains_for(len(self._initial_boxes().history))):
             boxes = self._initial_boxes()
-            follow(evidence, sums, basis.grid, basis.prior, boxes, self.options, rng, first)
+            assign_rows_tree_by_tree(
+                evidence, sums, basis.grid, basis.prior, boxes, self.options, rng, n_assigned
+            )
             boxes_of_chain.append(boxes)
         tables = fill_boxes(boxes_of_chain, self._draw, rng)
         if not boxes.residual:
@@ -341,33 +361,33 @@ class _Problem:
         if not counts:
             return open_boxes(evidence.row_counts.sizes or (0, 0), grid, evidence)
         if evidence.outputs > 1:
-            return boxes_by_class(evidence, grid, counts, self.rest)
-        return boxes_after_first_tree(evidence, grid, counts[0], self.rest)
+            return boxes_by_class(evidence, grid, counts, self.outside)
+        return boxes_after_first_tree(evidence, grid, counts[0], self.outside)
 
     def weigh(
-        self, chosen: Rows, sure: int, rng: np.random.Generator
+        self, reconstruction: Reconstruction, n_settled: int, rng: np.random.Generator
     ) -> tuple[Table, dict[str, float]]:
         """Weigh the reconstruction of rows that were not decoded against draws from the prior.
 
-        ``sure`` is the number of rows that are certain or outside the first round. If exact counts
-        show that the victims' rows are distributed differently from the prior, draws from the prior
-        get no weight.
+        ``n_settled`` is the number of rows that are certain or outside the first round. If exact
+        counts show that the victims' rows are distributed differently from the prior, draws from
+        the prior get no weight.
         """
         evidence, basis, counts, share = self.evidence, self.basis, self.counts, self.share
-        strange = evidence.distortion.noise is None and own_rows_differ(
+        rows_differ = evidence.distortion.noise is None and own_rows_differ(
             [self._classes(c.n0, c.n1) for c in counts],
             [self._classes(*s.prior_counts) for s in basis.sums[: len(counts)]],
         )
-        records, n_rows = chosen.paired, evidence.row_counts.n_rows
-        inside = sure + (len(self.local_rows) if evidence.observed.own_inside else 0)
+        records, n_rows = reconstruction.uncertain, evidence.row_counts.n_rows
+        inside = n_settled + (len(self.local_rows) if evidence.observed.own_inside else 0)
         rows = None if n_rows is None else round(share * max(n_rows - inside, 0))
-        if chosen.wide:
+        if reconstruction.samples_include_noise:
             weight = EvidenceWeight(1.0 if basis.prior.from_sketches else PAIRS, 1.0)
         else:
             weight = EvidenceWeight.of(evidence, basis, round(len(records) / share))
-        blind = BlindEnsemble.of(basis, self.schema, share, rng, strange=strange)
-        submission, notes = vote_on_rows(records, chosen.samples, blind, weight, rng, rows)
-        return told_rows(submission, basis.prior), notes
+        blind = BlindEnsemble.of(basis, self.schema, share, rng, rows_differ=rows_differ)
+        submission, notes = vote_on_rows(records, reconstruction.samples, blind, weight, rng, rows)
+        return rows_with_known_values(submission, basis.prior), notes
 
     def _classes(self, n0: NDArray[np.int64], n1: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return rows per class and leaf, int64, shape (2, J).

@@ -47,7 +47,7 @@ from fedtrees.attacks.reconstruction.targets import (
 )
 from fedtrees.attacks.timberstrike.options import AUTO_TREES, Options
 from fedtrees.attacks.timberstrike.sample_from_boxes import fill_boxes, points
-from fedtrees.attacks.timberstrike.sequential_assignment import follow
+from fedtrees.attacks.timberstrike.sequential_assignment import assign_rows_tree_by_tree
 from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.blind_baselines.rows import wide
 from fedtrees.core.claims import Claim, Guess, LeafCounts, Records
@@ -108,22 +108,22 @@ def reconstruct_numbers(
     if basis.sums and basis.sums[0].h is not None and not evidence.is_foreign(0):
         counts = first_counts(evidence, basis.sums[0], 0 if is_union else len(local_rows), is_union)
     if counts_bins(evidence) and not is_union and not options.random_leaf:
-        worlds, group, notes = _from_bins(evidence, basis, local_rows, schema, options, rng)
+        samples, group, notes = _from_bins(evidence, basis, local_rows, schema, options, rng)
         weight = EvidenceWeight(1.0, 1.0)
     else:
-        worlds, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
+        samples, group, notes = _from_leaves(evidence, basis, counts, schema, options, rng)
         weight = EvidenceWeight.of(evidence, basis, n)
         # If small bins are suppressed, the sums belong to other rows than those in the leaves. The
         # reconstruction then gets no weight against the prior.
         if evidence.distortion.hides_small_bins and len(evidence.prior_rows(local_rows)):
             weight = replace(weight, trust=0.0)
     notes["trees_read"] = float(len(evidence.trees))
-    records = matched_consensus(worlds, basis.prior.tolerance(schema), groups=group)
+    records = matched_consensus(samples, basis.prior.tolerance(schema), groups=group)
     if options.weighs_blind:
         exact = evidence.distortion.noise is None and not evidence.is_foreign(0)
-        strange = exact and own_rows_differ(*_per_leaf(basis))
-        blind = BlindEnsemble.of(basis, schema, 1.0, rng, strange=strange)
-        records, choice = vote_on_rows(records, worlds, blind, weight, rng, n)
+        rows_differ = exact and own_rows_differ(*_per_leaf(basis))
+        blind = BlindEnsemble.of(basis, schema, 1.0, rng, rows_differ=rows_differ)
+        records, choice = vote_on_rows(records, samples, blind, weight, rng, n)
         notes |= choice
     count_claims: tuple[Claim, ...] = ()
     if counts is not None:
@@ -158,17 +158,17 @@ def _from_bins(
     similar_bins = np.column_stack([to_bins(cuts, likely.X[:, :d]), likely.X[:, -1]]).astype(
         np.float64
     )
-    read_rows, sure = read_off(counted, first_rows(counted), similar_bins, rng)
+    decoded, is_certain = read_off(counted, first_rows(counted), similar_bins, rng)
     few = replace(schema, features=schema.features[:-1])
     ranges = prior.low[:-1], prior.high[:-1]
-    worlds = []
-    for _ in range(min(CHAINS, options.chains_for(len(read_rows.g)))):
-        bins, g = complete_rows(counted, read_rows, similar_bins, rng)
-        bins = agreeing(counted, read_rows, bins, g, rng)
+    samples = []
+    for _ in range(min(CHAINS, options.chains_for(len(decoded.g)))):
+        bins, g = complete_rows(counted, decoded, similar_bins, rng)
+        bins = agreeing(counted, decoded, bins, g, rng)
         X = values_in(cuts, few, bins, prior.rows.X[:, :d], ranges, rng)
-        worlds.append(wide(Table(X, counted.targets(g))))
+        samples.append(wide(Table(X, counted.targets(g))))
     # a row has the same gradient in every sample, so that each row is a group by itself
-    return worlds, np.arange(len(read_rows.g)), {"rows_read_off": float(sure.sum())}
+    return samples, np.arange(len(decoded.g)), {"rows_read_off": float(is_certain.sum())}
 
 
 def _from_leaves(
@@ -195,7 +195,9 @@ def _from_leaves(
             place_targets(boxes, evidence)
         start = boxes.history
         first = int(counts is not None and certain)
-        follow(evidence, sums, basis.grid, basis.prior, boxes, options, rng, first)
+        assign_rows_tree_by_tree(
+            evidence, sums, basis.grid, basis.prior, boxes, options, rng, first
+        )
         boxes_of_chain.append(boxes)
     notes = {"residual_last_tree": boxes.residual[-1]} if boxes.residual else {}
 

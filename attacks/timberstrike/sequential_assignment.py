@@ -12,9 +12,7 @@ about them. Its values however are part of the margins on which the victims grow
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +24,15 @@ from fedtrees.attacks.observations.boosting import (
     gradients_of,
     of_output,
 )
-from fedtrees.attacks.reconstruction.boxes import FeatureBoxes, Grid, LeafConstraints, send
+from fedtrees.attacks.reconstruction.boxes import (
+    FeatureBoxes,
+    Grid,
+    LeafConstraints,
+    narrow_to_leaves,
+)
 from fedtrees.attacks.reconstruction.context import contributions, equations, slopes
 from fedtrees.attacks.reconstruction.maxent import draw_leaves, max_entropy
-from fedtrees.attacks.reconstruction.prior import Prior, ReachableLeaves, add_own_rows, reach
+from fedtrees.attacks.reconstruction.prior import Prior, ReachableLeaves, add_prior_rows, reach
 from fedtrees.attacks.timberstrike.assignment_solvers import (
     redraw_leaves,
     search_leaves,
@@ -48,7 +51,7 @@ REPEATED = 3.0
 
 
 def expected_values(
-    boxed: Boxed, tree: Tree, leaves: LeafConstraints, own_leaf: NDArray[np.int32], prior: Prior
+    boxed: Boxed, tree: Tree, leaves: LeafConstraints, prior_leaf: NDArray[np.int32], prior: Prior
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of the values that a foreign tree adds to the rows of boxes.
 
@@ -66,7 +69,7 @@ def expected_values(
         The foreign tree.
     leaves : LeafConstraints
         Its leaves on the grid.
-    own_leaf : int32 array, shape (r,)
+    prior_leaf : int32 array, shape (r,)
         Position of the leaf of every row of the prior.
     prior : Prior
         Distribution of the rows.
@@ -76,21 +79,21 @@ def expected_values(
     mean, variance : float64 array, shape (n,)
     """
     lo, hi, y, missing = boxed
-    options = reach(leaves, (lo, hi, y), prior, missing, own_leaf)
-    weight = np.exp(options.log_prior)
+    reachable = reach(leaves, (lo, hi, y), prior, missing, prior_leaf)
+    weight = np.exp(reachable.log_prior)
     if tree.h is not None and not len(prior.rows):
-        weight *= np.maximum(tree.h[leaves.node], 1e-9)[options.leaf]
-    value = tree.value[leaves.node].astype(np.float64)[options.leaf]
-    start = options.offsets[:-1]
+        weight *= np.maximum(tree.h[leaves.node], 1e-9)[reachable.leaf]
+    value = tree.value[leaves.node].astype(np.float64)[reachable.leaf]
+    start = reachable.offsets[:-1]
     total = np.add.reduceat(weight, start)
     mean = np.add.reduceat(weight * value, start) / total
     square = np.add.reduceat(weight * value**2, start) / total
     return mean, np.maximum(square - mean**2, 0.0)
 
 
-def doubt_in_sums(
-    options: ReachableLeaves,
-    doubt: Floats,
+def variance_of_sums(
+    reachable: ReachableLeaves,
+    margin_variance: Floats,
     by_margin: tuple[Floats, Floats],
     slope: Floats | None,
     n_leaves: int,
@@ -99,9 +102,9 @@ def doubt_in_sums(
 
     Parameters
     ----------
-    options : ReachableLeaves
+    reachable : ReachableLeaves
         Reachable leaves of n groups of rows.
-    doubt : float64 array, shape (n,)
+    margin_variance : float64 array, shape (n,)
         Variance of the margin times the number of rows of the group.
     by_margin : pair of float64 array, shape (n,)
         Derivatives of the gradient and of the hessian of a row with respect to its margin.
@@ -112,19 +115,19 @@ def doubt_in_sums(
         Number of leaves, J.
     """
     dg, dh = by_margin
-    width = np.diff(options.offsets)
-    share = np.exp(options.log_prior)
-    share /= np.repeat(np.add.reduceat(share, options.offsets[:-1]), width)
+    width = np.diff(reachable.offsets)
+    share = np.exp(reachable.log_prior)
+    share /= np.repeat(np.add.reduceat(share, reachable.offsets[:-1]), width)
     # The variance in a leaf is proportional to the share of the rows that reach it.
-    share *= np.repeat(REPEATED * doubt, width)
+    share *= np.repeat(REPEATED * margin_variance, width)
     dg, dh = np.repeat(dg, width), np.repeat(dh, width)
-    parts = (dg, dh) if slope is None else (dg + slope[options.leaf] * dh,)
+    parts = (dg, dh) if slope is None else (dg + slope[reachable.leaf] * dh,)
     return np.stack(
-        [np.bincount(options.leaf, share * part**2, n_leaves) for part in parts], axis=1
+        [np.bincount(reachable.leaf, share * part**2, n_leaves) for part in parts], axis=1
     )
 
 
-def follow(
+def assign_rows_tree_by_tree(
     evidence: BoostingObservations,
     sums: list[LeafSums],
     grid: Grid,
@@ -132,9 +135,9 @@ def follow(
     boxes: FeatureBoxes,
     options: Options,
     rng: np.random.Generator,
-    first: int = 1,
+    n_assigned: int = 1,
 ) -> None:
-    """Assign the rows to leaves of each tree from tree ``first`` on, and narrow their boxes.
+    """Assign the rows to the leaves of one tree after the other, and narrow their boxes.
 
     All trees of a round are grown on the margins before the round. Under row subsampling, the rows
     that take part in a round are guessed, too, and are the same for all trees of the round. Rows
@@ -145,7 +148,7 @@ def follow(
     evidence : BoostingObservations
         Trees and public parameters of the training.
     sums : list of LeafSums
-        Sums of the leaves, one entry per tree to follow.
+        Sums of the leaves, one entry per tree.
     grid : Grid
         Thresholds of all trees.
     prior : Prior
@@ -156,14 +159,16 @@ def follow(
         Options of the attack, for example the solver.
     rng : numpy.random.Generator
         The only source of randomness.
-    first : int
-        Number of trees whose leaves the boxes already reflect.
+    n_assigned : int
+        Number of trees whose leaves the boxes already reflect. The assignment continues with the
+        next tree.
     """
-    before, in_tree = boxes.margin, boxes.first
-    if first == 1 and in_tree is not None:
-        _lead(evidence, grid, prior, sums[0].own_leaf, boxes, np.flatnonzero(~in_tree), rng)
-        boxes.inside.append(in_tree)
-    for t in range(first, len(sums)):
+    before, in_tree = boxes.margin, boxes.in_first_round
+    if n_assigned == 1 and in_tree is not None:
+        absent = np.flatnonzero(~in_tree)
+        _assign_absent_rows(evidence, grid, prior, sums[0].prior_leaf, boxes, absent, rng)
+        boxes.participants.append(in_tree)
+    for t in range(n_assigned, len(sums)):
         tree, k = evidence.trees[t], t % evidence.outputs
         leaves = grid.leaves(tree)
         if evidence.restart is not None and t == evidence.restart[0]:
@@ -172,133 +177,98 @@ def follow(
             before = boxes.margin.copy()
         if evidence.is_foreign(t):
             if len(boxes.y):
-                _move_margins(tree, k, leaves, sums[t].own_leaf, prior, boxes)
+                _move_margins(tree, k, leaves, sums[t].prior_leaf, prior, boxes)
             continue
-        if (len(leaves) > 1 or boxes.share is not None) and len(boxes.y):
+        if (len(leaves) > 1 or boxes.participation is not None) and len(boxes.y):
             if k == 0 and t >= evidence.outputs:
                 in_tree = None
-            chosen, in_tree = _assign(
-                evidence, t, sums[t], leaves, prior, boxes, before, in_tree, options, rng
-            )
+            step = _Step(evidence, t, sums[t], leaves, prior, options)
+            chosen, in_tree = step.assign(boxes, before, in_tree, rng)
         else:
             chosen = np.zeros(len(boxes.y), dtype=np.int32)
         if in_tree is not None:
-            boxes.inside.append(in_tree)
-        send(boxes, leaves, chosen)
+            boxes.participants.append(in_tree)
+        narrow_to_leaves(boxes, leaves, chosen)
         add_values(boxes.margin, k, tree.value[leaves.node][chosen])
 
 
-def _lead(
+def _assign_absent_rows(
     evidence: BoostingObservations,
     grid: Grid,
     prior: Prior,
-    own_leaf: NDArray[np.int32],
+    prior_leaf: NDArray[np.int32],
     boxes: FeatureBoxes,
     rows: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> None:
-    """Assign rows that the first tree was not grown on to its leaves, by the prior."""
+    """Assign the rows that were not in the first tree to one of its leaves, drawn from the prior.
+
+    The value of the leaf is added to their margins as well.
+    """
     tree = evidence.trees[0]
     leaves = grid.leaves(tree)
-    lo, hi, y, missing, codes = (a[rows] for a in _parts(boxes))
-    reachable = reach(leaves, (lo, hi, y), prior, missing, own_leaf, codes)
+    lo, hi, y, missing, codes = (
+        a[rows] for a in (boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes)
+    )
+    reachable = reach(leaves, (lo, hi, y), prior, missing, prior_leaf, codes)
     each = np.arange(len(rows))
-    chosen = draw_leaves(reachable, shares(reachable), each, rng.random(len(rows)))
-    send(boxes, leaves, chosen, rows)
+    chosen = draw_leaves(reachable, prior_shares(reachable), each, rng.random(len(rows)))
+    narrow_to_leaves(boxes, leaves, chosen, rows)
     boxes.margin[rows] += tree.value[leaves.node][chosen]
-
-
-def _parts(boxes: FeatureBoxes) -> tuple[NDArray[Any], ...]:
-    """Return the arrays of the boxes in the order lo, hi, y, missing, codes."""
-    return boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes
 
 
 def _move_margins(
     tree: Tree,
     output: int,
     leaves: LeafConstraints,
-    own_leaf: NDArray[np.int32],
+    prior_leaf: NDArray[np.int32],
     prior: Prior,
     boxes: FeatureBoxes,
 ) -> None:
     """Add the expected value of a foreign tree to the margin of every row, in place."""
-    _, first, group = np.unique(boxes.history, return_index=True, return_inverse=True)
-    boxed = boxes.lo[first], boxes.hi[first], boxes.y[first], boxes.missing[first]
-    mean, variance = expected_values(boxed, tree, leaves, own_leaf, prior)
+    _, row, group = np.unique(boxes.history, return_index=True, return_inverse=True)
+    boxed = boxes.lo[row], boxes.hi[row], boxes.y[row], boxes.missing[row]
+    mean, variance = expected_values(boxed, tree, leaves, prior_leaf, prior)
     add_values(boxes.margin, output, mean.astype(np.float32)[group])
-    if boxes.doubt is None:
-        boxes.doubt = np.zeros(boxes.margin.shape)
-    add_values(boxes.doubt, output, variance[group])
+    if boxes.margin_variance is None:
+        boxes.margin_variance = np.zeros(boxes.margin.shape)
+    add_values(boxes.margin_variance, output, variance[group])
 
 
-def _assign(
-    evidence: BoostingObservations,
-    t: int,
-    sums: LeafSums,
-    leaves: LeafConstraints,
-    prior: Prior,
-    boxes: FeatureBoxes,
-    margin: NDArray[np.float32],
-    in_tree: NDArray[np.bool_] | None,
-    options: Options,
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
-    """Choose a leaf of tree ``t``, which was grown on the given margins, for every row.
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Groups of equal rows: rows with equal history have equal boxes, margins and labels.
 
-    Under row subsampling, also return which rows took part. ``in_tree`` contains them if an earlier
-    tree of the round has determined them.
+    Attributes
+    ----------
+    group : int array, shape (n,)
+        Group of every row.
+    size : int array, shape (m,)
+        Number of rows of every group.
+    row : int array, shape (m,)
+        One row of every group.
+    lo, hi, y, missing, codes
+        Boxes and labels of the groups, see `FeatureBoxes`.
     """
-    # Rows with equal history have equal boxes, margins and labels. They form one group.
-    share = boxes.share if in_tree is None else in_tree.astype(np.float64)
-    group_key = boxes.history if in_tree is None else 2 * boxes.history + in_tree
-    _, first, group, size = np.unique(
-        group_key, return_index=True, return_inverse=True, return_counts=True
-    )
-    lo, hi, y, missing, codes = (part[first] for part in _parts(boxes))
-    reachable = reach(leaves, (lo, hi, y), prior, missing, codes=codes)
-    if options.random_leaf:
-        chosen = draw_leaves(reachable, _evenly(reachable), group, rng.random(len(group)))
-        return chosen, None if share is None else rng.random(len(share)) < share
-    row_targets = (
-        np.zeros(len(y)) if evidence.targets is None else evidence.targets.values[lo[:, -1]]
-    )
-    g, h = gradients_of(evidence, margin[first], y, row_targets, t % evidence.outputs)
-    target, ridge = equations(evidence, t, sums, leaves)
-    if boxes.doubt is not None:  # uncertain margins make the sums of the rows uncertain, too
-        doubt = of_output(boxes.doubt, t % evidence.outputs)[first] * size
-        slope = None if ridge.shape[1] == 2 else slopes(evidence, t, leaves)
-        by_margin = _by_margin(evidence, t, g, h, y)
-        ridge = ridge + doubt_in_sums(reachable, doubt, by_margin, slope, len(leaves))
-    x = contributions(evidence, t, sums, leaves, reachable, (g, h))
 
-    def add_own(to: ReachableLeaves, at: NDArray[np.bool_] | slice) -> None:
-        if options.solver == "max-ent" and len(prior.rows):
-            boxed = lo[at], hi[at], y[at]
-            own_leaf = sums.own_leaf
-            add_own_rows(to, boxed, prior, own_leaf, len(leaves), missing[at], codes[at])
+    group: NDArray[np.intp]
+    size: NDArray[np.intp]
+    row: NDArray[np.intp]
+    lo: NDArray[np.int32]
+    hi: NDArray[np.int32]
+    y: NDArray[np.int64]
+    missing: NDArray[np.bool_]
+    codes: NDArray[np.uint64]
 
-    if share is None:
-        system = _System(reachable, x, target, ridge, size, group, add_own)
-        return _choose(system, boxes, options, rng), None
-    add_own(reachable, slice(None))
-    present, x = with_absence(reachable, x, share[first], len(leaves))
-    target, ridge = np.pad(target, ((0, 1), (0, 0))), np.pad(ridge, ((0, 1), (0, 0)))
-    chosen = _choose(_System(present, x, target, ridge, size, group), boxes, options, rng)
-    # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the prior.
-    absent = chosen == len(leaves)
-    u = rng.random(int(absent.sum()))
-    chosen[absent] = draw_leaves(reachable, shares(reachable), group[absent], u)
-    return chosen, ~absent
-
-
-def _by_margin(
-    evidence: BoostingObservations, t: int, g: Floats, h: Floats, y: NDArray[np.int64]
-) -> tuple[Floats, Floats]:
-    """Return the derivatives of the gradient and of the hessian of each row by its margin."""
-    if evidence.targets is not None:
-        return np.ones_like(g), np.zeros_like(g)
-    probability = g + (y == evidence.class_of(t))
-    return probability * (1 - probability), h * (1 - 2 * probability)
+    @staticmethod
+    def of(boxes: FeatureBoxes, in_tree: NDArray[np.bool_] | None) -> _Groups:
+        """Group rows. If ``in_tree`` is known, rows in the tree and other rows are separated."""
+        key = boxes.history if in_tree is None else 2 * boxes.history + in_tree
+        _, row, group, size = np.unique(
+            key, return_index=True, return_inverse=True, return_counts=True
+        )
+        parts = (boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes)
+        return _Groups(group, size, row, *(part[row] for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,82 +281,199 @@ class _System:
         Reachable leaves of m groups.
     x : float64 array, shape (nnz, K)
         Contribution of one row to each equation of a leaf.
-    target, ridge : float64 array, shape (J, K)
+    target, variance : float64 array, shape (J, K)
         Sums of the leaves, and their variances.
-    size : int array, shape (m,)
-        Number of rows of every group.
-    group : int array, shape (n,)
-        Group of every row.
-    add_own : callable, optional
-        Adds local rows to the prior of the selected groups, in place.
     """
 
     reachable: ReachableLeaves
     x: Floats
     target: Floats
-    ridge: Floats
-    size: NDArray[np.intp]
-    group: NDArray[np.intp]
-    add_own: Callable[[ReachableLeaves, NDArray[np.bool_]], None] | None = None
+    variance: Floats
 
 
-def _choose(
-    system: _System, boxes: FeatureBoxes, options: Options, rng: np.random.Generator
-) -> NDArray[np.int32]:
-    """Return a leaf for every row, and append the L1 distance of the sums to the boxes."""
-    reachable, x, size, group = system.reachable, system.x, system.size, system.group
-    target = system.target
-    # Rows that reach a single leaf have no choice. Their contribution is subtracted from the sums.
-    free = np.diff(reachable.offsets) > 1
-    fixed_entries = reachable.offsets[:-1][~free]
-    np.subtract.at(target, reachable.leaf[fixed_entries], x[fixed_entries] * size[~free, None])
-    chosen = np.empty(len(group), dtype=np.int32)
-    row_free = free[group]
-    chosen[~row_free] = reachable.leaf[reachable.offsets[group[~row_free]]]
-    left_over = float(np.abs(target).sum())
-    if row_free.any():
-        sub, x = _only(reachable, x, free)
-        if system.add_own is not None:
-            system.add_own(sub, free)
-        rows = (np.cumsum(free) - 1)[group[row_free]]
-        chosen[row_free], left_over = _solve(
-            sub, size[free], x, target, system.ridge, rows, options, rng
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """The assignment of all rows to the leaves of one tree.
+
+    Attributes
+    ----------
+    evidence : BoostingObservations
+        Trees and public parameters of the training.
+    t : int
+        Index of the tree.
+    sums : LeafSums
+        Sums of its leaves.
+    leaves : LeafConstraints
+        Its leaves on the grid.
+    prior : Prior
+        Local rows and value ranges.
+    options : Options
+        Options of the attack.
+    """
+
+    evidence: BoostingObservations
+    t: int
+    sums: LeafSums
+    leaves: LeafConstraints
+    prior: Prior
+    options: Options
+
+    def assign(
+        self,
+        boxes: FeatureBoxes,
+        margin: NDArray[np.float32],
+        in_tree: NDArray[np.bool_] | None,
+        rng: np.random.Generator,
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_] | None]:
+        """Return a leaf for every row, and under row subsampling which rows are in the tree.
+
+        The tree was grown on the given margins. ``in_tree`` contains the rows that are in it if an
+        earlier tree of the round has determined them. The L1 distance of the sums is appended to
+        the residuals of the boxes.
+        """
+        participation = boxes.participation if in_tree is None else in_tree.astype(np.float64)
+        groups = _Groups.of(boxes, in_tree)
+        box = groups.lo, groups.hi, groups.y
+        reachable = reach(self.leaves, box, self.prior, groups.missing, codes=groups.codes)
+        if self.options.random_leaf:
+            u = rng.random(len(groups.group))
+            chosen = draw_leaves(reachable, _uniform_shares(reachable), groups.group, u)
+            if participation is None:
+                return chosen, None
+            return chosen, rng.random(len(participation)) < participation
+        system = self._system(boxes, margin, groups, reachable)
+        if participation is None:
+            chosen, residual = self._choose(system, groups, rng)
+            in_tree = None
+        else:
+            chosen, in_tree, residual = self._choose_sampled(system, groups, participation, rng)
+        boxes.residual.append(residual)
+        return chosen, in_tree
+
+    def _system(
+        self,
+        boxes: FeatureBoxes,
+        margin: NDArray[np.float32],
+        groups: _Groups,
+        reachable: ReachableLeaves,
+    ) -> _System:
+        """Write the sums of the leaves as equations for the groups."""
+        evidence, t, row = self.evidence, self.t, groups.row
+        targets = evidence.targets
+        row_targets = np.zeros(len(row)) if targets is None else targets.values[groups.lo[:, -1]]
+        output = t % evidence.outputs
+        g, h = gradients_of(evidence, margin[row], groups.y, row_targets, output)
+        target, variance = equations(evidence, t, self.sums, self.leaves)
+        # uncertain margins make the sums of the rows uncertain, too
+        if boxes.margin_variance is not None:
+            of_group = of_output(boxes.margin_variance, output)[row] * groups.size
+            slope = None if variance.shape[1] == 2 else slopes(evidence, t, self.leaves)
+            by_margin = _by_margin(evidence, t, g, h, groups.y)
+            variance = variance + variance_of_sums(
+                reachable, of_group, by_margin, slope, len(self.leaves)
+            )
+        x = contributions(evidence, t, self.sums, self.leaves, reachable, (g, h))
+        return _System(reachable, x, target, variance)
+
+    def _add_local_rows(
+        self, reachable: ReachableLeaves, groups: _Groups, at: NDArray[np.bool_] | slice
+    ) -> None:
+        """Add the local rows to the prior of the selected groups, in place."""
+        if self.options.solver == "max-ent" and len(self.prior.rows):
+            box = groups.lo[at], groups.hi[at], groups.y[at]
+            known = groups.missing[at], groups.codes[at]
+            add_prior_rows(
+                reachable, box, self.prior, self.sums.prior_leaf, len(self.leaves), *known
+            )
+
+    def _choose_sampled(
+        self, system: _System, groups: _Groups, participation: Floats, rng: np.random.Generator
+    ) -> tuple[NDArray[np.int32], NDArray[np.bool_], float]:
+        """Return a leaf for every row, whether the row is in the tree, and the residual."""
+        reachable, absence = system.reachable, len(self.leaves)
+        self._add_local_rows(reachable, groups, slice(None))
+        with_choice, x = with_absence(reachable, system.x, participation[groups.row], absence)
+        target, variance = (
+            np.pad(part, ((0, 1), (0, 0))) for part in (system.target, system.variance)
         )
-    boxes.residual.append(left_over)
-    return chosen
+        extended = _System(with_choice, x, target, variance)
+        chosen, residual = self._choose(extended, groups, rng, adds_local_rows=False)
+        # Absent rows still have a leaf, whose value is added to their margin. It is drawn by the
+        # prior.
+        absent = chosen == absence
+        u = rng.random(int(absent.sum()))
+        chosen[absent] = draw_leaves(reachable, prior_shares(reachable), groups.group[absent], u)
+        return chosen, ~absent, residual
+
+    def _choose(
+        self,
+        system: _System,
+        groups: _Groups,
+        rng: np.random.Generator,
+        *,
+        adds_local_rows: bool = True,
+    ) -> tuple[NDArray[np.int32], float]:
+        """Return a leaf for every row, and the L1 distance of the sums."""
+        reachable, target = system.reachable, system.target.copy()
+        group, size = groups.group, groups.size
+        # Rows that reach a single leaf have no choice. Their contribution is subtracted.
+        free = np.diff(reachable.offsets) > 1
+        fixed_entries = reachable.offsets[:-1][~free]
+        fixed_sums = system.x[fixed_entries] * size[~free, None]
+        np.subtract.at(target, reachable.leaf[fixed_entries], fixed_sums)
+        chosen = np.empty(len(group), dtype=np.int32)
+        row_free = free[group]
+        chosen[~row_free] = reachable.leaf[reachable.offsets[group[~row_free]]]
+        if not row_free.any():
+            return chosen, float(np.abs(target).sum())
+        free_leaves, x = _select_groups(reachable, system.x, free)
+        if adds_local_rows:
+            self._add_local_rows(free_leaves, groups, free)
+        rows = (np.cumsum(free) - 1)[group[row_free]]
+        free_system = _System(free_leaves, x, target, system.variance)
+        chosen[row_free], residual = _solve(free_system, size[free], rows, self.options, rng)
+        return chosen, residual
+
+
+def _by_margin(
+    evidence: BoostingObservations, t: int, g: Floats, h: Floats, y: NDArray[np.int64]
+) -> tuple[Floats, Floats]:
+    """Return the derivatives of the gradient and of the hessian of each row by its margin."""
+    if evidence.targets is not None:
+        return np.ones_like(g), np.zeros_like(g)
+    probability = g + (y == evidence.class_of(t))
+    return probability * (1 - probability), h * (1 - 2 * probability)
 
 
 def _solve(
-    sub: ReachableLeaves,
+    system: _System,
     size: NDArray[np.intp],
-    x: Floats,
-    target: Floats,
-    ridge: Floats,
     rows: NDArray[np.intp],
     options: Options,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.int32], float]:
     """Return the leaves of rows that can reach several leaves, and the L1 distance of the sums.
 
-    ``sub`` contains the reachable leaves of groups of ``size`` equal rows. ``rows`` is the group of
-    each row. The integer programme falls back on the local search if it finds no solution in time.
+    The groups of the system contain ``size`` rows each. ``rows`` is the group of each row. The
+    integer programme falls back on the local search if it finds no solution in time.
     """
+    reachable, x, target, variance = system.reachable, system.x, system.target, system.variance
     if options.solver == "max-ent":
-        P = max_entropy(sub, size.astype(np.float64), x, target, ridge)
-        start = draw_leaves(sub, P, rows, rng.random(len(rows)))
-        each, x_each = _expand(sub, x, rows)
-        return redraw_leaves(each, x_each, target, ridge, start, int(rng.integers(2**63)))
+        P = max_entropy(reachable, size.astype(np.float64), x, target, variance)
+        start = draw_leaves(reachable, P, rows, rng.random(len(rows)))
+        each, x_each = _entries_of_rows(reachable, x, rows)
+        return redraw_leaves(each, x_each, target, variance, start, int(rng.integers(2**63)))
     if options.solver == "milp":
-        solution = solve_counts(sub, size, x, target, options.time_limit)
+        solution = solve_counts(reachable, size, x, target, options.time_limit)
         if solution is not None:
-            return _hand_out(sub, solution[0], rows), solution[1]
-    each, x_each = _expand(sub, x, rows)
-    start = draw_leaves(each, _evenly(each), np.arange(len(rows)), rng.random(len(rows)))
+            return _deal_leaves(reachable, solution[0], rows), solution[1]
+    each, x_each = _entries_of_rows(reachable, x, rows)
+    start = draw_leaves(each, _uniform_shares(each), np.arange(len(rows)), rng.random(len(rows)))
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
 
 
 def with_absence(
-    r: ReachableLeaves, x: Floats, share: Floats, nowhere: int
+    r: ReachableLeaves, x: Floats, participation: Floats, absence: int
 ) -> tuple[ReachableLeaves, Floats]:
     """Add "not in this tree" as a further choice to the reachable leaves of each group.
 
@@ -399,10 +486,10 @@ def with_absence(
         Reachable leaves of m groups of rows.
     x : float64 array, shape (nnz, K)
         Contribution of one row to each equation of a leaf.
-    share : float64 array, shape (m,)
+    participation : float64 array, shape (m,)
         Probability that a row takes part in the tree. A group with probability 1 gets no additional
         entry. A group with probability 0 keeps no leaf.
-    nowhere : int
+    absence : int
         Number of the additional leaf that represents absence.
 
     Returns
@@ -412,14 +499,14 @@ def with_absence(
     """
     width = np.diff(r.offsets)
     group = np.repeat(np.arange(len(width)), width)
-    possible, out = share[group] > 0, share < 1
+    possible, out = participation[group] > 0, participation < 1
     with np.errstate(divide="ignore"):
-        inside = (np.log(shares(r)) + np.log(share)[group])[possible]
-        outside = np.log1p(-share)[out]
+        inside = (np.log(prior_shares(r)) + np.log(participation)[group])[possible]
+        outside = np.log1p(-participation)[out]
     # Insert the new entry of each group after its leaves. The sort is stable for this reason.
     order = np.argsort(np.concatenate([group[possible], np.flatnonzero(out)]), kind="stable")
     size = np.bincount(group[possible], minlength=len(width)) + out
-    leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), nowhere, dtype=np.int32)])[order]
+    leaf = np.concatenate([r.leaf[possible], np.full(out.sum(), absence, dtype=np.int32)])[order]
     return (
         ReachableLeaves(
             np.concatenate([[0], np.cumsum(size)]).astype(np.int64),
@@ -430,7 +517,7 @@ def with_absence(
     )
 
 
-def shares(r: ReachableLeaves) -> Floats:
+def prior_shares(r: ReachableLeaves) -> Floats:
     """Return the prior probability of every reachable leaf of every row, float64, shape (nnz,)."""
     start, width = r.offsets[:-1], np.diff(r.offsets)
     # Subtract the largest log probability of each row, so that the exponential cannot overflow.
@@ -440,21 +527,23 @@ def shares(r: ReachableLeaves) -> Floats:
     return weight / np.repeat(total, width)  # type: ignore[no-any-return]
 
 
-def _evenly(r: ReachableLeaves) -> Floats:
+def _uniform_shares(r: ReachableLeaves) -> Floats:
     """Return equal probabilities for all reachable leaves of a row, float64, shape (nnz,)."""
     width = np.diff(r.offsets)
     return np.repeat(1.0 / width, width)
 
 
-def _only(r: ReachableLeaves, x: Floats, rows: NDArray[np.bool_]) -> tuple[ReachableLeaves, Floats]:
-    """Return the entries of the selected rows."""
+def _select_groups(
+    r: ReachableLeaves, x: Floats, selected: NDArray[np.bool_]
+) -> tuple[ReachableLeaves, Floats]:
+    """Return the entries of the selected groups."""
     width = np.diff(r.offsets)
-    keep = np.repeat(rows, width)
-    offsets = np.concatenate([[0], np.cumsum(width[rows])]).astype(np.int64)
+    keep = np.repeat(selected, width)
+    offsets = np.concatenate([[0], np.cumsum(width[selected])]).astype(np.int64)
     return ReachableLeaves(offsets, r.leaf[keep], r.log_prior[keep]), x[keep]
 
 
-def _expand(
+def _entries_of_rows(
     r: ReachableLeaves, x: Floats, rows: NDArray[np.intp]
 ) -> tuple[ReachableLeaves, Floats]:
     """Return the entries of every single row, given those of its group."""
@@ -464,7 +553,7 @@ def _expand(
     return ReachableLeaves(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
 
 
-def _hand_out(
+def _deal_leaves(
     r: ReachableLeaves, count: NDArray[np.int64], rows: NDArray[np.intp]
 ) -> NDArray[np.int32]:
     """Assign the leaves of a group, as often as they were counted, to its rows."""

@@ -1,9 +1,10 @@
 """Attack `leaf-inversion`: reconstruct the rows of batches from gradients of FedXGBllr.
 
 The second phase of FedXGBllr trains a network on the outputs of all clients' trees. The adversary
-sees a client's gradient of this network, and searches for rows with the same gradient. `observed`
-collects the trees and the gradients from the view, `matching` computes the loss, `routing` makes
-the trees differentiable, and `search` and `refinement` minimise the loss.
+sees a client's gradient of this network, and searches for rows with the same gradient. `matching`
+collects the trees and the gradients from the view and computes the loss, `soft_trees` makes the
+trees differentiable, `search` minimises the loss, and `known_rows` provides rows that other attacks
+reconstructed from the trees.
 """
 
 from __future__ import annotations

@@ -19,11 +19,11 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class SoftTrees:
-    """Trees whose features are measured by the ranks of their thresholds.
+    """Trees on a scale on which a feature value is replaced by its rank among the thresholds.
 
-    The thresholds of a feature are placed at the quantiles of a standard normal. All features
-    therefore have the same scale whatever their units, and the ranges of the victim are not needed.
-    For example, the single threshold of a feature is at 0, the median.
+    The thresholds of a feature are placed at the quantiles of a standard normal distribution. All
+    features therefore have the same scale whatever their units, and the ranges of the victim are
+    not needed. For example, the single threshold of a feature is at 0, the median.
 
     Attributes
     ----------
@@ -88,7 +88,7 @@ class SoftTrees:
         return out
 
     def cells_of(self, X: Floats) -> NDArray[np.int32]:
-        """Return the cell of every value, int32, shape (n, d), and the first for missing values."""
+        """Return the cell of every value, int32, shape (n, d). Missing values are in cell 0."""
         cells = [np.searchsorted(e, X[:, f], side="right") for f, e in enumerate(self.edges)]
         return np.where(np.isnan(X), 0, np.stack(cells, axis=1)).astype(np.int32)
 
@@ -97,14 +97,17 @@ class SoftTrees:
         return ndtri((cells + 0.5) / self.widths).astype(np.float32)
 
     def leaves(self, cells: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the leaf of every row in every tree, int32, shape (n, T), as `Routes.apply`."""
+        """Return the leaf of every row in every tree, like `Routes.apply`, int32, shape (n, T)."""
         out = np.empty((len(cells), len(self.trees)), dtype=np.int32)
         r = self.routes
         _hard(cells, r.start, r.feature, self.edge_of, r.left, r.right, out)
         return out
 
     def boxes(self, cells: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first and last cell of every feature that a row's leaves share, (n, d)."""
+        """Return the first and the last cell of every feature, int64, shape (n, d) each.
+
+        If one feature of a row changes within this range, the row stays in its leaf of every tree.
+        """
         low, high = np.empty(cells.shape, np.int64), np.empty(cells.shape, np.int64)
         for i, row in enumerate(cells):
             for f, width in enumerate(self.widths):

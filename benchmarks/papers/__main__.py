@@ -22,9 +22,9 @@ from fedtrees.experiments.suite import bundled_suites
 
 PROGRAM = "python -m fedtrees.benchmarks.papers"
 _SINGLE = (
-    "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp", "evidence_fields",
-    "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes", "sacroml_peer",
-    "tableak",
+    "ablation", "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp",
+    "evidence_fields", "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes",
+    "sacroml_peer", "tableak",
 )  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.

@@ -34,7 +34,7 @@ from fedtrees.trees.binning import Cuts, bin_rows
 
 CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"
 #: The attack with bins, and the same attack without them.
-READ, IGNORED = "timberstrike", "timberstrike[most=statistics]"
+READ, IGNORED = "timberstrike", "timberstrike[max_level=statistics]"
 #: Number of clients in a sum, without the clients of the adversary, by its name.
 SUMS = {"one client": 1, "a client of its sum": 2, "the secure sum": 3}
 

@@ -333,7 +333,7 @@ def informed_errors(published: PublishedForests) -> Iterator[Table]:
 def _by_network(
     truth: Rows, rest: Rows, forest: NoisyForest, epsilon: float, seed: int
 ) -> list[float]:
-    """Return the errors of a network that is trained on shadow forests (`draft_dp_network`)."""
+    """Return the errors of a network that is trained on shadow forests."""
     coded, X = forest.variables.encode(truth.X), truth.X[:TARGETS]
     counts = forest.counts(coded, truth.y)
     target_counts = [forest.counts(coded[i : i + 1], truth.y[i : i + 1]) for i in range(TARGETS)]

@@ -67,24 +67,26 @@ class Pair:
 
 _JOINT = "joint[steps=50000]"
 PAIRS = (
-    Pair("timberstrike", "timberstrike[most=statistics]", "bins"),
-    Pair("timberstrike[most=statistics]", "timberstrike[most=values]", "node sums"),
+    Pair("timberstrike", "timberstrike[max_level=statistics]", "bins"),
+    Pair("timberstrike[max_level=statistics]", "timberstrike[max_level=values]", "node sums"),
     Pair("timberstrike", "timberstrike[noise=ignored]", "that sums are off"),
     Pair("timberstrike", "timberstrike[sketches=false]", "sketches"),
     Pair("timberstrike", "timberstrike[use_prior=false]", "own rows"),
-    Pair("timberstrike", "timberstrike[most=values]", "all sums", "leaf_mass_exact"),
-    Pair(_JOINT, "joint[steps=50000,most=values]", "node sums"),
+    Pair("timberstrike", "timberstrike[max_level=values]", "all sums", "leaf_mass_exact"),
+    Pair(_JOINT, "joint[steps=50000,max_level=values]", "node sums"),
     Pair(_JOINT, "joint[steps=50000,exact=false]", "that sums are exact"),
     Pair(_JOINT, "joint[steps=50000,sketches=false]", "sketches"),
-    Pair(_JOINT, "joint[steps=50000,most=values]", "node sums", "leaf_mass_exact"),
+    Pair(_JOINT, "joint[steps=50000,max_level=values]", "node sums", "leaf_mass_exact"),
     Pair("lattice", "lattice[base_score=unknown]", "base score", "leaf_mass_exact"),
     Pair("histogram-peeling", "histogram-peeling[sketches=false]", "sketches", "exact_rows"),
 )
 #: Additional pairs for protocols in which trees can be attributed to clients.
 APART = (
     *(pair for pair in PAIRS if pair.attack in ("timberstrike", "joint")),
-    Pair("timberstrike", "timberstrike[clues=hessian]", "gradients, thresholds as clues"),
-    Pair("timberstrike", "timberstrike[starts=model]", "own base scores"),
+    Pair(
+        "timberstrike", "timberstrike[linkage_statistics=hessian]", "gradients, thresholds as clues"
+    ),
+    Pair("timberstrike", "timberstrike[base_scores=model]", "own base scores"),
 )
 _ORDERING = Pair(
     "split-ordering", "split-ordering[own_columns=false]", "own columns", "rank_correlation"

@@ -192,7 +192,7 @@ def quote_recipes(trials: Trials) -> str:
 
 
 def readme(trials: Trials) -> str:
-    """Return the generated part of `README.md`."""
+    """Return the generated part of ``README.md``."""
     recommendation = recommend(trials)
     best = recommendation.choice or recommendation.least
     if best is None:
@@ -469,7 +469,7 @@ def _row_of(number: str, tried: Sequence[RecipeResult], metric: str) -> list[str
 def write_generated(trials: Trials, root: Path) -> None:
     """Write the recommended recipe wherever it is named, and the verdict of the default run.
 
-    These are the parts between the markers in `README.md`, `docs/how-to/choose.md` and
+    These are the parts between the markers in ``README.md``, `docs/how-to/choose.md` and
     `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees recommend` read
     the recipe (`fedtrees.report.recipe.recommended`).
     """

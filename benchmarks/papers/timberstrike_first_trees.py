@@ -159,7 +159,7 @@ def count_late_leaves(data: str, depth: int, seed: int, data_dir: str | None) ->
         seconds = time.process_time() - begin
         victim = next(v for v in victims if v.owner == name)
         assert victim.late is not None
-        late, t = victim.late, victim.blocks[0].first
+        late, t = victim.late, victim.blocks[0].first_tree
         victim_rows, adversary_rows = (
             federation.local_data[client].table for client in (name, adversaries)
         )
@@ -261,7 +261,7 @@ def linked_share(
     assert seen is not None
     assert server_blocks is not None
     # The server knows the sender of every block, which is the ground truth.
-    owner = {block.first: block.sender for block in server_blocks.blocks}
+    owner = {block.first_tree: block.sender for block in server_blocks.blocks}
     rounds: dict[int, list[Block]] = {}
     for block in seen.blocks:
         if block.sender is None:
@@ -277,9 +277,9 @@ def _right(
     rounds: Sequence[Sequence[Block]], chains: Sequence[Sequence[int]], owner: dict[int, str | None]
 ) -> float:
     """Return the share of blocks whose chain was started by the same client."""
-    starters = [owner[block.first] for block in rounds[0]]
+    starters = [owner[block.first_tree] for block in rounds[0]]
     hits = [
-        starters[chain] == owner[block.first]
+        starters[chain] == owner[block.first_tree]
         for blocks, numbers in zip(rounds[1:], chains[1:], strict=True)
         for block, chain in zip(blocks, numbers, strict=True)
         if len(block.trees[0]) > 1

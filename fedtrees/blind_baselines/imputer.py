@@ -25,14 +25,18 @@ from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
 
 Floats = NDArray[np.float64]
-_GROWN = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
+_TREE_PARAMS = TreeParams(trees=20, max_depth=3, learning_rate=0.2)
 # A fold may lack a class, so that the start must not depend on the labels.
-_CLASSES = replace(_GROWN, base_score=0.5)
-_FOLDS, _RIDGES, _MIXTURES = 3, (0.1, 1.0, 10.0, 100.0), (0.0, 0.25, 0.5, 0.75, 1.0)
-_FEW = 12  # largest number of distinct values of a number that is treated as a category
-_DOUBT = 0.02  # share of the marginal distribution in the probabilities of categories
-_MOST = 256  # number of values that represent a numeric column
-FEWEST_ROWS = 10
+_CLASS_TREE_PARAMS = replace(_TREE_PARAMS, base_score=0.5)
+_FOLDS = 3  # folds of every cross-validation
+_RIDGES = (0.1, 1.0, 10.0, 100.0)  # strengths of the L2 penalty from which one is chosen
+_MIXTURES = (0.0, 0.25, 0.5, 0.75, 1.0)  # weights of the trees from which one is chosen
+_FEW_VALUES = 12  # largest number of distinct values of a number that is treated as a category
+# Share of the marginal distribution in the probabilities of categories, so that no probability is
+# 0 if logistic regression and trees are certain and wrong.
+_MARGINAL_SHARE = 0.02
+_MOST_VALUES = 256  # number of values that represent a numeric column
+FEWEST_ROWS = 10  # number of rows from which on a model is trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,7 @@ class KnownRows:
 
 
 @dataclass(frozen=True)
-class _Line:
+class _NumericModel:
     """Model of a numeric attribute.
 
     Attributes
@@ -133,32 +137,37 @@ class Imputer:
                 np.flatnonzero(~np.isnan(known_rows.X[:, self._columns]).any(axis=1))
             )
         self._known_rows = None if complete is None or len(complete) < FEWEST_ROWS else complete
-        self.values = self._likely()
-        self._numbers = self._known_rows is not None and not self._few()
-        self._line: _Line | None = None
+        self.values = self._candidate_values()
+        self._numbers = self._known_rows is not None and not self._is_categorical()
+        self._numeric_model: _NumericModel | None = None
         self._mixture: float | None = None
 
     @property
-    def taught(self) -> bool:
+    def has_training_rows(self) -> bool:
         """Whether there are enough rows to learn from."""
         return self._known_rows is not None
 
-    def _few(self) -> bool:
+    def _is_categorical(self) -> bool:
         """Return whether the attribute is predicted as a category."""
         assert self._known_rows is not None
         categorical = self._schema.categorical[self._columns].any() or len(self._columns) > 1
-        return bool(categorical) or len(np.unique(self._known_rows.X[:, self._columns])) <= _FEW
+        return (
+            bool(categorical) or len(np.unique(self._known_rows.X[:, self._columns])) <= _FEW_VALUES
+        )
 
-    def _likely(self) -> NDArray[np.float32]:
+    def _candidate_values(self) -> NDArray[np.float32]:
         """Return possible values of the attribute, float32, shape (K, c), ascending."""
         if self._known_rows is not None:
             observed = self._known_rows.X[:, self._columns]
-            if len(self._columns) > 1 or self._few():
+            if len(self._columns) > 1 or self._is_categorical():
                 extra = self._named()
                 return np.unique(np.concatenate([observed, extra]), axis=0)
-            distinct, even = np.unique(observed), np.linspace(observed.min(), observed.max(), _MOST)
+            distinct, even = (
+                np.unique(observed),
+                np.linspace(observed.min(), observed.max(), _MOST_VALUES),
+            )
             quantiles = (
-                np.linspace(0, len(distinct) - 1, min(len(distinct), _MOST))
+                np.linspace(0, len(distinct) - 1, min(len(distinct), _MOST_VALUES))
                 .round()
                 .astype(np.int64)
             )
@@ -208,38 +217,38 @@ class Imputer:
             return None
         p = np.empty((len(self._known_rows), len(values)))
         for train, test in _folds(len(self._known_rows)):
-            taught = Imputer(self._known_rows.take(train), self._schema, self._columns)
-            taught._line, taught._mixture = self._line, self._mixture
-            p[test] = taught.chances(self._known_rows.take(test), values)
+            model = Imputer(self._known_rows.take(train), self._schema, self._columns)
+            model._numeric_model, model._mixture = self._numeric_model, self._mixture
+            p[test] = model.chances(self._known_rows.take(test), values)
         return self._known_rows, p
 
     def _normal(self, known_rows: Table, rows: Table, values: Floats) -> Floats:
         """Return unnormalised probabilities of the values of a number."""
         x = known_rows.X[:, self._columns[0]].astype(np.float64)
         A, B = self._designs(known_rows, rows)
-        if self._line is None:
-            plain = self._chosen(x, A, known_rows)
-            logged = self._chosen(np.log(x), A, known_rows, np.exp) if x.min() > 0 else plain
-            self._line = min(plain, logged, key=lambda line: line.error)
-        line = self._line
-        if line.logged:
+        if self._numeric_model is None:
+            plain = self._choose_model(x, A, known_rows)
+            logged = self._choose_model(np.log(x), A, known_rows, np.exp) if x.min() > 0 else plain
+            self._numeric_model = min(plain, logged, key=lambda model: model.error)
+        model = self._numeric_model
+        if model.logged:
             x, values = np.log(x), np.log(np.maximum(values, 1e-30))
-        mean = self._predicted(x, A, B, known_rows, rows, line.ridge, line.boosted)
+        mean = self._predicted(x, A, B, known_rows, rows, model.ridge, model.boosted)
         # Standardised distance between each value and the prediction.
-        z = (values - mean[:, None]) / line.spread
+        z = (values - mean[:, None]) / model.spread
         # A mixture of two normal distributions has heavier tails than one, because large errors are
         # more frequent.
         law = 0.9 * np.exp(-0.5 * np.clip(z, -37, 37) ** 2)
         law += 0.1 / 3 * np.exp(-0.5 * np.clip(z / 3, -37, 37) ** 2)
         return np.asarray(law * _spacing(values) + 1e-12)
 
-    def _chosen(
+    def _choose_model(
         self,
         x: Floats,
         A: Floats,
         known_rows: Table,
         back: Callable[[Floats], Floats] | None = None,
-    ) -> _Line:
+    ) -> _NumericModel:
         """Choose the ridge penalty, and whether trees are used, by cross-validation.
 
         `back` converts x to the number itself. None: x is the number.
@@ -263,7 +272,7 @@ class Imputer:
         chosen = with_trees if helped else tried[best]
         spread = max(error_of(chosen), 1e-9 * max(float(x.std()), 1e-9))
         error = np.abs(x - chosen) if back is None else np.abs(back(x) - back(chosen))
-        return _Line(best, helped, spread, float(np.median(error)), back is not None)
+        return _NumericModel(best, helped, spread, float(np.median(error)), back is not None)
 
     def _predicted(
         self,
@@ -298,7 +307,7 @@ class Imputer:
         w = self._mixture
         p = self._both(code, k, A, B, known_rows, rows)
         at = {tuple(v): j for j, v in enumerate(levels.tolist())}
-        mixed = (1 - _DOUBT) * ((1 - w) * p[0] + w * p[1]) + _DOUBT * margin
+        mixed = (1 - _MARGINAL_SHARE) * ((1 - w) * p[0] + w * p[1]) + _MARGINAL_SHARE * margin
         rare = 0.5 / (len(code) + 0.5 * k)
         return np.column_stack(
             [mixed[:, at[tuple(v)]] if tuple(v) in at else np.full(len(rows), rare)
@@ -319,7 +328,9 @@ class Imputer:
         rows = np.arange(len(code))
 
         def loss(w: float) -> float:
-            mixture = (1 - _DOUBT) * ((1 - w) * held_out[0] + w * held_out[1]) + _DOUBT * margin
+            mixture = (1 - _MARGINAL_SHARE) * (
+                (1 - w) * held_out[0] + w * held_out[1]
+            ) + _MARGINAL_SHARE * margin
             return -float(np.log(mixture[rows, code] + 1e-12).mean())
 
         return min(_MIXTURES, key=loss)
@@ -330,18 +341,18 @@ class Imputer:
         """Return the probabilities of logistic regression and of trees, shape (n, k) each."""
         # With a single class in the fold, there is nothing to learn.
         if len(np.unique(code)) < 2:
-            sure = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
-            return sure, sure
-        line = _logistic(A, code, k, B)
+            shares = np.broadcast_to(np.bincount(code, minlength=k) / len(code), (len(rows), k))
+            return shares, shares
+        logistic = _logistic(A, code, k, B)
         objective = LOGISTIC if k == 2 else Softmax(k)
         forest = self._forest(known_rows, code, objective)
         p = forest.predict(self._others(rows))
-        return line, p if p.ndim == 2 else np.column_stack([1 - p, p])
+        return logistic, p if p.ndim == 2 else np.column_stack([1 - p, p])
 
     def _forest(self, known_rows: Table, target: NDArray[Any], objective: Objective) -> Forest:
         """Train a boosted forest on the remaining columns and the label."""
         X = self._others(known_rows)
-        params = _GROWN if objective is SQUARED_ERROR else _CLASSES
+        params = _TREE_PARAMS if objective is SQUARED_ERROR else _CLASS_TREE_PARAMS
         return grow_forest(X, target, quantile_cuts(X, 32), params, objective, streams=Streams(0))
 
     def _others(self, rows: Table) -> NDArray[np.float32]:
@@ -358,7 +369,7 @@ class Imputer:
         for c in self._rest:
             a, b = known_rows.X[:, c].astype(np.float64), rows.X[:, c].astype(np.float64)
             if self._schema.categorical[c]:
-                parts += [(a == v, b == v) for v in np.unique(a[~np.isnan(a)])[:_MOST]]
+                parts += [(a == v, b == v) for v in np.unique(a[~np.isnan(a)])[:_MOST_VALUES]]
             else:
                 present = a[~np.isnan(a)]
                 middle = float(present.mean()) if len(present) else 0.0

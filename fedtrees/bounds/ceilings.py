@@ -384,7 +384,7 @@ def lines(
 
 def _infers_membership(attack: Spec) -> bool:
     """Return whether an attack scores candidates of membership inference."""
-    return bool(getattr(register.get("attack", attack.name), "candidates", False))
+    return bool(getattr(register.get("attack", attack.name), "receives_candidates", False))
 
 
 def _reconstruction_line(

@@ -43,7 +43,7 @@ from fedtrees.core.view import Seen, View
 from fedtrees.core.wire import encoded_size
 from fedtrees.data.csv_table import numeric
 from fedtrees.data.table_files import read_table
-from fedtrees.experiments.evaluate import BlindBaseline, Row, score_guess
+from fedtrees.experiments.evaluate import Row, compute_blind_baseline, score_guess
 from fedtrees.experiments.suite import DEFAULT_SUITE, Suite
 from fedtrees.isolation.process import attack_process
 from fedtrees.messages.captured import HistogramSegment, LabelShare, RankedSketch
@@ -458,10 +458,12 @@ def main_scores(name: str, guess: Guess, case: Case) -> Scores:
     The result is empty if the capture lacks the information with which the claims are compared.
     """
     try:
-        rows = [*score_guess(name, guess, case, _blind(guess, case))]
+        metrics = {m.name: m for kind in _kinds(guess) for m in metrics_of(kind)}.values()
+        blind = compute_blind_baseline(metrics, case)
+        rows = [*score_guess(name, guess, case, blind)]
     except Unfit:
         return {}
-    main = {key for kind in _kinds(guess) for m in metrics_of(kind) for key in m.main}
+    main = {key for m in metrics for key in m.main}
     return {
         str(r["metric"]): (r["value"], r["blind"])
         for r in rows
@@ -472,22 +474,6 @@ def main_scores(name: str, guess: Guess, case: Case) -> Scores:
 def _kinds(guess: Guess) -> set[type[Claim]]:
     """Return the types of the claims in a guess."""
     return {type(claim) for claim in guess.claims}
-
-
-def _blind(guess: Guess, case: Case) -> BlindBaseline:
-    """Return the score of the same party without any message, for the metrics of the guess."""
-    values: dict[str, float] = {}
-    named: dict[str, str] = {}
-    for metric in {m.name: m for kind in _kinds(guess) for m in metrics_of(kind)}.values():
-        truth = metric.truth(case) if metric.before_training else None
-        if truth is not None:
-            guesses = metric.blind(case, truth).items()
-            scores = {n: metric.score(claims, truth) for n, claims in guesses}
-            best = metric.best_of(scores)
-            values |= {n: b.value for n, b in best.items() if b.value is not None}
-            if (first := next(iter(metric.main), "")) in best:
-                named[metric.name] = best[first].guess
-    return BlindBaseline(values, {}, named)
 
 
 def _notes(decoded: Decoded, truth: Mapping[str, Table], who: str) -> Iterator[str]:

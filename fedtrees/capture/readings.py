@@ -19,7 +19,7 @@ from fedtrees.attacks.observations.lightgbm import (
     extremes,
     shares,
     values_of,
-    values_told,
+    values_of_columns,
 )
 from fedtrees.capture.collective import worker
 from fedtrees.capture.models import ModelExchange, SharedModel, joined, trees_of
@@ -343,7 +343,7 @@ def machine_readings(seen: Iterable[Record], who: Sequence[str]) -> Iterator[Rev
         ends = tuple(Fact(f, value) for f, value in extremes(mappers))
         if ends and name not in who:
             yield RevealedFacts("least and greatest values", name, ends, True)
-    for name, column, column_values in values_told(evidence.mappers):
+    for name, column, column_values in values_of_columns(evidence.mappers):
         if name not in who:
             facts = tuple(Fact(column, float(v)) for v in column_values.values)
             yield RevealedFacts("values off the bins of a column", name, facts, False)

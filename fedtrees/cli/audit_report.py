@@ -59,7 +59,7 @@ def _print(
     for line in [*scrubbed, *(todo if details else [t.short for t in todo])]:
         _paragraph(out, line)
     if not details:
-        out.print("All of it, every field, tree and leaf: --details")
+        out.print("For all fields, trees and leaves, use --details.")
     if "report" in facts:
         out.print(f"report: {facts['report']}", markup=False, soft_wrap=True)
 

@@ -220,7 +220,7 @@ def _with_bar(
     from rich import progress as bars
     from rich.table import Column
 
-    from fedtrees.isolation.kernels import watching
+    from fedtrees.isolation.kernels import report_compilation
 
     last = bars.TextColumn("{task.fields[cell]}", table_column=Column(no_wrap=True, ratio=1))
     left = (bars.TextColumn("time left"), bars.TimeRemainingColumn())
@@ -238,7 +238,7 @@ def _with_bar(
         def compiled(count: int) -> None:
             progress.update(task, cell=_compiling(count))
 
-        with watching(compiled):
+        with report_compilation(compiled):
             return bench.run(done, first, engine)
 
 
@@ -246,9 +246,9 @@ def _with_log(
     bench: BenchSession, log: Log, first: Callable[[], None], engine: Engine | None
 ) -> Counter[str]:
     """Run with lines on stderr, where it is no terminal."""
-    from fedtrees.isolation.kernels import watching
+    from fedtrees.isolation.kernels import report_compilation
 
-    with watching(log.compiled):
+    with report_compilation(log.compiled):
         return bench.run(log, first, engine)
 
 

@@ -72,8 +72,8 @@ def plot(
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
-    _warn(runs, chosen)
     path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
+    _warn(runs, chosen)
     emit({"file": str(path)}, format, str(path))
 
 

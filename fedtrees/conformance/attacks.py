@@ -31,7 +31,7 @@ from fedtrees.conformance.samples import (
     views_that_tell,
     views_without_truth,
 )
-from fedtrees.core.attack import Attack
+from fedtrees.core.attack import Attack, claims_of
 from fedtrees.core.claims import Guess, Records
 from fedtrees.core.errors import FedtreesError, ProtocolError
 from fedtrees.core.local_data import LocalData, over_clients, stacked
@@ -44,7 +44,7 @@ from fedtrees.core.transcript import PUBLIC
 from fedtrees.core.view import View
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.federation import Federation
-from fedtrees.isolation.plugins import Elsewhere
+from fedtrees.isolation.plugins import StandInAttack
 from fedtrees.isolation.process import Answer, attack_process
 from fedtrees.isolation.watch import HOLD_TRUTH
 from fedtrees.metrics.records import score_records
@@ -60,12 +60,12 @@ def imported_cleanly(plugin: Any) -> Iterator[Finding]:
     effects do no harm.
     """
     module = sys.modules.get(type(plugin).__module__)
-    file = plugin.file if isinstance(plugin, Elsewhere) else getattr(module, "__file__", None)
+    file = plugin.file if isinstance(plugin, StandInAttack) else getattr(module, "__file__", None)
     digests = {str(Path(path)): digest for path, digest in loaded_plugins()}
     if file is None or str(file) not in digests:
         return
     during_import = attack_process().describe(str(file), digests[str(file)], bait=True).did
-    before = plugin.did if isinstance(plugin, Elsewhere) else ()
+    before = plugin.did if isinstance(plugin, StandInAttack) else ()
     effects = dict.fromkeys([*before, *during_import])
     yield Finding("its import only registers classes", not effects, "; ".join([*effects][:6]))
 
@@ -75,7 +75,7 @@ def imports_of(attack: Attack) -> set[str]:
 
     The source of a plug-in attack is parsed without running it.
     """
-    if not isinstance(attack, Elsewhere):
+    if not isinstance(attack, StandInAttack):
         return _imports(sys.modules[type(attack).__module__])
     return _named_imports(Path(attack.file).read_text(encoding="utf-8"))
 
@@ -186,6 +186,12 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
     reached = sorted(imports_of(attack))
     bad = [n for n in reached if n.startswith(HOLD_TRUTH) and not f"{n}.".startswith(f"{_BASES}.")]
     yield Finding("it imports no module with ground truth", not bad, ", ".join(bad))
+    # The attack works without a declaration. The report then cannot name the measures that remain
+    # open if it returns no claim.
+    undeclared = (
+        "" if claims_of(attack) else "not declared; write, for example, claims = (Records,)"
+    )
+    yield Finding("types of its claims", True, undeclared)
     ran = False
     views = (*views_without_truth(protocols), *(blind_views() if attack.blind else ()))
     views += tuple(views_that_tell(attack, protocols))
@@ -199,7 +205,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
             continue
         ran = True
         # Attacks on membership need rows to decide on.
-        if attack.candidates:
+        if attack.receives_candidates:
             view = replace(view, candidates=sample_table()[0])
         try:
             attack_process().run(spec, view.blinded(), anyway=True)
@@ -230,7 +236,7 @@ def check_attack(attack: Attack, spec: Spec, protocols: Sequence[str]) -> Iterat
         yield Finding(rule, not touched, ", ".join(touched))
     yield Finding("it runs with at least one protocol", ran)
     # Only attacks of plug-ins could store files.
-    if isinstance(attack, Elsewhere):
+    if isinstance(attack, StandInAttack):
         yield from _passes_nothing_on(spec, views)
 
 

@@ -43,7 +43,7 @@ def check_metric(metric: Metric[Any], protocols: Sequence[str]) -> Iterator[Find
     has_baseline = own_baseline or any(blind_attacks(metric.of))
     hint = (
         "return claims from its method `blind`, or scores from `line`, or register an attack with "
-        f"blind = True and gives = {metric.of.__name__}"
+        f"blind = True and claims = ({metric.of.__name__},)"
     )
     # Scores may contain their baselines instead, and some metrics are of dishonest parties only.
     missing = "" if has_baseline else f"unless each score contains one in `blind`: {hint}"

@@ -6,14 +6,24 @@ with the ground truth, which no attack can access.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedtrees.core.claims import Claim, Guess
+from fedtrees.core.errors import refuse_old_names
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
+
+#: Former names of the attributes of an attack, for one release.
+RENAMED = {
+    "comparison": "is_reference",
+    "candidates": "receives_candidates",
+    "gives": "claims, a tuple of claim types",
+    "most_rows": "max_training_rows",
+    "numbers": "supports_regression",
+}
 
 
 class Attack(ABC):
@@ -26,27 +36,25 @@ class Attack(ABC):
     ----------
     name : str
         Registered name, set by ``@register.attack``.
-    blind : bool
-        Whether the attack needs no transcript. The metric of the claim type `gives` runs blind
-        attacks on an empty transcript. Their score is the baseline for all attacks with the same
-        claim type.
-    gives : type of Claim or None
-        Claim type of a blind attack.
     claims : tuple of type of Claim
         Types of the claims that the attack can make. If it returns no claim (`Guess.none`), the
-        measures of these claims are reported as not settled. If both `claims` and `gives` are
-        empty, the types are not declared and no measure is settled.
-    comparison : bool
-        Whether the attack is a control or a published implementation whose knowledge another attack
-        includes. Such attacks run only if they are requested by name. They do not count as
-        applicable.
-    candidates : bool
-        Whether the view contains candidates. The attack then claims only `Membership`.
-    most_rows : int or None
+        measures of these claims are reported as not settled. Without `claims`, the report cannot
+        name the measures that remain open, and ``fedtrees check`` reports this.
+    blind : bool
+        Whether the attack needs no transcript. Each metric of one of its `claims` runs it on an
+        empty transcript. Its score is a blind baseline for all attacks with the same claim type.
+    is_reference : bool
+        Whether the attack only serves as a reference: a control, or a published implementation,
+        whose knowledge another attack includes. It runs only if it is requested by name, and it
+        does not count as an attack that a defense must resist.
+    receives_candidates : bool
+        Whether the view contains candidates for membership inference. The attack then claims only
+        `Membership`.
+    max_training_rows : int or None
         Largest number of training rows for which the attack runs, because its cost grows faster
         than the number of rows. The limit is checked before the training. None if there is no
         limit.
-    numbers : bool
+    supports_regression : bool
         Whether the attack also supports tables with a numeric target.
     threats : tuple of str
         Threat models that are tried if the attack is requested by name. Each names roles and their
@@ -69,15 +77,18 @@ class Attack(ABC):
     """
 
     name: ClassVar[str] = "attack"
-    blind: ClassVar[bool] = False
-    gives: ClassVar[type[Claim] | None] = None
     claims: ClassVar[tuple[type[Claim], ...]] = ()
-    comparison: ClassVar[bool] = False
-    candidates: ClassVar[bool] = False
-    most_rows: ClassVar[int | None] = None
-    numbers: ClassVar[bool] = False
+    blind: ClassVar[bool] = False
+    is_reference: ClassVar[bool] = False
+    receives_candidates: ClassVar[bool] = False
+    max_training_rows: ClassVar[int | None] = None
+    supports_regression: ClassVar[bool] = False
     threats: ClassVar[tuple[str, ...]] = ()
     behaviours: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        refuse_old_names(cls, "attack", RENAMED)
 
     def inapplicable(self, view: View) -> Reason | str | None:
         """Return why the attack cannot use a view, None if it can.
@@ -89,6 +100,9 @@ class Attack(ABC):
     @abstractmethod
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Guess the local data of the victims.
+
+        The method must return a guess for every view. ``fedtrees check`` and blind baselines call
+        it on an empty transcript, even if `inapplicable` returns a reason for it.
 
         Parameters
         ----------
@@ -106,15 +120,15 @@ class Attack(ABC):
 
 def claims_of(attack: object) -> tuple[type[Claim], ...]:
     """Return the declared claim types of an attack, () if it declares none."""
-    gives = getattr(attack, "gives", None)
-    return getattr(attack, "claims", ()) or (() if gives is None else (gives,))
+    claims: tuple[type[Claim], ...] = getattr(attack, "claims", ())
+    return claims
 
 
 def contenders() -> list[str]:
     """Return the names of the attacks that a defense must resist.
 
-    These are all registered attacks except blind attacks and comparisons.
+    These are all registered attacks except blind attacks and references.
     """
     registered = ((name, register.get("attack", name)) for name in register.names("attack"))
-    marks = ("blind", "comparison")
+    marks = ("blind", "is_reference")
     return [name for name, maker in registered if not any(getattr(maker, m, False) for m in marks)]

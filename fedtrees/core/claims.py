@@ -555,7 +555,8 @@ class Guess:
 
     An attack that finds nothing must state a reason with `Guess.none`, because an empty result is
     no evidence that nothing leaks. The process that runs the attack refuses a guess with neither
-    claims nor a reason.
+    claims nor a reason. This also holds for views for which `Attack.inapplicable` returns a reason,
+    because `Attack.run` can be called with any view.
 
     Attributes
     ----------

@@ -5,6 +5,10 @@ processes that start at the same time would nevertheless compile the same kernel
 files of neither are complete yet. The decorators of this module therefore let one process compile
 while the remaining processes wait for its file lock. They then load the stored code.
 
+numba compiles the stored code again when the source file of a kernel changes, but not when the
+source file of another kernel changes that it calls, although its code contains the code of the
+other kernel. The decorators therefore let stored code depend on the files of all these kernels.
+
 If numba can write neither next to the source nor below the home folder, as in a read-only
 installation, the machine code is stored in a temporary folder.
 """
@@ -18,7 +22,9 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -98,18 +104,51 @@ def _compile_once(dispatcher: Any) -> Any:
             return compile_signature(signature)  # loads the code if another process stored it
 
     dispatcher.compile = compile_alone
+    dispatcher.source_files = _source_files(dispatcher.py_func)
+    stored = dispatcher._cache._cache_file
+    stored._source_stamp = (stored._source_stamp, *map(_stamp, dispatcher.source_files))
     return dispatcher
 
 
+def _source_files(function: Any) -> list[str]:
+    """Return the files of a kernel and of the kernels that it calls, directly or through others.
+
+    The called kernels are found by their names: globals of the module, or attributes of a module
+    that is a global. They are complete when the kernel is decorated, because a kernel that is
+    defined later is in the same file.
+    """
+    code = function.__code__
+    files = {code.co_filename}
+    values = [function.__globals__.get(name) for name in code.co_names]
+    modules = [value for value in values if isinstance(value, ModuleType)]
+    values += [getattr(module, name, None) for module in modules for name in code.co_names]
+    for value in values:
+        files.update(getattr(value, "source_files", ()))
+    return sorted(files)
+
+
+@cache
+def _stamp(file: str) -> tuple[float, int] | None:
+    """Return the time of the last change and the size of a source file, in seconds and bytes.
+
+    The result is None for source code that is in no file, such as a cell of a notebook.
+    """
+    try:
+        status = os.stat(file)
+    except OSError:
+        return None
+    return status.st_mtime, status.st_size
+
+
 @contextmanager
-def _file_lock(cache: Any) -> Iterator[None]:
+def _file_lock(function_cache: Any) -> Iterator[None]:
     """Lock the file that lists the stored code of one function while the body runs.
 
     The body runs without a lock in two cases. If this process may not write to the folder, it
     stores nothing that another process could load. If another process still has the lock after
     `_LONGEST_WAIT` seconds, that process may have been suspended.
     """
-    index = Path(cache._cache_file._index_path)
+    index = Path(function_cache._cache_file._index_path)
     try:
         index.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(index.with_suffix(".lock"), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -89,7 +89,7 @@ def write_whole(
 
 
 def opens_private(path: str, flags: int) -> int:
-    """Open a file and create it with mode 0600. This is an `opener` of `open`."""
+    """Open a file and create it with mode 0600. This is an ``opener`` of `open`."""
     return os.open(path, flags, 0o600)
 
 

@@ -139,9 +139,9 @@ class Trait(StrEnum):
     SETTLED = "announced"  # former name, for one release
     #: The base score, from which every prediction starts.
     START = "base score"
-    #: A model with sums over rows in the fields that `Message.row_statistics` names.
+    #: A message with sums over rows in the fields that `Message.row_statistics` names.
     STATISTICS = "row statistics"
-    #: A model with predictions of leaves in the field that `Message.leaf_value` names.
+    #: A message with predictions of leaves in the field that `Message.leaf_value` names.
     LEAVES = "leaf values"
     #: Trees that one client grew on its local data.
     GROWN_ALONE = "locally grown trees"
@@ -318,7 +318,7 @@ class Message:
         """Return the unit of an array field, and whether the field contains integers only.
 
         The unit is the number of stored units that make one, for example ``2 ** g_bits`` for a
-        fixed-point gradient. It is a number, or an array for the last axis. `within` of a channel
+        fixed-point gradient. It is a number, or an array for the last axis. `Channel.in_units_of`
         takes both values.
         """
         return 1.0, getattr(self, field).dtype.kind in "iu"
@@ -440,7 +440,7 @@ def _having(traits: tuple[tuple[Trait, str], ...], _: int) -> dict[type[Message]
 
 
 def types_with(*traits: Trait) -> Any:
-    """Declare types of a defense, for example `handled_types`: those with one of these traits.
+    """Declare types of a defense, for example ``handled_types``: those with one of these traits.
 
     Parameters
     ----------
@@ -466,7 +466,7 @@ def types_with(*traits: Trait) -> Any:
 
 
 def permit_types_with(reasons: Mapping[Trait, str]) -> Any:
-    """Declare `permitted_types` of a defense: the types with these traits, with their reasons.
+    """Declare ``permitted_types`` of a defense: the types with these traits, with their reasons.
 
     Parameters
     ----------

@@ -487,7 +487,7 @@ class _NetworkExchange(AggregationExchange):
         to: Sequence[str],
         message: Message,
         reason: str,
-        reply_why: str = "",
+        reply_reason: str = "",
         disconnected: Sequence[str] = (),
     ) -> dict[str, Message]:
         """Send a message and return the replies of the connected parties.
@@ -500,7 +500,7 @@ class _NetworkExchange(AggregationExchange):
         replies = self._net.call_and_record(
             reachable, lambda host: host.handle_request(message, reason)
         )
-        return self._net.record_sealed_replies(self.server, replies, reply_why or reason)
+        return self._net.record_sealed_replies(self.server, replies, reply_reason or reason)
 
     def protect(
         self, names: Iterable[str], arguments: Mapping[str, Any], reason: str

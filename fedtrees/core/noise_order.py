@@ -99,7 +99,7 @@ def misplaced_in(
             }
             return Reason("opens-sums", subject=part.name, protocol=protocol, **arguments)
         at = _before(part, noised)
-        sent = _open(part) & {*noised}
+        sent = _expanding_sites(part) & {*noised}
         if "secure_aggregation" in part.hooks:
             sent |= opened - {*part.nonexpansive}
         if at is None and sent and part.roles & {*roles}:
@@ -110,14 +110,14 @@ def misplaced_in(
     return None
 
 
-def _open(part: Defense) -> frozenset[Site]:
-    """Return the sites at which a part may increase the distance of two tables."""
+def _expanding_sites(part: Defense) -> frozenset[Site]:
+    """Return the sites at which a part may increase the distance of two neighbouring tables."""
     return sites(part) - {*part.nonexpansive}
 
 
 def _before(part: Defense, other_sites: Collection[Site]) -> Site | None:
     """Return a change of single rows from which the values at one of these sites are computed."""
-    done = [stage for stage in _OF_ROWS if stage in _open(part)]
+    done = [stage for stage in _OF_ROWS if stage in _expanding_sites(part)]
     return next((s for s in done for site in other_sites if site != s and _feeds(s, site)), None)
 
 
@@ -130,7 +130,7 @@ def _feeds(stage: str, site: Site) -> bool:
 
 def _same_place(part: Defense, claiming: Defense) -> Site | None:
     """Return a site at which both parts act and which only the claiming part may change."""
-    both = (_open(part) & sites(claiming)) - {*_RESTRICTIONS}
+    both = (_expanding_sites(part) & sites(claiming)) - {*_RESTRICTIONS}
     met = {site for site in both if isinstance(site, str) or part.roles & claiming.roles}
     return min(met, key=_name, default=None)
 

@@ -12,8 +12,10 @@ import importlib.util
 import inspect
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -30,6 +32,15 @@ IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."
 #: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
+#: Former names of parameters. They work in this release.
+_FORMER_PARAMETERS = {
+    ("attack", "timberstrike"): {
+        "most": "max_level",
+        "clues": "linkage_statistics",
+        "starts": "base_scores",
+    },
+    ("attack", "joint"): {"most": "max_level"},
+}
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset")
 
 
@@ -178,6 +189,7 @@ class Registry:
         """
         maker = self.get(kind, spec.name)
         parameters = _parameters(maker)
+        spec = _with_present_names(kind, spec)
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
@@ -191,6 +203,27 @@ class Registry:
             return maker(**spec.params)
         except (ArithmeticError, TypeError, ValueError) as err:  # a UsageError is a ValueError
             raise UsageError(f"{short(spec, 200)}: {err}") from err
+
+
+def _with_present_names(kind: str, spec: Spec) -> Spec:
+    """Replace former names of parameters, which still work in this release, and warn about them."""
+    former = _FORMER_PARAMETERS.get((kind, spec.name), {})
+    if not former.keys() & spec.params.keys():
+        return spec
+    params: dict[str, Any] = {}
+    for key, value in spec.params.items():
+        name = former.get(key, key)
+        if name != key:
+            warnings.warn(
+                f"{kind} {spec.name!r}: the parameter {key!r} is called {name!r}; the former name "
+                "is removed in the next release",
+                DeprecationWarning,
+                stacklevel=3,
+            )
+        if name in params:
+            raise UsageError(f"{kind} {spec.name!r} has two values of {name!r}; give one")
+        params[name] = value
+    return replace(spec, params=params)
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -39,8 +39,8 @@ class HostServer:
     host : Host
         The host of the party.
     log : callable, optional
-        ``log(message, reason, sent)`` records each message of the party. `sent` is True for a sent
-        message, False for a received one, and None for a message that the party decrypted for
+        ``log(message, reason, sent)`` records each message of the party. ``sent`` is True for a
+        sent message, False for a received one, and None for a message that the party decrypted for
         itself.
     failed : callable
         Receives each exception, for the local log of the party's operator.

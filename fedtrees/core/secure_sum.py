@@ -93,7 +93,7 @@ class AggregationExchange(ABC):
         to: Sequence[str],
         message: Message,
         reason: str,
-        reply_why: str = "",
+        reply_reason: str = "",
         disconnected: Sequence[str] = (),
     ) -> dict[str, Any]:
         """Send a message of the aggregation protocol and return the replies by party.
@@ -106,8 +106,8 @@ class AggregationExchange(ABC):
             The message, for example a public key.
         reason : str
             Recorded reason of the message.
-        reply_why : str
-            Recorded reason of the replies if it differs from `why`.
+        reply_reason : str
+            Recorded reason of the replies if it differs from `reason`.
         disconnected : sequence of str
             Receivers that are simulated as disconnected and do not reply.
         """
@@ -400,7 +400,7 @@ def to_integers(array: NDArray[Any]) -> NDArray[np.int64]:
 def from_integers(
     sums: NDArray[np.int64], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
-    """Convert sums of integers back to an array, the inverse of `whole`.
+    """Convert sums of integers back to an array, the inverse of `to_integers`.
 
     Parameters
     ----------

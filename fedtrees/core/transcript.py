@@ -56,11 +56,14 @@ class BudgetEvent:
 
     party: str  # party whose rows the release is computed from
     # ``laplace``, ``exponential``, ``randomised-response`` or ``gaussian``. For integers,
-    # ``geometric``, ``discrete-gaussian`` or ``truncated-laplace``, whose support ends towards 0.
-    # ``laplace`` also covers discrete Laplace noise on fixed-point numbers, because its privacy
-    # loss has the same bound l1 / scale. ``geometric`` is discrete Laplace noise on counts. If
-    # clients share it, the accountant computes the loss of the sum of the unknown shares. A
-    # mechanism that the accountant does not know has an infinite cost.
+    # ``geometric``, ``discrete-gaussian`` or ``truncated-laplace`` (continuous Laplace noise whose
+    # fractional part is dropped, so that 0 is twice as likely, compared with 1, as under
+    # ``geometric``). Geometric, two-sided geometric and discrete Laplace noise are names of one
+    # distribution, P(k) proportional to exp(-|k| / scale): events call it ``geometric`` for counts,
+    # and ``laplace`` for fixed-point numbers, because its privacy loss has the same bound
+    # l1 / scale as that of continuous Laplace noise. If clients share ``geometric`` noise, the
+    # accountant computes the loss of the sum of the unknown shares. A mechanism that the accountant
+    # does not know has an infinite cost.
     mechanism: str
     l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
     scale: float  # scale of the noise, for Gaussian noise its standard deviation
@@ -92,7 +95,7 @@ class Transcript:
     coordinator: str = ""  # name of the party that drives the training
     # Positions of the defenses that changed something in this run.
     acted: set[int] = field(default_factory=set)
-    # Costs of cryptography (`Aggregation.costs`), numbers only.
+    # Costs of cryptography (`SecureAggregation.costs`), numbers only.
     costs: dict[str, float] = field(default_factory=dict)
     # Plain content of sealed replies that does not follow from the rows of the sender, by index of
     # the delivery. It is part of the sender's view only, and it is not saved.

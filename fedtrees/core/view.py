@@ -45,6 +45,31 @@ class Seen:
 class View:
     """Everything that the principals of a threat model know after a run.
 
+    Seven attributes contain rows or parts of rows. In the example, "client" and "active" are
+    threat models with one principal:
+
+    =============== ============================== ======================= ========================
+    Attribute       Rows, columns, labels          Provided by             Example
+    =============== ============================== ======================= ========================
+    ``own``         per principal: local rows,     the principal           60 rows of ``client-1``
+                    local columns, labels if the
+                    principal has them
+    ``rows``        all columns and labels;        computed from ``own``   the same 60 rows, if the
+                    None if no principal has                               partition is horizontal
+                    complete rows
+    ``prior_rows``  all columns and labels         ``rows``, else          the prior of TimberStrike
+                                                   ``population``
+    ``population``  all columns and labels, of     the bench, if the       rows of the test set, for
+                    no party                       principals have no rows the threat ``server``
+    ``known``       ids and labels, no columns     the threat model        ``active[labels=10]``
+    ``entries``     single cells of other          the threat model        ``active[entries=30]``
+                    parties' rows
+    ``candidates``  all columns and labels; some   the metric of           half members, half other
+                    are training rows              membership inference    rows
+    ``asked``       local columns of the rows to   the threat model        ``active[queries=40,
+                    predict, by position                                   records=new]``
+    =============== ============================== ======================= ========================
+
     Attributes
     ----------
     principals : tuple of str
@@ -148,7 +173,20 @@ class View:
     def messages(self, kind: type[M]) -> Iterator[tuple[Seen, M]]:
         """Yield the messages of one type without sealed fields, in order.
 
-        Each comes with its `Seen` record.
+        The messages that a principal sent are among them. An attack that only wants the messages of
+        other parties tests ``item.sender not in view.principals``.
+
+        Parameters
+        ----------
+        kind : type of Message
+            Type of the messages, including subclasses.
+
+        Yields
+        ------
+        item : Seen
+            Sender, receivers and round of the message.
+        message : Message
+            The message.
         """
         for item in self.seen:
             if isinstance(item.message, kind) and not has_sealed_field(item.message):

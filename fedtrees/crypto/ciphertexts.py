@@ -60,7 +60,7 @@ def compute_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
         Everything that follows the mark.
     public : PublicKey
     read_as : str
-        Layout, see `reading`.
+        Layout, see `describe_layout`.
     """
     digest = hashlib.sha256(public.payload(obfuscators=False))
     # The length separates the description of the layout from the payload.
@@ -83,7 +83,7 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     Parameters
     ----------
     payload, public, read_as
-        As in `mark`, with the mark at the beginning of the payload.
+        As in `compute_mark`, with the mark at the beginning of the payload.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
     inside = payload[MARK_BYTES:]
     if payload[:MARK_BYTES] != compute_mark(inside, public, read_as):
         raise WrongKeyError(
-            f"ciphertexts do not match their tag: they were encrypted with another key than "
+            f"ciphertexts do not match their mark: they were encrypted with another key than "
             f"{public!r}, have another shape or other slots, belong to another sum or party, or "
             "were changed on the way. Send the same key to all parties, decode every message as "
             "its type, and "
@@ -112,7 +112,7 @@ def read_marked(payload: bytes, count: int, public: PublicKey, read_as: str) -> 
     Parameters
     ----------
     payload, public, read_as
-        As in `unmarked`.
+        As in `check_mark`.
     count : int
         Expected number of ciphertexts.
 

@@ -280,7 +280,7 @@ class KeyPair(SecretHolder):
 def check_length(bits: int) -> None:
     """Check the length of a key that is to be generated. 1024 bits cause a warning.
 
-    It raises `UsageError` if the length is not one of `sizes.KEY_BITS`.
+    It raises `UsageError` if the length is not one of `fedtrees.crypto.costs.KEY_BITS`.
     """
     costs.check_key_bits("bits", bits)
     if bits < WEAK_BELOW:

@@ -383,7 +383,7 @@ class MaskedSum(SecretHolder):
     def take_keys(self, name: str, key: bytes) -> None:
         """Round 0: receive the public key of a party.
 
-        All `take_` methods raise the same errors.
+        All ``take_`` methods raise the same errors.
 
         Raises
         ------

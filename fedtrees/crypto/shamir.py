@@ -1,4 +1,4 @@
-"""Secret sharing (Shamir 1979): `threshold` shares determine a secret, fewer reveal nothing."""
+"""Secret sharing (Shamir 1979): ``threshold`` shares determine a secret, fewer reveal nothing."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -149,7 +149,7 @@ class _Boosting(FederatedEstimator):
 
         The file contains the names of the features if X was a DataFrame. Classes are 0 to K-1, in
         the order of `classes_`. Columns of dtype ``category`` are coded in the order of
-        `categories_`. The file contains the names of their categories, by which XGBoost since 3.1
+        ``categories_``. The file contains the names of their categories, by which XGBoost since 3.1
         codes another DataFrame. Earlier versions use the codes of that DataFrame.
 
         Raises

@@ -125,13 +125,13 @@ class FederatedForestClassifier(ClassifierPart, FederatedEstimator):
         return mean / total if total else mean
 
     def save_model(self, path: str | PathLike[str]) -> None:
-        """Write the forest as a NumPy ``.npz`` file, which `load_random_forest` reads.
+        """Write the forest as a NumPy ``.npz`` file.
 
-        XGBoost's format cannot represent it: leaves contain class shares, and trees are averaged.
-        Columns of dtype ``category`` whose categories are numbers have thresholds in these numbers,
-        so that the file predicts from the values of the table. For all remaining categories, the
-        file contains the names in the order of their codes
-        (`fedtrees.trees.files.forests.load_columns`).
+        `fedtrees.trees.files.forests.load_random_forest` reads it. XGBoost's format cannot
+        represent it: leaves contain class shares, and trees are averaged. Columns of dtype
+        ``category`` whose categories are numbers have thresholds in these numbers, so that the file
+        predicts from the values of the table. For all remaining categories, the file contains the
+        names in the order of their codes (`fedtrees.trees.files.forests.load_columns`).
 
         Raises
         ------

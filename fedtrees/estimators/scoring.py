@@ -252,7 +252,7 @@ class Leakage:
 def leakage(
     attack: str = "timberstrike", threat: str = Grid.threats[0], metric: str | None = None
 ) -> Leakage:
-    """Return a scorer of federated estimators, for example for `GridSearchCV`.
+    """Return a scorer, for example for `sklearn.model_selection.GridSearchCV`.
 
     It runs an attack on the training and returns the negative advantage over the blind baseline. A
     higher score is better. 0 means that the adversary learns no more than without any message. The

@@ -282,7 +282,8 @@ class _SuiteCompletion:
             elif self._reason_not_tried(spec, axis, item).ok and self._is_compatible(spec):
                 specs.append(spec)
         if not specs and missing:
-            _refuse_missing_extras(item.name, missing)
+            threats = () if axis != "attacks" else self.options.get("threats", ())
+            _refuse_missing_extras(axis, item.name, missing, threats)
         return specs[:MAX_PROTOCOLS]
 
     def _all_protocols(self) -> list[Spec]:
@@ -499,10 +500,21 @@ def default_size(name: str) -> Spec | None:
         return None
 
 
-def _refuse_missing_extras(item: str, missing: Mapping[str, Sequence[str]]) -> None:
+def _refuse_missing_extras(
+    axis: str, item: str, missing: Mapping[str, Sequence[str]], threats: Sequence[str]
+) -> None:
+    """Refuse an item that no installed protocol tries, and list the protocols that lack extras."""
     if [item] == [*missing]:
         raise UsageError(install_text(missing))
-    raise UsageError(f"{item!r} goes with nothing that can run here: {install_text(missing)}")
+    if axis != "attacks":
+        raise UsageError(f"{item!r} fits no installed protocol: {install_text(missing)}")
+    named = "any of its threats"
+    if threats:
+        named = f"the threat {' or '.join(threats)}; choose another --threat"
+    raise UsageError(
+        f"no installed protocol gives the attack {item!r} its messages under {named}. "
+        f"Protocols that are not installed were not tried: {install_text(missing)}"
+    )
 
 
 def _merge_grids(grids: Sequence[Grid]) -> Iterator[Grid]:

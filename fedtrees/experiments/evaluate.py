@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -309,7 +309,9 @@ def build_view(training: Training, case: Case) -> View:
 def _receives_candidates(attack: str) -> bool:
     """Return whether an attack is registered here and receives membership candidates."""
     registered = attack in register.names("attack")
-    return registered and bool(getattr(register.get("attack", attack), "candidates", False))
+    return registered and bool(
+        getattr(register.get("attack", attack), "receives_candidates", False)
+    )
 
 
 def with_background(attack: str, view: View, case: Case) -> View:
@@ -514,6 +516,29 @@ def evaluate_blind(task: Task, federation: Federation) -> TaskResult:
 def _score_blind_guesses(metric: Metric[Any], case: Case, truth: Any) -> dict[str, list[Score]]:
     """Return the scores of every blind guess, by its name."""
     return {name: metric.score(claims, truth) for name, claims in metric.blind(case, truth).items()}
+
+
+def compute_blind_baseline(metrics: Iterable[Metric[Any]], case: Case) -> BlindBaseline:
+    """Return the best scores of guesses from an empty transcript, without a population baseline.
+
+    Parameters
+    ----------
+    metrics : iterable of Metric
+        Metrics to compute. Those that need the training have no baseline here.
+    case : Case
+        The ground truth.
+    """
+    values: dict[str, float] = {}
+    guess_of_metric: dict[str, str] = {}
+    for metric in metrics:
+        truth = metric.truth(case) if metric.before_training else None
+        if truth is None:
+            continue
+        best = metric.best_of(_score_blind_guesses(metric, case, truth))
+        values |= {name: b.value for name, b in best.items() if b.value is not None}
+        if (first := next(iter(metric.main), "")) in best:
+            guess_of_metric[metric.name] = best[first].guess
+    return BlindBaseline(values, {}, guess_of_metric)
 
 
 def evaluate_reference(task: Task, federation: Federation) -> TaskResult:

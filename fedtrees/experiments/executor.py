@@ -282,7 +282,8 @@ class Processes:
 def _end_executor(executor: Any) -> None:
     """End an executor and its process.
 
-    The kernel ends the processes of attacks that it started (`shield.end_with_parent`).
+    The kernel ends the processes of attacks that it started
+    (`fedtrees.isolation.sandbox.end_with_parent`).
     """
     # The process is killed here, because loky would first search for its descendants.
     for pid in [*(executor._processes or ())]:

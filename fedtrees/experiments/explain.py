@@ -202,8 +202,9 @@ def disclosures(transcript: Transcript, defense: Composition) -> list[dict[str, 
     - ``why``: reason for the message.
     - ``reveals``: tags of the information about records that it reveals.
     - ``carries``, ``withheld``: fields with and without a value.
-    - ``guards``: list of the defenses (``defense``) that protect (``act`` is ``guards``) or exempt
-      the message (``exempts``), with the reason for an exemption (``why``).
+    - ``guards``: one entry per defense that the message concerns. ``defense`` is its name. ``act``
+      is "guards" if the defense changes the message, and "exempts" if it sends the message
+      unchanged, for the reason in ``why``.
     - ``count``, ``bytes``: number of deliveries and their total size.
     """
     entries: dict[tuple[str, ...], dict[str, Any]] = {}

@@ -1,8 +1,9 @@
 """Compute cells of a submitted run again from its suite, and compare them with its rows.
 
-A maintainer of a leaderboard checks a bundle in three steps. `plan_of` expands its suite into the
-cells that a run has. `absent` compares the names of these cells with the rows. `differences`
-computes a few randomly drawn views again and compares every number and state.
+A maintainer of a leaderboard checks a bundle in three steps. `plan_of` expands its suite into a
+`BenchSession`, which lists the cells of a complete run. `describe_missing_cells` compares the names
+of these cells with the rows.
+`find_differences` computes a few randomly drawn views again and compares every number and state.
 """
 
 from __future__ import annotations

@@ -121,7 +121,8 @@ class Runner:
     time_limit : float
         Seconds per task, 0 for no limit.
     memory : float
-        Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
+        Limit of the data segment of a worker process in GiB (`resource.RLIMIT_DATA`), 0 for no
+        limit.
     unprotected : bool
         Whether attacks of plug-ins may run on a system that cannot restrict their process.
     """
@@ -221,7 +222,7 @@ class Runner:
         The first four phases belong to the first seed:
 
         1. blind and reference tasks of the federations of the first protocol,
-        2. its leading trainings (`leading`), after which a first verdict is printed,
+        2. its leading trainings (`leading_trainings`), after which a first verdict is printed,
         3. blind and reference tasks of the other federations,
         4. all other trainings.
 
@@ -325,7 +326,8 @@ class Runner:
             return trainings[0]
 
         # A step computes only its last task: the training, if it has no attack.
-        if not group.attacks if job.step else self.missing([group.train]):
+        trains_now = not group.attacks if job.step else bool(self.missing([group.train]))
+        if trains_now:
             yield self._run(group.train, train)
         # The adversary task of a threat precedes its attacks, so that its result is stored when
         # they are reached.

@@ -69,7 +69,8 @@ class BenchSession:
     plugins : tuple of str
         Paths of plug-in files.
     memory : float
-        Limit of the data segment of a worker process in GiB (`RLIMIT_DATA`), 0 for no limit.
+        Limit of the data segment of a worker process in GiB (`resource.RLIMIT_DATA`), 0 for no
+        limit.
     plan : Plan
         All tasks of the suite.
     runner : Runner
@@ -364,7 +365,7 @@ def _check_threats(group: TrainingGroup, roles: Mapping[str, str]) -> None:
     """Raise `UsageError` for roles that the federation lacks, and for unknown behaviours.
 
     A protocol may have a role only if there are two or more parties. Threats with roles that the
-    protocol never has are ignored here (`fits`).
+    protocol never has are ignored here (`threat_fits`).
     """
     count, protocol = group.train.federation_config.clients, group.train.protocol
     for task in group.attacks:

@@ -177,7 +177,7 @@ class Grid:
         return math.prod(len(getattr(self, axis)) for axis in AXES)
 
     def with_undefended(self) -> Grid:
-        """Return the grid with each defense once, and `none` first unless it is omitted."""
+        """Return the grid with each defense once, and ``none`` first unless it is omitted."""
         added = (Composed(),) if self.undefended else ()
         defenses = tuple({str(d): d for d in (*added, *self.defenses)}.values())
         return replace(self, defenses=defenses)
@@ -244,7 +244,8 @@ def _specs(items: Iterable[str]) -> tuple[Spec, ...]:
 def _defenses(items: list[Any]) -> tuple[Composed, ...]:
     """Parse compositions of defenses.
 
-    If the budget of a part is missing, the part is run with each budget of its `bench_grid`.
+    If the budget of a part is missing, the part is run with each budget of its
+    `DefenseInfo.bench_grid`.
     """
     grids = (itertools.product(*map(with_budgets, c.parts)) for c in parse_composed(items))
     return tuple(Composed(parts) for grid in grids for parts in grid)

@@ -136,7 +136,7 @@ def explained(file: str) -> dict[str, Any]:
     """Return the output of `fedtrees explain` for a log.
 
     It lists the messages that left the party, and the attacks that apply to the view of each
-    recipient. Errors as in `Read`.
+    recipient. Errors as in `FederationLog`.
     """
     log = FederationLog(file)
     facts, specs = log.facts(), [Spec(name) for name in contenders()]
@@ -181,7 +181,7 @@ def report(
     Raises
     ------
     UsageError
-        As in `Read`.
+        As in `FederationLog`.
     DataError
         If a table cannot be read (`read_site_data`).
     """

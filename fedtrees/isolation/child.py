@@ -45,7 +45,7 @@ from fedtrees.isolation.sandbox import (
     end_with_parent,
 )
 from fedtrees.isolation.transfer import MOST_BYTES, Closed, ValuePipe
-from fedtrees.isolation.watch import describe_plugin, facts_of, watching
+from fedtrees.isolation.watch import describe_plugin, facts_of, record_access
 
 MOST_TEXT = 20_000  # characters of an error message that are passed on
 MOST_OUTPUT = 2**16  # bytes of an attack's output that are passed on
@@ -202,7 +202,7 @@ def _guess(order: Mapping[str, Any], view: View) -> dict[str, Any]:
         return {"inapplicable": reason}
     touched: list[str] | None = [] if order["watch"] else None
     wall, cpu = time.perf_counter(), time.process_time()
-    with watching(touched):
+    with record_access(touched):
         guess = attack.run(view, transfer.generator(order["randomness"]))
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu + elsewhere.cpu_seconds
     guess_value = transfer.guess_as_value(guess, attack.name, order["claims"])

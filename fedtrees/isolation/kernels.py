@@ -5,9 +5,9 @@ an attack, must therefore not write such files. It reads them, or inherits loade
 process from which it was forked. If a kernel is missing, that process, which runs no attack,
 compiles it.
 
-`watching` counts the kernels that numba compiles while a command runs, in all of its processes:
-each compiled kernel is stored in a file, so that the number of new files is the number of compiled
-kernels.
+`report_compilation` counts the kernels that numba compiles while a command runs, in all of its
+processes: each compiled kernel is stored in a file, so that the number of new files is the number
+of compiled kernels.
 """
 
 from __future__ import annotations
@@ -230,7 +230,9 @@ def stored_kernels(caches: list[Path]) -> int:
 
 
 @contextmanager
-def watching(compiled: Callable[[int], None], interval: float = _INTERVAL) -> Iterator[None]:
+def report_compilation(
+    compiled: Callable[[int], None], interval: float = _INTERVAL
+) -> Iterator[None]:
     """Call a function with the number of kernels compiled so far, whenever it has changed.
 
     Parameters

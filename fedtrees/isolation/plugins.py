@@ -18,7 +18,7 @@ from fedtrees.isolation.process import attack_process
 from fedtrees.isolation.transfer import AttackFacts
 
 
-class Elsewhere(Attack):
+class StandInAttack(Attack):
     """Base of the classes that represent attacks whose code is in another process.
 
     Attributes
@@ -26,7 +26,7 @@ class Elsewhere(Attack):
     file : str
         File of its code.
     did : tuple of str
-        What its import did besides registering, in words.
+        Side effects of its import besides the registration, in words.
     """
 
     file: ClassVar[str] = ""
@@ -44,7 +44,7 @@ class Elsewhere(Attack):
     run = inapplicable  # type: ignore[assignment]
 
 
-def describe(file: str, digest: str) -> bool:
+def register_attacks_of(file: str, digest: str) -> bool:
     """Register a class for every attack of a file; return whether it has attacks.
 
     Raises
@@ -79,12 +79,12 @@ def describe(file: str, digest: str) -> bool:
     return True
 
 
-def installed(name: str) -> type[Elsewhere]:
+def installed(name: str) -> type[StandInAttack]:
     """Return a class that represents an attack of an installed package."""
     return _stand_in(attack_process().describe_installed(name))
 
 
-def _stand_in(facts: AttackFacts) -> type[Elsewhere]:
+def _stand_in(facts: AttackFacts) -> type[StandInAttack]:
     """Make a class with the name, parameters and marks of an attack, and none of its code."""
     scored = {type_name(kind): kind for kind in transfer.scored_claims()}
     parameters = [
@@ -93,10 +93,10 @@ def _stand_in(facts: AttackFacts) -> type[Elsewhere]:
     ]
     inside = {
         "blind": facts.blind,
-        "comparison": facts.comparison,
-        "candidates": facts.candidates,
-        "most_rows": facts.most_rows,
-        "gives": scored.get(facts.gives),
+        "is_reference": facts.is_reference,
+        "receives_candidates": facts.receives_candidates,
+        "max_training_rows": facts.max_training_rows,
+        "supports_regression": facts.supports_regression,
         "claims": tuple(scored[name] for name in facts.claims if name in scored),
         "name": facts.name,
         "file": facts.file,
@@ -105,7 +105,7 @@ def _stand_in(facts: AttackFacts) -> type[Elsewhere]:
         "__qualname__": facts.qualname,
         "__signature__": Signature(parameters),
     }
-    return type(facts.qualname.rpartition(".")[2], (Elsewhere,), inside)
+    return type(facts.qualname.rpartition(".")[2], (StandInAttack,), inside)
 
 
-register.describe, register.installed = describe, installed
+register.describe, register.installed = register_attacks_of, installed

@@ -103,7 +103,8 @@ class AttackProcess:
         view : View
             The view.
         randomness : tuple of int, optional
-            256 bits, by default a hash of the principals' local data (`views.randomness`).
+            256 bits, by default a hash of the principals' local data
+            (`fedtrees.isolation.transfer.randomness`).
         watch : bool
             Record which files, sockets and modules the attack opens.
         anyway : bool

@@ -104,7 +104,7 @@ def refuse_call(number: int) -> bool:
 
 
 def _table() -> list[dict[str, str]]:
-    """Return the rows of `system_calls.csv`."""
+    """Return the rows of ``system_calls.csv``."""
     path = Path(__file__).parent / "system_calls.csv"
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
@@ -397,7 +397,7 @@ def limit_resources(seconds: float) -> None:
 
 
 def most_memory() -> int:
-    """Return the bytes that an attack may use: `MEMORY`, or the larger limit of ``--memory``.
+    """Return the bytes that an attack may use: `MOST_MEMORY`, or the larger limit of ``--memory``.
 
     A worker with ``--memory`` has this limit on its data, and processes that it starts inherit it.
     """

@@ -268,10 +268,8 @@ class AttackFacts:
     ----------
     parameters : tuple of (str, bool, value)
         Name of each parameter, whether it has a default, and the default.
-    gives : str
-        Type of claims, in the notation of `fedtrees.core.wire.type_name`.
     claims : tuple of str
-        Types of claims, in the same notation.
+        Types of claims, in the notation of `fedtrees.core.wire.type_name`.
 
     Raises
     ------
@@ -286,10 +284,10 @@ class AttackFacts:
     doc: str
     parameters: tuple[tuple[str, bool, Any], ...]
     blind: bool
-    comparison: bool
-    candidates: bool
-    most_rows: int | None
-    gives: str
+    is_reference: bool
+    receives_candidates: bool
+    max_training_rows: int | None
+    supports_regression: bool
     claims: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -305,12 +303,16 @@ class AttackFacts:
         _require(isinstance(self.parameters, tuple), "tuple of parameters", self.parameters)
         names = [_parameter(parameter) for parameter in self.parameters]
         _require(len(set(names)) == len(names) <= MOST_ENTRIES, "parameters with own names", names)
-        for mark in (self.blind, self.comparison, self.candidates):
+        for mark in (
+            self.blind,
+            self.is_reference,
+            self.receives_candidates,
+            self.supports_regression,
+        ):
             _require(isinstance(mark, bool), "mark", mark)
-        rows = self.most_rows
+        rows = self.max_training_rows
         _require(rows is None or (type(rows) is int and rows > 0), "number of rows", rows)
         read_texts(self.claims)
-        _text(self.gives)
 
 
 def facts_of_reply(value: Any) -> AttackFacts:

@@ -31,11 +31,11 @@ _CODE = (".py", ".pyc", ".nbi", ".nbc", ".so", ".pth")
 
 
 @contextmanager
-def watching(touched: list[str] | None) -> Iterator[None]:
+def record_access(touched: list[str] | None) -> Iterator[None]:
     """Record the files, sockets and modules that are opened in the block. None: do not watch.
 
-    An audit hook cannot be removed, and Python code can circumvent it on purpose. It detects
-    mistakes.
+    The audit hook detects mistakes, not attempts to hide: code can circumvent it on purpose. Python
+    cannot remove an audit hook, so that it stays installed after the block and then does nothing.
     """
     if touched is None:
         yield
@@ -202,7 +202,6 @@ def facts_of(name: str) -> dict[str, Any]:
     The keys are the fields of `fedtrees.isolation.transfer.AttackFacts`.
     """
     maker: Callable[..., Any] = register.get("attack", name)
-    gives = getattr(maker, "gives", None)
     return {
         "name": name,
         "qualname": maker.__qualname__,
@@ -211,10 +210,10 @@ def facts_of(name: str) -> dict[str, Any]:
         "doc": getdoc(maker) or "",
         "parameters": tuple(map(_describe_parameter, signature(maker).parameters.values())),
         "blind": bool(getattr(maker, "blind", False)),
-        "comparison": bool(getattr(maker, "comparison", False)),
-        "candidates": bool(getattr(maker, "candidates", False)),
-        "most_rows": getattr(maker, "most_rows", None),
-        "gives": "" if gives is None else type_name(gives),
+        "is_reference": bool(getattr(maker, "is_reference", False)),
+        "receives_candidates": bool(getattr(maker, "receives_candidates", False)),
+        "max_training_rows": getattr(maker, "max_training_rows", None),
+        "supports_regression": bool(getattr(maker, "supports_regression", False)),
         "claims": tuple(map(type_name, claims_of(maker))),
     }
 

@@ -1,6 +1,6 @@
 """Released models as messages, and the conversion between boosted trees and arrays of messages.
 
-A released model is the content of a checkpoint and the view of the role `public`.
+A released model is the content of a checkpoint and the view of the role ``public``.
 """
 
 from __future__ import annotations

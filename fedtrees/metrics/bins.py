@@ -39,15 +39,15 @@ class VictimsCounts:
     ----------
     counts : mapping of str to int64 array, shape (total_bins, K)
         Number of rows of each class in every bin, by victim.
-    part : int64 array, shape (total_bins,)
-        Third of its column in which each bin lies. 0 contains the lowest values.
-    local_counts : int64 array, shape (total_bins, K), or None
+    third : int64 array, shape (total_bins,)
+        Third of its column in which each bin lies: 0, 1 or 2. 0 contains the lowest values.
+    adversary_counts : int64 array, shape (total_bins, K), or None
         Class counts of the complete rows of the adversary. None if it has none.
     """
 
     counts: Counts
-    part: NDArray[np.int64]
-    local_counts: NDArray[np.int64] | None = None
+    third: NDArray[np.int64]
+    adversary_counts: NDArray[np.int64] | None = None
 
 
 @register.metric("bin-counts")
@@ -92,10 +92,10 @@ class BinCountsMetric(Metric[VictimsCounts]):
         adversary_counts = (
             None if rows is None or not len(rows) else _count_classes(rows, cuts, classes)
         )
-        return VictimsCounts(counts, parts_of(cuts.offsets), adversary_counts)
+        return VictimsCounts(counts, thirds_of_columns(cuts.offsets), adversary_counts)
 
     def blind(self, case: Case, truth: VictimsCounts) -> dict[str, Sequence[Claim]]:
-        """Return no blind claims, because `score` computes the baseline for the claimed victims."""
+        """Return no claims. `score` computes the baseline, for the victims that are claimed."""
         return {}
 
     def score(self, claims: Sequence[BinClassCounts], truth: VictimsCounts) -> list[Score]:
@@ -110,15 +110,12 @@ class BinCountsMetric(Metric[VictimsCounts]):
             right = ((guess(n) == true_counts[n]).all(axis=1).sum() for n in claimed)
             return float(sum(right)) / bins
 
-        even = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
-        most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.part))
-        baseline = max(even, most_frequent)
-        if truth.local_counts is not None:
-            prior = truth.local_counts
-            total = max(prior.sum(), 1)
-            baseline = max(
-                baseline, share(lambda n: np.rint(prior * (true_counts[n].sum() / total)))
-            )
+        average_counts = share(lambda n: np.rint(true_counts[n].mean(axis=0, keepdims=True)))
+        most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.third))
+        baseline = max(average_counts, most_frequent)
+        if (local := truth.adversary_counts) is not None:
+            scaled = share(lambda n: np.rint(local * (true_counts[n].sum() / max(local.sum(), 1))))
+            baseline = max(baseline, scaled)
         return [Score("bin_counts", share(claimed.__getitem__), blind=baseline)]
 
 
@@ -131,14 +128,14 @@ def _count_classes(table: Table, cuts: Cuts, classes: int) -> NDArray[np.int64]:
     return np.bincount(cell, minlength=cuts.total_bins * classes).reshape(-1, classes)
 
 
-def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
+def thirds_of_columns(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     """Return the third of its column in which each bin lies, int64 array, shape (total_bins,).
 
     Examples
     --------
     Two columns, with three bins and with six bins:
 
-    >>> parts_of(np.array([0, 3, 9])).tolist()
+    >>> thirds_of_columns(np.array([0, 3, 9])).tolist()
     [0, 1, 2, 0, 0, 1, 1, 2, 2]
     """
     size = np.diff(offsets)
@@ -146,15 +143,15 @@ def parts_of(offsets: NDArray[np.int32]) -> NDArray[np.int64]:
     return np.asarray(position * _PARTS // np.repeat(size, size), dtype=np.int64)
 
 
-def _most_frequent(counts: NDArray[np.int64], part: NDArray[np.int64]) -> NDArray[np.int64]:
+def _most_frequent(counts: NDArray[np.int64], third: NDArray[np.int64]) -> NDArray[np.int64]:
     """Replace the class counts of every bin by the most frequent ones of its third.
 
     Ties are resolved in favour of the lexicographically smallest counts.
     """
     guesses = np.empty_like(counts)
-    for third in np.unique(part):
-        rows, times = np.unique(counts[part == third], axis=0, return_counts=True)
-        guesses[part == third] = rows[times.argmax()]
+    for number in np.unique(third):
+        rows, times = np.unique(counts[third == number], axis=0, return_counts=True)
+        guesses[third == number] = rows[times.argmax()]
     return guesses
 
 

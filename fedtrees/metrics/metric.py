@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from fedtrees.blind_baselines.guesses import DRAWS, blind_guesses
 from fedtrees.blind_baselines.rows import range_of
+from fedtrees.core.attack import claims_of
 from fedtrees.core.claims import Claim
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
@@ -615,7 +616,7 @@ def blind_attacks(kind: type[Claim]) -> Iterator[str]:
     """Yield the names of the attacks with the attribute `blind` that return claims of a type."""
     for name in register.names("attack"):
         maker = register.get("attack", name)
-        if getattr(maker, "blind", False) and getattr(maker, "gives", None) is kind:
+        if getattr(maker, "blind", False) and kind in claims_of(maker):
             yield name
 
 

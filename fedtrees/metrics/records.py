@@ -93,18 +93,19 @@ def score_records(
     Parameters
     ----------
     guess : Table
-        m guessed rows. If m is larger than `limit`, only the first ones are used, so that guessing
-        more rows than exist never pays.
+        m guessed rows. Only the first `limit` rows are used, so that an attack does not gain by
+        guessing more rows than exist.
     truth : Table
-        n true rows. Unmatched rows score 0 (Gower distance 1), so that guessing fewer rows does not
-        pay either.
+        n true rows. Unmatched rows score 0 (Gower distance 1), so that an attack does not gain by
+        guessing fewer rows either.
     schema : Schema
         Columns of the tables.
     top : sequence of str
         Features of the score ``ra_top``. Empty: the score is not computed.
     limit : int, optional
-        Number of guessed rows that are used. None: n. It is larger if the true rows are a sample of
-        this many rows.
+        Largest number of guessed rows that are matched. None: n. If `truth` is a random sample of a
+        larger table, give the number of rows of that table. For example, the metric scores 2,000 of
+        20,000 true rows, and 20,000 guessed rows may be matched with them.
 
     Returns
     -------

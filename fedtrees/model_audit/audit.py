@@ -42,7 +42,7 @@ STATISTICS = {"xgboost": XGBOOST_STATISTICS, "lightgbm": LIGHTGBM_STATISTICS}
 ALL_IN_ONE = 1e-6
 ONCE = "every training row was used once, with weight 1 and an unscaled objective"
 # This condition replaces `ONCE` if trees of one training were grown on different rows.
-SAMPLED = "every row that a tree saw had weight 1 and an unscaled objective"
+SAMPLED = "every row on which a tree was grown had weight 1 and an unscaled objective"
 DROPPED = "DART: trees were dropped in training, and leaf values were rescaled afterwards"
 DROPPED_HINT = (
     "It is a DART model, whose trees were dropped in training and rescaled afterwards: leaf values "
@@ -321,18 +321,17 @@ def _how(sources: Sources, same: bool) -> str:
     """
     if sources.kind == "bagging":
         return (
-            f"the leaves of {sources.clients} clients' first trees add up to it, if no row is with "
-            "two of them; of a client that joined later no first tree is there"
+            f"sum over the leaves of the first trees of {sources.clients} clients, if no two "
+            "clients have the same row; rows of clients that joined later are not counted"
         )
     if sources.kind == "turns":
-        return "the first client's: the leaves of its first tree add up to it"
+        return "sum over the leaves of the first client's first tree, without rows of other clients"
     if same:
         return (
-            "the leaves of the first tree add up to it: all of the table, unless this "
-            "tree was trained on a sample or on the rows of one client, or rows were "
-            "added later"
+            "sum over the leaves of the first tree: all rows of the table, unless this tree was "
+            "trained on a sample or on the rows of one client, or rows were added later"
         )
-    return "the leaves of the first tree add up to it; other trees were grown on other rows"
+    return "sum over the leaves of the first tree; other trees were grown on other rows"
 
 
 def fields_of(model: ModelFile) -> tuple[Field, ...]:

@@ -572,7 +572,8 @@ def _if_lambda_was(
                 "by one factor gives the same values. If lambda was "
                 f"{reg_lambda:g}{default}, eta "
                 f"{fit.learning_rate:g} and a table of {fit.rows} rows explain every leaf of "
-                f"the first tree: --reg-lambda {reg_lambda:g} has its leaves counted."
+                f"the first tree: with --reg-lambda {reg_lambda:g}, the audit counts the rows "
+                "of its leaves."
             )
     return ""
 

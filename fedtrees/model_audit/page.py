@@ -31,8 +31,10 @@ TREES = (
     "that the verdict states, if it states one. Blue: leaves whose number of rows is known. "
     "Orange: leaves whose labels are known, too. Grey: leaves of which neither is known."
 )
-LEAVES = "The groups of fewest training rows, and the conditions a row meets to be in one."
-NO_LEAVES = "No leaf's rows are bounded from above by this file."
+LEAVES = (
+    "The leaves with the fewest training rows, and the conditions that the rows of each leaf meet."
+)
+NO_LEAVES = "The file gives no upper bound on the number of rows of any leaf."
 ATTACK = (
     "Blind is the best guess of an adversary with the same rows but without the model. "
     "The result is for one attack and one seed: a low figure only shows that this "

@@ -113,7 +113,8 @@ def read_rows(
     ------
     DataError
         If a column of the model is missing, the codes of its categories are not known, a threshold
-        of the model is stored at another party, or a file cannot be read as `load_csv` reads it.
+        of the model is stored at another party, or a file cannot be read by
+        `fedtrees.data.user_tables.load_csv`.
     """
     if model.hidden:
         raise DataError(

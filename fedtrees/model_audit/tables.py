@@ -1,6 +1,6 @@
 """The tables of an audit as text, for the terminal and for the report.
 
-Two tables concern facts that are easily overlooked. Since version 3.1, XGBoost writes the names of
+Two facts are easily overlooked. Since version 3.1, XGBoost writes the names of
 all categories of the training table into the model file, including categories that only one person
 has. The audit lists these names. A leaf that only some categories can reach bounds the number of
 rows that have the remaining categories.
@@ -253,8 +253,8 @@ def names_lines(audit: Audit) -> list[str]:
     total = sum(map(len, model.categories.values()))
     lines = [
         f"The file names {many(total, 'category', 'categories')} of "
-        f"{many(len(model.categories), 'column')} ({names_text(model)}). A category that one row "
-        "has is a value of that person."
+        f"{many(len(model.categories), 'column')} ({names_text(model)}). A category of a "
+        "single row reveals a value of this person."
     ]
     sure = " under these conditions" if audit.assumes else ""
     rare = sorted((n, k, code) for (k, code), n in rows_by_category(audit).items() if n < SMALL)
@@ -265,7 +265,8 @@ def names_lines(audit: Audit) -> list[str]:
         ]
         more = f" and {len(rare) - _LISTED} more" if len(rare) > _LISTED else ""
         lines.append(
-            f"Fewer than {SMALL} rows that a tree saw have {', '.join(shown)}{more}{sure}."
+            f"Fewer than {SMALL} rows on which a tree was grown have "
+            f"{', '.join(shown)}{more}{sure}."
         )
     return lines
 

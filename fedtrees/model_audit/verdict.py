@@ -52,8 +52,8 @@ def verdict(audit: Audit) -> list[Finding]:
         lines.append(_noise_line(audit.model))
     if audit.restored:
         lines.append(
-            "sum_hessian is masked, and that hides nothing: base_weights and loss_changes are "
-            "still there, and two equations per split give every masked sum back."
+            "sum_hessian is masked, but this hides nothing: the file still contains base_weights "
+            "and loss_changes, from which two equations per split determine every masked sum."
         )
     lines += _conditions_lines(audit)
     lines += _small_leaves(audit)
@@ -61,32 +61,34 @@ def verdict(audit: Audit) -> list[Finding]:
     # The sentence about persons of the table requires a tree that saw the complete table.
     if s.rows_in_pure:
         lines.append(
-            f"{many(s.pure, 'leaf is', 'leaves are')} pure{sure}, all rows in them of one label: "
-            f"an attacker who knows that a person is in the training table, and the few columns "
-            f"one tree asks for, knows the label of up to {s.rows_in_pure} people from that tree."
+            f"{many(s.pure, 'leaf is', 'leaves are')} pure{sure}: all rows of such a leaf have the "
+            "same label. An attacker who knows that a person is in the training table, and knows "
+            "this person's values in the few columns that a tree uses, infers the label. One tree "
+            f"reveals the labels of up to {s.rows_in_pure} people in this way."
         )
     elif s.rows_of_one_label:
         lines.append(
             Finding(
-                f"{many(s.one_label, 'leaf has', 'leaves have')} one label among the rows that the "
-                f"tree saw{sure}, up to {s.rows_of_one_label} of one tree.",
-                "If it saw the whole table, which the file does not show (--rows does), an "
-                "attacker who knows that a person is in the table, and the few columns one tree "
-                "asks for, knows their label.",
+                f"{many(s.one_label, 'leaf contains', 'leaves contain')} only rows of one label"
+                f"{sure}, among the rows on which the tree was grown: up to {s.rows_of_one_label} "
+                "rows per tree.",
+                "If the tree was grown on the complete table, which only --rows can confirm, an "
+                "attacker who knows that a person is in the table, and knows this person's values "
+                "in the few columns that a tree uses, infers the label.",
             )
         )
     if audit.model.hidden:
         nodes = sum(int(hidden.sum()) for hidden in audit.model.hidden)
         lines.append(
             f"{many(nodes, 'threshold is', 'thresholds are')} not in this file (NaN): another "
-            "party of a secure vertical training keeps them. The sums of the leaves are here all "
-            "the same."
+            "party of a secure vertical training keeps them. This file nevertheless contains the "
+            "sums of all leaves."
         )
     if audit.model.served_rounds is not None:
         lines.append(
             f"XGBoost's scikit-learn interface predicts with the first {audit.model.served_rounds} "
-            f"of {audit.model.boosted.rounds} rounds (best_iteration). The file contains all of "
-            "them, and so this audit is about all of them."
+            f"of {audit.model.boosted.rounds} rounds (best_iteration). The file contains all "
+            "rounds, so that this audit covers all of them."
         )
     if audit.sources.kind != "one":
         lines.append(f"Several sources: {audit.sources.how}.")
@@ -105,14 +107,14 @@ def _conditions_lines(audit: Audit) -> list[Finding]:
         return []
     if not {ONCE, SAMPLED} & {*audit.assumes}:
         conditions = f"The conditions, which leaf values do not show: {'; '.join(audit.assumes)}."
-        return [Finding(conditions, "Where one of them fails, counts are wrong.")]
+        return [Finding(conditions, "If one of them is not met, the counts are wrong.")]
     lines = [
         Finding(
-            "The file does not show this condition: it contains sums over rows, no weights, no "
-            "samples and no custom objective.",
-            "A row of weight 2 is counted as two rows. Other weights leave broken sums, and "
-            "nothing is counted then, unless they happen to add up to whole numbers in every leaf, "
-            "as halves do in trees of two or three leaves.",
+            "The file cannot confirm this condition: it contains sums over rows, but no weights, "
+            "no samples and no custom objective.",
+            "A row of weight 2 is counted as two rows. Other weights usually lead to sums that are "
+            "no whole numbers, and then no row is counted. Their sums can however be whole numbers "
+            "in every leaf by chance, for example weights of 0.5 in trees of two or three leaves.",
         )
     ]
     # A common factor of all counts is a warning sign, because a weight multiplies every sum.
@@ -122,22 +124,24 @@ def _conditions_lines(audit: Audit) -> list[Finding]:
         lines.append(
             Finding(
                 f"All counts are multiples of {factor}: rows of weight {factor}, or gradients that "
-                f"a custom objective multiplied by {factor}, would leave the same file."
+                f"a custom objective multiplied by {factor}, would result in the same file."
             )
         )
     if SAMPLED in audit.assumes:
         totals = sorted(t.rows for t in audit.trees if t.rows is not None)
         lines.append(
             Finding(
-                f"Trees saw different rows (their leaves add up to {totals[0]} to {totals[-1]}): "
-                "other rows of the table may belong to the same leaves."
+                "The trees were grown on different rows (a tree has between "
+                f"{totals[0]} and {totals[-1]} rows): other rows of the table may belong to the "
+                "same leaves."
             )
         )
     if audit.model.positive_weight != 1:
         lines.append(
             Finding(
-                f"Counts take class 1 to have weighed {audit.model.positive_weight:g} in every "
-                "tree, which the file states for its last training (scale_pos_weight)."
+                "The counts assume that rows of class 1 had the weight "
+                f"{audit.model.positive_weight:g} in every tree. The file states this weight for "
+                "its last training (scale_pos_weight)."
             )
         )
     return lines
@@ -153,23 +157,21 @@ def _small_leaves(audit: Audit) -> list[Finding]:
     if isolated:
         lines.append(
             Finding(
-                f"{many(isolated, 'leaf contains', 'leaves contain')} exactly one row "
-                f"{sure}: the file "
-                "describes that one person by the conditions on the way to the leaf."
+                f"{many(isolated, 'leaf contains', 'leaves contain')} exactly one row {sure}: the "
+                "conditions on the way to the leaf describe one person."
             )
         )
     if s.single > isolated:
         lines.append(
             Finding(
                 f"{many(s.single - isolated, 'leaf contains', 'leaves contain')} {sure} "
-                "exactly one of "
-                "the rows that their tree saw.",
-                "If it saw the whole table, which the file does not show (--rows does), the file "
-                "describes that one person by the conditions on the way to the leaf.",
+                "exactly one of the rows on which the tree was grown.",
+                "If the tree was grown on the complete table, which only --rows can confirm, the "
+                "conditions on the way to the leaf describe one person.",
             )
         )
     if s.small > s.single:
-        seen = "" if of_table else " among those that their tree saw"
+        seen = "" if of_table else " of those on which the tree was grown"
         lines.append(
             Finding(
                 f"{many(s.small, 'leaf has', 'leaves have')} fewer than {SMALL} rows{seen} {sure}."
@@ -183,11 +185,11 @@ def _counts_line(audit: Audit) -> str:
     s, rows = audit.summary, audit.rows
     counted = [t for t in audit.trees if t.counted.any()]
     if not counted:
-        text = "No leaf's number of rows follows for certain from this file."
+        text = "The file determines the number of rows of no leaf for certain."
         if rows.share is not None:
             text += (
-                f" Its base score is {rows.share} in lowest terms: if that is the share of class "
-                f"1, the table has a multiple of {rows.share.denominator} rows."
+                f" Its base score is {rows.share} in lowest terms: if this is the share of class "
+                f"1, the number of rows of the table is a multiple of {rows.share.denominator}."
             )
         return f"{text} {audit.hint}".strip()
     where = (
@@ -199,8 +201,8 @@ def _counts_line(audit: Audit) -> str:
         else f", and of {s.exact} of them how many are positive"
     )  # fmt: skip
     leaves = many(s.counted, "leaf", "leaves")
-    which = "of the rows that each tree saw" if _of_samples(audit) else "training rows"
-    text = f"{_opening(audit)} exactly how many {which} fell into {leaves} {where}{labels}."
+    which = "of the rows on which each tree was grown" if _of_samples(audit) else "training rows"
+    text = f"{_opening(audit)} exactly how many {which} are in {leaves} {where}{labels}."
     if rows.n is not None:
         of = "" if rows.n_pos is None else f", {rows.n_pos} of them positive"
         least = "" if rows.declared else "at least "
@@ -231,20 +233,23 @@ def _noise_line(model: ModelFile) -> str:
     mechanism, stated_epsilon = model.parameters.get("mechanism"), model.parameters.get("epsilon")
     if mechanism is None or stated_epsilon is None:
         return (
-            "Its tests are drawn without data and its counts are released with noise, if any. The "
-            "file does not state the noise, so that no claim is known."
+            "The tests of its nodes were drawn without data. The file does not state whether its "
+            "counts contain noise, so that no privacy claim is known."
         )
     epsilon = float(stated_epsilon)
     if not math.isfinite(epsilon):
-        return "Its counts are released without noise: it claims nothing."
+        return "Its counts were released without noise, so that it makes no privacy claim."
     claim = f"It claims {epsilon:g}-differential privacy for one row added or removed ({mechanism})"
     if model.parameters.get("noise_from") == "seed":
-        return f"{claim}, void: who tries seeds against its tests draws the noise again."
+        return (
+            f"{claim}. The claim is void, because the noise was drawn from the seed of the tests: "
+            "an attacker who tries all seeds until the tests agree can draw the same noise."
+        )
     if mechanism != "published":
-        return f"{claim}: counts are noisy, and none of them is certain."
+        return f"{claim}. The counts contain noise, so that none of them is certain."
     # The published mechanism truncates the noise of each tree towards 0, which costs ln 2 per tree.
     spent = epsilon + len(model.statistics) * math.log(2)
-    return f"{claim}; noise that is cut off toward 0 as here spends {spent:.3g}."
+    return f"{claim}. Its noise is truncated toward 0, so that the true epsilon is {spent:.3g}."
 
 
 def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
@@ -259,7 +264,7 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
         )
     elif present and audit.model.library == "xgboost" and not audit.model.dropout:
         copy = f"Prediction needs none of {', '.join(present)}: share a copy written by --scrub."
-        out.append(Finding(copy, f"It predicts the same; it loses {LOST}."))
+        out.append(Finding(copy, f"Its predictions are the same. It lacks {LOST}."))
     elif present:
         out.append(Finding(f"Prediction needs none of {', '.join(present)}."))
     if any(t.counted.any() for t in audit.trees) and audit.model.library == "xgboost":
@@ -271,7 +276,7 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
         )
         harder = (
             f"{remedies[0].upper()}{remedies[1:]} make leaf values harder to read; "
-            "fedtrees bench measures the price of each."
+            "fedtrees bench measures how much utility each of them costs."
         )
         out.append(Finding(harder))
     return out
@@ -320,8 +325,9 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
         )
     else:
         lines.append(
-            f"From leaf values only, the number of rows is no longer certain in any leaf (before: "
-            f"{had.counted} leaves). The share of labels still follows roughly."
+            "The leaf values of the copy no longer determine the number of rows of any leaf for "
+            f"certain (before: {had.counted} leaves). They still indicate the approximate share of "
+            "each label."
         )
     return lines
 

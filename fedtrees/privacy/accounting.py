@@ -117,7 +117,7 @@ def compose_releases(
         check_share("delta", delta)
     by_party: dict[str, list[BudgetEvent]] = defaultdict(list)
     for event in events:
-        by_party[event.party].append(_with_replacement(event) if replaced else event)
+        by_party[event.party].append(_for_replaced_row(event) if replaced else event)
     # The epsilon does not depend on the name of the party, so that parties with equal releases are
     # composed once.
     unnamed = {
@@ -217,7 +217,7 @@ def with_adversaries(guarantee: DP, events: Sequence[BudgetEvent]) -> DP:
     return replace(guarantee, **terms)
 
 
-def _with_replacement(event: BudgetEvent) -> BudgetEvent:
+def _for_replaced_row(event: BudgetEvent) -> BudgetEvent:
     """Return the event with the sensitivity to a replaced row: one is removed, another is added."""
     if _counts_with_shares(event):  # the two rows change different counts, each by 1
         return replace(event, count=2 * event.count)
@@ -232,7 +232,7 @@ def _of_party(events: tuple[BudgetEvent, ...], delta: float, colluders: int | No
     attacks, and a composition of many releases takes up to a second.
     """
     # An adversary that knows all shares knows the noise.
-    if any(_draws(e, colluders) <= 0 for e in events):
+    if any(_unknown_share_ratio(e, colluders) <= 0 for e in events):
         return math.inf
     gaussian = [e for e in events if e.mechanism in _GAUSSIAN]
     pure = [e for e in events if e.mechanism not in _GAUSSIAN]
@@ -269,7 +269,7 @@ def _counts_with_shares(event: BudgetEvent) -> bool:
     return event.mechanism == "geometric" and event.shares > 0 and event.l1 == 1
 
 
-def _draws(event: BudgetEvent, colluders: int | None) -> float:
+def _unknown_share_ratio(event: BudgetEvent, colluders: int | None) -> float:
     """Return the ratio of unknown noise shares to those that the noise is calibrated for."""
     if colluders is None or not event.shares:
         return 1.0
@@ -298,7 +298,7 @@ def _add_count_losses(
     """Add the losses of counts, and return the probability of an infinite loss."""
     counts_by_noise = Counter[tuple[float, float]]()
     for e in counts:
-        counts_by_noise[e.scale, _draws(e, colluders)] += e.count
+        counts_by_noise[e.scale, _unknown_share_ratio(e, colluders)] += e.count
     infinite = 0.0
     for (scale, draws), count in counts_by_noise.items():
         count_loss, probability, infinite_here = count_losses(scale, draws, count)
@@ -349,7 +349,7 @@ def pure_epsilon(event: BudgetEvent, colluders: int | None = None) -> float:
         Infinite if the mechanism has no pure epsilon or is unknown, or if all noise shares are
         known.
     """
-    draws = _draws(event, colluders)
+    draws = _unknown_share_ratio(event, colluders)
     if not event.scale > 0 or draws <= 0:
         return math.inf
     if event.mechanism == "geometric":
@@ -383,7 +383,7 @@ def gaussian_mu(event: BudgetEvent, colluders: int | None = None) -> float:
         As in `compose_releases`. The remaining shares are discrete Gaussians of at least 8 grid
         steps, whose sum is a discrete Gaussian to a double's precision.
     """
-    variance = event.scale**2 * max(_draws(event, colluders), 0.0)
+    variance = event.scale**2 * max(_unknown_share_ratio(event, colluders), 0.0)
     if event.mechanism == "discrete-gaussian":
         is_wide = variance >= _MIN_DISCRETE_SCALE**2
         variance = variance - _ROUNDING_SCALE**2 if is_wide else 0.0

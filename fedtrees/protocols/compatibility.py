@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtrees.core.attack import claims_of
 from fedtrees.core.channel import Channel
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
@@ -41,7 +42,7 @@ class KnownFacts:
     roles : mapping of str to str
         Role of every party by name.
     scored : callable or None
-        Function of the claim type of an attack (its `gives`): whether a metric scores such claims.
+        Function of a claim type: whether a metric scores such claims.
     view : View or None
         View that an attack receives.
     """
@@ -151,7 +152,7 @@ def _required_capabilities(part: Defense) -> frozenset[str]:
 
 
 def check_without_view(attack: Spec, facts: KnownFacts) -> Reason:
-    """Return why an attack cannot apply, without a call of its method `inapplicable`.
+    """Return why an attack cannot apply, without a call of `Attack.inapplicable`.
 
     The reasons are malicious behaviours that the attack does not read or that did not occur, too
     many rows, and claims about a numeric target that no metric scores.
@@ -169,18 +170,20 @@ def check_without_view(attack: Spec, facts: KnownFacts) -> Reason:
             return Reason("other-behaviour", behaviour=", ".join(shown_behaviours))
         return Reason("nobody-cheats", behaviour=", ".join(required_behaviours))
     # Some attacks have a running time that grows faster than linearly.
-    max_rows = getattr(maker, "most_rows", None)
+    max_rows = getattr(maker, "max_training_rows", None)
     if max_rows is not None and facts.rows > max_rows:
         return Reason("too-many-rows", rows=facts.rows, most=max_rows)
     numeric = facts.schema is not None and not facts.schema.classes
-    reads = getattr(maker, "numbers", False)
-    if numeric and not reads and facts.scored and not facts.scored(getattr(maker, "gives", None)):
-        return Reason("numeric-target")
+    if numeric and facts.scored and not getattr(maker, "supports_regression", False):
+        # The claims of a blind attack are scored without a training.
+        blind = getattr(maker, "blind", False)
+        if not (blind and any(map(facts.scored, claims_of(maker)))):
+            return Reason("numeric-target")
     return FITS
 
 
 def _ask_attacks(attacks: Sequence[Spec], view: View) -> list[Reason]:
-    """Call `inapplicable` of attacks in the process of attacks, and return the reasons.
+    """Call `Attack.inapplicable` of attacks in the process of attacks, and return the reasons.
 
     If one of them raises an error, the attacks are called again one by one.
     """

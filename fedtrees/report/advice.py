@@ -409,9 +409,9 @@ class Advice:
 
 
 def _describe_recipe(recipe: Tried) -> str:
-    """Write a recipe with its AUC and its price."""
-    price = recipe.candidate.utility_change
-    cost = f"{change(price.change)} ({settled(price)})"
+    """Write a recipe with its AUC and its utility change."""
+    utility_change = recipe.candidate.utility_change
+    cost = f"{change(utility_change.change)} ({settled(utility_change)})"
     auc = mean_and_interval(recipe.utility)
     return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}"
 

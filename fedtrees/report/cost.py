@@ -23,7 +23,7 @@ Settled = Literal["same", "equal", "ok", "worse", "one", "unsettled", "unknown"]
 TOLERANCE = 0.01
 #: A recipe with a larger mean loss is recommended only if no cheaper recipe helps.
 MOST_LOSS = 0.02
-FEW = 10  # fewer test rows of a class make a price uncertain
+FEW = 10  # fewer test rows of a class make a utility change uncertain
 MOST_SEEDS = 30  # if more seeds are necessary, the text states the precision of this number instead
 _Z = 1.96
 #: Utility metrics in order of preference. The metrics that need both classes come first.
@@ -220,7 +220,7 @@ def _has_collapsed(utility: Utility, mean: float, undefended: float, constant: f
 def references(
     rows: pd.DataFrame, setting: Setting, utility: str
 ) -> tuple[tuple[str, Estimate], ...]:
-    """Return the utility of training without a federation (`ALONE`) and of the constant model.
+    """Return the utility of training without a federation and of the constant model.
 
     Parameters
     ----------
@@ -234,7 +234,7 @@ def references(
     Returns
     -------
     references : tuple of (str, Estimate)
-        By name: one of `ALONE`, or "majority-class".
+        By name: one of `fedtrees.core.results.ALONE`, or "majority-class".
     """
     here = rows[
         (rows["stage"] == "reference")

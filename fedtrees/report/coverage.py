@@ -245,7 +245,7 @@ def _make_plugin(kind: str, text: str) -> Any:
 
 
 def _make_defense(name: str) -> Any:
-    """Return a defense. A required parameter has the first value of its `bench_grid`, or 1."""
+    """Return a defense, each required parameter with its first `DefenseInfo.bench_grid`, or 1."""
     try:
         maker: Any = register.get("defense", name)
         needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]

@@ -189,7 +189,7 @@ class SettingFindings:
 
     @cached_property
     def utility(self) -> Utility:
-        """The metric of prices."""
+        """The metric of utility changes."""
         return utility_of(self.trains)
 
     @cached_property

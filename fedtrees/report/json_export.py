@@ -21,7 +21,7 @@ from fedtrees.report.statistics import Estimate
 
 
 def as_json(analysis: RunAnalysis) -> list[dict[str, Any]]:
-    """Return every setting with its adversaries and their cells, prices, recipe and gaps."""
+    """Return every setting with its adversaries, their cells, utility changes, recipe and gaps."""
     return [_setting(f) for f in analysis.settings]
 
 
@@ -57,14 +57,15 @@ def _setting(findings: SettingFindings) -> dict[str, Any]:
 
 
 def _candidate(use: Recipe) -> dict[str, Any]:
-    """Return a recipe with its price."""
-    price = use.utility_change
+    """Return a recipe with its utility change."""
+    utility_change = use.utility_change
     return {"name": use.name, "holds": use.holds, "shown": use.shown, "reason": use.reason,
-            "change": estimate(price.change), "settled": price.settled}  # fmt: skip
+            "change": estimate(utility_change.change),
+            "settled": utility_change.settled}  # fmt: skip
 
 
 def _defense(d: DefenseResult) -> dict[str, Any]:
-    """Return a defense with its utility, price and traffic."""
+    """Return a defense with its utility, utility change and traffic."""
     return {
         "defense": d.spec,
         "label": d.label,

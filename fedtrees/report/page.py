@@ -76,7 +76,7 @@ def where(findings: SettingFindings) -> str:
 
 
 def headline(findings: SettingFindings) -> str:
-    """Write one sentence: the leak, the leak that the recipe leaves, and the price."""
+    """Write one sentence: the leak, the leak that the recipe leaves, and the utility change."""
     lead = findings.leak
     if lead.kind != "leak" or lead.result is None or lead.adversary is None:
         return verdict.leak(findings)
@@ -99,16 +99,16 @@ def headline(findings: SettingFindings) -> str:
     if after is None:
         return f"{text}."
     remaining = "nothing" if after.state == "not-applicable" else wording.value(after, after.score)
-    price, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
+    settled, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
         "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
-    }.get(price, "at a price that is not settled")  # fmt: skip
+    }.get(settled, "at a price that is not settled")  # fmt: skip
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
 def note(findings: SettingFindings) -> str:
-    """Write notes about useless models and about the metric of prices."""
+    """Write notes about useless models and about the metric of utility changes."""
     lost = [d.spec for d in findings.defenses if d.utility_change.collapsed]
     parts = []
     if lost:

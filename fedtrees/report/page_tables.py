@@ -71,7 +71,7 @@ def frontiers(findings: SettingFindings, at: int) -> list[FrontierFigure]:
 
 
 def drawn(findings: SettingFindings, adversary: AdversaryFindings) -> list[str]:
-    """Return the measures for which a defense has a price and a score, the leading one first."""
+    """Return the measures with a utility change and a score of a defense, the leading one first."""
     lead = adversary.leading()
     metrics = [
         m
@@ -95,7 +95,7 @@ def _unit(cell: LeakageResult) -> float:
 def _marks(
     findings: SettingFindings, adversary: AdversaryFindings, metric: str, at: int
 ) -> tuple[list[Mark], float]:
-    """Return one mark per defense that has a price and a score, and the height of the baseline.
+    """Return a mark per defense with a utility change and a score, and the baseline's height.
 
     A defense under which no attack makes a claim is drawn at the baseline.
     """
@@ -129,12 +129,12 @@ def _marks(
     return out, baseline
 
 
-def utility_scale(price: UtilityChange) -> Scale | None:
+def utility_scale(utility_change: UtilityChange) -> Scale | None:
     """Return the horizontal scale of a change in utility by seed.
 
     None if there are fewer than two seeds or no seed differs.
     """
-    values, e = [*price.by_seed.values()], price.change
+    values, e = [*utility_change.by_seed.values()], utility_change.change
     if len(values) < 2 or not any(values):
         return None
     ends = [*values, e.low, e.high, -TOLERANCE, TOLERANCE, 0.0]

@@ -38,7 +38,7 @@ def trials_of_setting(findings: SettingFindings) -> Trials:
             continue
         # A recipe of another protocol is compared with the undefended run of this setting, because
         # this is the run that a user would replace.
-        prices = findings.utility_change_by_defense if same else utility_changes(
+        changes_by_defense = findings.utility_change_by_defense if same else utility_changes(
             other.trains, findings.utility, findings.constant_utility, findings.trains
         )  # fmt: skip
         for spec in other.fitting:
@@ -50,7 +50,12 @@ def trials_of_setting(findings: SettingFindings) -> Trials:
                 # Two protocols can have different roles. Only common adversaries are compared.
                 if threat in other.by_threat:
                     trial = _trial(
-                        other, spec, other.by_threat[threat], threat, prices, adversary.all_metrics
+                        other,
+                        spec,
+                        other.by_threat[threat],
+                        threat,
+                        changes_by_defense,
+                        adversary.all_metrics,
                     )
                     undefended = adversary.results(UNDEFENDED)
                     trials.setdefault(name, []).append(replace(trial, undefended=undefended))
@@ -61,8 +66,8 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> Trials:
     """Return the results of every recipe of a run, over all protocols and tables, by name.
 
     A protocol without a guarantee and without a defense is not a recipe. The most accurate of these
-    protocols on each table is the reference for prices, under the name `UNDEFENDED`. A protocol
-    with a defense that trained on no table is left out.
+    protocols on each table is the reference for utility changes, under the name `UNDEFENDED`. A
+    protocol with a defense that trained on no table is left out.
 
     Parameters
     ----------
@@ -88,14 +93,14 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> Trials:
             key=lambda f: f.utility.sign * f.utility_change_by_defense[UNDEFENDED].mean_utility,
         )
         for findings in here:
-            prices = utility_changes(
+            changes_by_defense = utility_changes(
                 findings.trains, best.utility, best.constant_utility, best.trains
             )
             for spec in findings.fitting:
                 bare_here = spec == UNDEFENDED and findings in plain
                 names = [UNDEFENDED] * (bare_here and findings is best)
                 names += [_recipe_name(findings.setting, spec)] * (bare or not bare_here)
-                if not prices[spec].by_seed:
+                if not changes_by_defense[spec].by_seed:
                     continue
                 for threat, adversary in findings.by_threat.items():
                     # A recipe has a result for every measure that any recipe has at this place. A
@@ -103,7 +108,7 @@ def trials_of(rows: pd.DataFrame, *, bare: bool = False) -> Trials:
                     same_adversary = [f.by_threat[threat] for f in here if threat in f.by_threat]
                     metrics = dict.fromkeys(m for a in same_adversary for m in a.all_metrics)
                     place = f"{findings.setting.dataset} · {threat}"
-                    trial = _trial(findings, spec, adversary, place, prices, [*metrics])
+                    trial = _trial(findings, spec, adversary, place, changes_by_defense, [*metrics])
                     for name in names:
                         trials.setdefault(name, []).append(trial)
     return trials
@@ -124,14 +129,14 @@ def _trial(
     spec: str,
     adversary: AdversaryFindings,
     place: str,
-    prices: Mapping[str, UtilityChange],
+    changes_by_defense: Mapping[str, UtilityChange],
     metrics: Sequence[str],
 ) -> RecipeResult:
     """Return the results of one defense against one adversary."""
     return RecipeResult(
         place,
         tuple(adversary.result(spec, m) for m in metrics),
-        prices[spec],
+        changes_by_defense[spec],
         _why_untested(findings, spec, adversary),
         findings.costs[spec].bytes,
     )

@@ -228,31 +228,32 @@ def _leak(findings: SettingFindings, details: bool) -> str:
             return "No attack that ran applies to the messages that these adversaries see."
         case "none-found", _:
             return _none_found(findings)
-        case "trace", LeakageResult() as cell:
+        case "trace", LeakageResult() as result:
             return (
-                f"{wording.describe_leak(who, cell)} The advantage is below the margin of "
-                f"{findings.margin:g}. Strongest attack: {_attack(cell)}."
+                f"{wording.describe_leak(who, result)} The advantage is below the margin of "
+                f"{findings.margin:g}. Strongest attack: {_attack(result)}."
             )
         case "unknown", _:
             return f"{_missing_attacks(findings)}, and no other attack shows a leak."
-        case "attack-failed", LeakageResult() as cell:
-            head = measure(cell.metric).head.lower()
+        case "attack-failed", LeakageResult() as result:
+            head = measure(result.metric).head.lower()
             return (
                 "By every measure that is not settled, the attacks scored worse than their "
-                f"baseline, so that they show nothing. The best one, {_attack(cell)} by {who}, "
-                f"has {head} {wording.value(cell, cell.score)} ({wording.describe_baseline(cell)})."
+                f"baseline, so that they show nothing. The best one, {_attack(result)} by {who}, "
+                f"has {head} {wording.value(result, result.score)} "
+                f"({wording.describe_baseline(result)})."
             )
-        case "none-clear", LeakageResult() as cell:
-            advantage = replace(cell.advantage, high=upper(cell))
+        case "none-clear", LeakageResult() as result:
+            advantage = replace(result.advantage, high=upper(result))
             return (
-                f"No clear leak, but none is excluded: {who} may {wording.can(cell)}. "
+                f"No clear leak, but none is excluded: {who} may {wording.can(result)}. "
                 f"The advantage is {wording.change(advantage)}. "
                 f"{_how_to_settle(findings, lead.adversary)}"
             ).rstrip()
-        case _, LeakageResult() as cell:
+        case _, LeakageResult() as result:
             addition = _larger_advantage(lead) if details else ""
-            text = wording.describe_leak(who, cell) + addition
-            return f"{text} Strongest attack: {_attack(cell)}."
+            text = wording.describe_leak(who, result) + addition
+            return f"{text} Strongest attack: {_attack(result)}."
     raise AssertionError(lead)
 
 
@@ -309,7 +310,7 @@ def _how_to_settle(findings: SettingFindings, adversary: AdversaryFindings | Non
 
 
 def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
-    """Yield the entries about the best defense: its name, effect, price and remaining leaks."""
+    """Yield the name, effect, utility change and remaining leaks of the best defense."""
     if findings.baseline_defense != UNDEFENDED:
         text = "Nothing to compare with, because no model was trained without a defense."
         yield Line("BEST DEFENSE", text)
@@ -375,21 +376,21 @@ def explain_refusal(findings: SettingFindings) -> str:
     if not tried:
         return "No defense was tested, because none was requested or none fits."
     nothing_shown = f"This run does not show which leaks {wording.some(tried)} would prevent."
-    cell = findings.leak.result
-    if cell is None or findings.leak.adversary is None or findings.leak.kind != "leak":
+    result = findings.leak.result
+    if result is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
-    after = [(findings.leak.adversary.result(d, cell.metric), d) for d in tried]
+    after = [(findings.leak.adversary.result(d, result.metric), d) for d in tried]
     scored = [x for x in after if math.isfinite(x[0].score)]
     if not scored:
         return nothing_shown
     least, name = min(scored, key=lambda x: x[0].score)
     remaining = (
-        f"{name} leaves {wording.value(least, least.score)} of {wording.value(cell, cell.score)} "
-        f"({wording.describe_baseline(cell)})"
+        f"{name} leaves {wording.value(least, least.score)} of "
+        f"{wording.value(result, result.score)} ({wording.describe_baseline(result)})"
     )
     if least.below_baseline:
         return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
-    if least.score < cell.score:
+    if least.score < result.score:
         seeds = many(findings.seeds, "seed")
         return f"No tested defense is shown to help over {seeds}. {remaining}."
     return f"No tested defense helps. {remaining}."
@@ -434,7 +435,7 @@ EFFECT_STATES = {
 
 
 def describe_utility_change(p: UtilityChange) -> str:
-    """Describe a price, its certainty, and how to make it more certain."""
+    """Describe a utility change, its certainty, and how to make it more certain."""
     name = measure(p.utility.metric).head
     if p.settled == "same":
         return f"None: {name} is identical in every seed."
@@ -451,7 +452,7 @@ def describe_utility_change(p: UtilityChange) -> str:
 
 
 def _certainty(p: UtilityChange) -> str:
-    """Describe how certain a price is, as a sentence."""
+    """Describe how certain a utility change is, as a sentence."""
     match p.settled:
         case "equal":
             return f"The change is at most {TOLERANCE:g}."
@@ -599,9 +600,9 @@ def _other_setting(findings: SettingFindings) -> Line:
     return Line("ALSO", f"{text} With {wording.short(use.name)}: {effect}")
 
 
-def _attack(cell: LeakageResult) -> str:
+def _attack(result: LeakageResult) -> str:
     """Return the name of the strongest attack."""
-    return cell.attacks[0].partition("[")[0] if cell.attacks else "none"
+    return result.attacks[0].partition("[")[0] if result.attacks else "none"
 
 
 def describe_adversary(adversary: AdversaryFindings | None) -> str:
@@ -632,7 +633,7 @@ def score_columns(findings: SettingFindings, first: str | None = None) -> tuple[
     """Return the measures of a setting, those that leak without a defense first.
 
     They are followed by measures that leak under the recipe. Measures without a leaking or
-    unsettled cell are left out. The metric `first` comes before all.
+    unsettled result are left out. The metric `first` comes before all.
     """
     candidates = [
         ScoreColumn(a, m)
@@ -691,7 +692,7 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
 
 
 def _format_utility_change(d: DefenseResult) -> str:
-    """Format the price of a defense. A question mark shows that it is not settled."""
+    """Format the utility change of a defense. A question mark shows that it is not settled."""
     if d.spec == UNDEFENDED or not d.utility_change.change.known:
         return ""
     if d.utility_change.settled == "same":
@@ -702,7 +703,7 @@ def _format_utility_change(d: DefenseResult) -> str:
 
 def _format_cell(column: ScoreColumn, d: DefenseResult) -> str:
     """Format a score with the coloured symbol of its state."""
-    cell = column.adversary.result(d.spec, column.metric)
-    glyph = wording.GLYPHS[cell.state]
-    text = wording.value(cell, cell.score) if cell.scores else ""
-    return f"{text} [{_COLOURS[cell.state]}]{glyph}[/]".strip()
+    result = column.adversary.result(d.spec, column.metric)
+    glyph = wording.GLYPHS[result.state]
+    text = wording.value(result, result.score) if result.scores else ""
+    return f"{text} [{_COLOURS[result.state]}]{glyph}[/]".strip()

@@ -1,4 +1,4 @@
-"""Format scores, prices and names of defenses as text for the terminal and for the page.
+"""Format scores, utility changes and names of defenses as text for the terminal and for the page.
 
 The module also replaces the names of datasets, protocols and defenses by the labels that a paper
 uses.
@@ -265,13 +265,13 @@ def interval(e: Estimate) -> str:
     return f"[{number(e.low, 3, signed=True)}, {number(e.high, 3, signed=True)}]"
 
 
-def settled(price: UtilityChange) -> str:
-    """Describe whether a price is settled.
+def settled(utility_change: UtilityChange) -> str:
+    """Describe whether a utility change is settled.
 
     For example, ``not settled at ±0.01, run about 5 seeds``.
     """
-    name = measure(price.utility.metric).head
-    match price.settled:
+    name = measure(utility_change.utility.metric).head
+    match utility_change.settled:
         case "same":
             return f"{name} identical in every seed"
         case "equal":
@@ -284,9 +284,9 @@ def settled(price: UtilityChange) -> str:
             return "one seed settles nothing"
         case "unknown":
             return "not known"
-    if price.seeds_needed <= MOST_SEEDS:
-        return f"not settled at ±{TOLERANCE:g}, run about {price.seeds_needed} seeds"
-    shown = number(price.shown_by_most, 2)
+    if utility_change.seeds_needed <= MOST_SEEDS:
+        return f"not settled at ±{TOLERANCE:g}, run about {utility_change.seeds_needed} seeds"
+    shown = number(utility_change.shown_by_most, 2)
     return f"not settled at ±{TOLERANCE:g}; {MOST_SEEDS} seeds would show ±{shown}"
 
 

@@ -233,7 +233,7 @@ def test_shared_trees_of_squared_error_are_read(attack, protocol, who):
     seen, victims = view(protocol, who)
     assert attack.inapplicable(seen) is None
     guess = attack.run(seen, np.random.default_rng(0))
-    trees = {b.first + i: t for b in blocks_of(seen).blocks for i, t in enumerate(b.trees)}
+    trees = {b.first_tree + i: t for b in blocks_of(seen).blocks for i, t in enumerate(b.trees)}
     found = guess.first(Records).table
     assert len(found) == len(victims)
     assert abs(found.y.mean() - victims.y.mean()) < 4

@@ -243,7 +243,7 @@ def test_bad_input(level, exact):
         ("max_trees", -1),
         ("time_limit", 0.0),
         ("steps", -1),
-        ("most", "histograms"),
+        ("max_level", "histograms"),
     ],
 )
 def test_options_are_checked(option, value):

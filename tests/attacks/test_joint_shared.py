@@ -246,7 +246,7 @@ def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
 @pytest.mark.long
 def test_using_values_alone_is_as_good_as_seeing_no_more():
     stripped, asked = (
-        attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, most="values"))
+        attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, max_level="values"))
         for defense in ("split-only", "none")
     )
     np.testing.assert_array_equal(guessed.rows(stripped).X, guessed.rows(asked).X)

@@ -153,7 +153,7 @@ def test_what_is_certain_is_right_whoever_comes_first(order, who):
     for victim in observe_clients(view_of(done, (who,), over_clients(clients))):
         if victim.late is None:
             continue
-        t, held = victim.blocks[0].first, clients[int(victim.owner[-1])]
+        t, held = victim.blocks[0].first_tree, clients[int(victim.owner[-1])]
         at = done.model.apply(held.X)[:, t]
         for leaf, n, n1, certain in zip(
             done.model.trees[t].leaves, victim.late.n, victim.late.n1, victim.late.certain,
@@ -168,7 +168,7 @@ def test_what_is_certain_is_right_whoever_comes_first(order, who):
 def test_the_margins_of_all_rows_are_among_the_cells():
     clients, done = cyclic()
     for victim in observe_clients(view_of(done, ("server",), over_clients(clients))):
-        t = victim.blocks[0].first
+        t = victim.blocks[0].first_tree
         if not t:
             continue
         held = clients[int(victim.owner[-1])]
@@ -186,7 +186,7 @@ def test_one_leaf_that_no_rows_make_up_puts_all_in_doubt():
     clients, done = cyclic()
     view = view_of(done, ("client-2",), over_clients(clients))
     victim = next(v for v in observe_clients(view) if v.late is not None)
-    evidence, t = victim.evidence, victim.blocks[0].first
+    evidence, t = victim.evidence, victim.blocks[0].first_tree
     tree, certain = evidence.trees[t], victim.late.certain
     assert certain.sum() > 1
     h = tree.h.copy()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes
-from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_rows
+from fedtrees.attacks.timberstrike.nearest_rows import nearest_rows
 
 
 def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes:

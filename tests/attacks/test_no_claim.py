@@ -82,9 +82,12 @@ def test_leaf_counts_are_certain_if_all_leaves_are_certified(certified):
     assert not LeafCounts(0, np.arange(n), np.ones((n, 2), int)).certain
 
 
-@pytest.mark.parametrize("certified", [np.ones(2, bool), np.ones(1)])
-def test_certified_is_one_boolean_per_leaf(certified):
-    with pytest.raises(ProtocolError, match="give one boolean per leaf"):
+@pytest.mark.parametrize(
+    ("certified", "message"),
+    [(np.ones(2, bool), r"shape \(2,\); give one of shape \(l=1\)"), (np.ones(1), "give booleans")],
+)
+def test_certified_is_one_boolean_per_leaf(certified, message):
+    with pytest.raises(ProtocolError, match=message):
         LeafCounts(0, np.arange(1), np.ones((1, 2), int), certified)
 
 

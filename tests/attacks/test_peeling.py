@@ -173,8 +173,9 @@ def test_it_says_where_it_does_not_apply():
 def test_a_guess_has_one_probability_and_one_owner_per_row():
     rows = patients(2)
     Records(rows, confidence=np.array([0.5, 1.0]), owner=("a", "b"))
-    for wrong in ({"confidence": np.array([0.5])}, {"confidence": np.array([0.5, 1.5])}):
-        with pytest.raises(ProtocolError, match="probability"):
-            Records(rows, **wrong)
+    with pytest.raises(ProtocolError, match=r"give one of shape \(m=2\)"):
+        Records(rows, confidence=np.array([0.5]))
+    with pytest.raises(ProtocolError, match="outside of 0 to 1"):
+        Records(rows, confidence=np.array([0.5, 1.5]))
     with pytest.raises(ProtocolError, match="one party name per row"):
         Records(rows, owner=("a",))

@@ -5,7 +5,7 @@ import pytest
 from peeling_world import SERVER, Run, patients, schema_of
 
 from fedtrees.attacks.observations.columns import Column
-from fedtrees.attacks.peeling.bin_values import owners_of, ranges_of, told_values, values_in
+from fedtrees.attacks.peeling.bin_values import owners_of, ranges_of, sketched_values, values_in
 from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.attacks.reconstruction.prior import pooled_range, value_ranges
 from fedtrees.core.schema import Feature, Schema, Table
@@ -75,11 +75,11 @@ def test_of_several_values_the_one_with_most_about_it_is_told():
     cuts = Cuts(np.array([5, 100], np.float32), np.array([0, 2]), np.array([-1], np.float32))
     told = column([1, 2, 6, 7, 50], [1, 3, 2, 2, 1])
     bins = np.array([[0], [1], [-1]], dtype=np.int32)
-    found = told_values(cuts, bins, [told], np.array([False]))[:, 0]
+    found = sketched_values(cuts, bins, [told], np.array([False]))[:, 0]
     assert found[:2].tolist() == [2, 6]
     assert np.isnan(found[2])
     # equal or not: of categories the most frequent one
-    assert told_values(cuts, bins, [told], np.array([True]))[0, 0] == 2
+    assert sketched_values(cuts, bins, [told], np.array([True]))[0, 0] == 2
 
 
 def test_owners_follow_from_what_each_has_left():

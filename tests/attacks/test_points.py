@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.reconstruction.prior import UNIFORM_SHARE, Prior
-from fedtrees.attacks.timberstrike.sample_from_boxes import _draw, nearest_told
+from fedtrees.attacks.timberstrike.sample_from_boxes import _draw, nearest_known_values
 from fedtrees.core.schema import Table
 
 N, M, D, C = 60, 40, 3, 2
@@ -60,7 +60,7 @@ def test_values_in_a_box_are_drawn_as_likely_as_they_are(told, rows):
 def test_the_next_value_inside_a_box_is_taken_the_one_above_first():
     w = world(0, told=True)
     X = np.random.default_rng(1).normal(size=(N, D)).astype(np.float32) * 2
-    moved = nearest_told(X, w.low, w.high, w.prior)
+    moved = nearest_known_values(X, w.low, w.high, w.prior)
     for i in range(N):
         for f in range(D):
             column = w.prior.rows.X[:, f]

@@ -127,10 +127,10 @@ def test_few_own_rows_and_strange_ones_are_heard_less():
     small = world(*structured(), 40)
     basis = ReconstructionContext.of(small.evidence(), small.own, small.schema)
     assert (
-        BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False).row_weight
+        BlindEnsemble.of(basis, small.schema, 1.0, rng(), rows_differ=False).row_weight
         == 40 / FULL_WEIGHT_ROWS
     )
-    assert BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=True).row_weight == 0
+    assert BlindEnsemble.of(basis, small.schema, 1.0, rng(), rows_differ=True).row_weight == 0
     ranged = replace(SCHEMA, features=tuple(replace(f, low=0, high=9) for f in SCHEMA.features))
     made = BlindEnsemble.of_rows(Table.empty(ranged), ranged, rng())
     np.testing.assert_array_equal(made.rows.X, rows_in_ranges(ranged).X)
@@ -143,9 +143,9 @@ def test_of_which_rows_the_other_guess_is_where_sketches_told_likely_ones():
     evidence = small.evidence().change(sketch_rows=small.victims)
     basis = ReconstructionContext.of(evidence, small.own, small.schema)
     assert basis.prior.from_sketches
-    told = BlindEnsemble.of(basis, small.schema, 1.0, rng(), strange=False)
+    told = BlindEnsemble.of(basis, small.schema, 1.0, rng(), rows_differ=False)
     np.testing.assert_array_equal(told.rows.X, small.victims.X)
-    many = BlindEnsemble.of(basis, small.schema, 0.5, rng(), strange=False)
+    many = BlindEnsemble.of(basis, small.schema, 0.5, rng(), rows_differ=False)
     np.testing.assert_array_equal(many.rows.X, small.own.X)
     assert many.recipe == best_recipe(small.own, small.schema, rng())
 
@@ -160,7 +160,7 @@ def test_without_rows_and_cut_points_values_are_likely_in_the_lower_part_of_decl
     evidence = w.evidence("statistics").change(cuts=None)
     basis = ReconstructionContext.of(evidence, none, ranged)
     assert 5 < np.median(basis.prior.rows.X) < 40
-    assert BlindEnsemble.of(basis, ranged, 1.0, rng(), strange=False).row_weight == 0
+    assert BlindEnsemble.of(basis, ranged, 1.0, rng(), rows_differ=False).row_weight == 0
     assert len(ReconstructionContext.of(evidence, none, ranged, use_prior=False).prior.rows) == 0
     assert len(ReconstructionContext.of(w.evidence(), none, w.schema).prior.rows) == 0
 

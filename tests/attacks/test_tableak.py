@@ -443,7 +443,7 @@ def test_published_attacks_are_for_comparison_and_find_rows(trained, name):
     run, held = trained("none")
     view, few = view_of(run, ("server",), held), {"batches": 1, "restarts": 2, "steps": 5}
     attack, ours = (register.make("attack", Spec(each, few)) for each in (name, "tableak"))
-    assert attack.comparison
+    assert attack.is_reference
     (claim,) = attack.run(view, np.random.default_rng(0)).all(BatchRows)
     (other,) = ours.run(view, np.random.default_rng(0)).all(BatchRows)
     assert claim.table.X.shape == (4, 5)

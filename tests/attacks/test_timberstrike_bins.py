@@ -40,7 +40,7 @@ def scores(defense, seeds=(0, 1, 2), **params):
     found = []
     for seed in seeds:
         view, victims, _ = seen(defense, seed, **params)
-        both = (guessed.rows(attack(view, most=most)) for most in ("histograms", "statistics"))
+        both = (guessed.rows(attack(view, max_level=most)) for most in ("histograms", "statistics"))
         found.append([accuracy(rows, victims, SCHEMA) for rows in both])
     return np.mean(found, axis=0)
 

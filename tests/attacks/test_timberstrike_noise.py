@@ -93,7 +93,7 @@ def test_every_row_is_counted_and_own_ones_are_taken_out():
 def test_under_overwhelming_noise_labels_come_out_as_own_rows_have_them():
     view, victims, _ = seen(noise(0.5))
     share = view.rows.y.mean()
-    for params in ({}, {"most": "values"}):
+    for params in ({}, {"max_level": "values"}):
         guess = attack(view, **params)
         assert len(guessed.rows(guess)) == len(victims)
         assert guessed.rows(guess).y.mean() == pytest.approx(share, abs=0.05)

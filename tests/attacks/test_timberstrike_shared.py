@@ -89,7 +89,7 @@ def test_a_released_model_is_read_as_the_trees_of_each_client(protocol, defense)
     shared = blocks_of(seen)
     assert released.per_round == shared.per_round
     for mine, told in zip(released.blocks, shared.blocks, strict=True):
-        assert (mine.first, mine.round) == (told.first, told.round)
+        assert (mine.first_tree, mine.round) == (told.first_tree, told.round)
         assert told.sender in (None, mine.sender)
         for a, b in zip(mine.trees, told.trees, strict=True):
             np.testing.assert_array_equal(a.threshold, b.threshold)
@@ -223,7 +223,7 @@ def test_first_trees_start_from_the_clients_own_base_later_ones_from_the_models(
     blocks = blocks_of(run(fed, spec, "server")[1])
     for victim in observe_clients(run(fed, spec)[1]):
         evidence, own = victim.evidence, victim.blocks[0]
-        told = next(b for b in blocks.blocks if b.first == own.first)
+        told = next(b for b in blocks.blocks if b.first_tree == own.first_tree)
         assert evidence.base_margin == start_margin(LOGISTIC, told.score)[0]
         if victim.owner == "client-0":
             assert evidence.restart is None
@@ -356,7 +356,7 @@ def test_the_published_variant_takes_the_models_base_score_for_everyones():
     done, view = run(fed, "flower-bagging[trees=4,max_depth=4]")
     spec = "timberstrike-published[max_trees=1,scope=victims"
     assert counts_exact(fed, done, view, f"{spec}]") < 1.0
-    assert counts_exact(fed, done, view, f"{spec},starts=own]") == 1.0
+    assert counts_exact(fed, done, view, f"{spec},base_scores=own]") == 1.0
     published = attack(view, "timberstrike-published[max_trees=1]")
     assert {type(claim) for claim in published.claims} == {EveryRecord}  # as their tables have it
 
@@ -370,6 +370,6 @@ def test_same_seed_same_guess():
 
 def test_options_name_the_wrong_value():
     with pytest.raises(UsageError, match="did you mean 'sums'"):
-        register.make("attack", parse_grid("timberstrike[clues=sum]")[0])
-    with pytest.raises(UsageError, match="unknown starts 'mine'"):
-        register.make("attack", parse_grid("timberstrike[starts=mine]")[0])
+        register.make("attack", parse_grid("timberstrike[linkage_statistics=sum]")[0])
+    with pytest.raises(UsageError, match="unknown base_scores 'mine'"):
+        register.make("attack", parse_grid("timberstrike[base_scores=mine]")[0])

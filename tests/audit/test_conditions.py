@@ -58,7 +58,7 @@ def test_trees_of_samples_are_shown_to_be_of_samples(tmp_path):
     assert len({t.rows for t in found.trees}) > 1
     assert found.assumes == (SAMPLED,)
     text = " ".join(verdict(found))
-    assert "how many of the rows that each tree saw fell into" in text
+    assert "how many of the rows on which each tree was grown are in" in text
     assert "other rows of the table may belong to the same leaves" in text
 
 
@@ -93,7 +93,7 @@ def test_a_leaf_of_one_sampled_row_is_not_called_one_person(tmp_path, maker):
     assert wrong["single"] > 0
     assert wrong["isolated"] == 0
     text = " ".join(verdict(found))
-    assert "exactly one of the rows that their tree saw" in text
+    assert "exactly one of the rows on which the tree was grown" in text
     assert "exactly one row" not in text
 
 

@@ -95,7 +95,9 @@ def test_leaf_values_alone_count_nothing_and_say_what_would(tmp_path):
     found = audit(model)
     assert found.summary.counted == 0
     assert (found.rows.n, found.settings, found.assumes) == (None, None, ())
-    said = re.search(r"a table of (\d+) rows .* --reg-lambda (\d+) has", verdict(found)[0])
+    said = re.search(
+        r"a table of (\d+) rows .* --reg-lambda (\d+), the audit counts", verdict(found)[0]
+    )
     assert said.groups() == ("569", "1")
     assert audit(model, Known(reg_lambda=0.0)).summary.counted == 0
 

@@ -42,7 +42,7 @@ def test_the_verdict_says_that_halves_may_pass_for_rows(tmp_path):
     params = {"objective": "reg:squarederror", "max_depth": 1, "min_child_weight": 0}
     found = trees_of(tmp_path, X, X[:, 0], 1, np.full(8, 0.5), **params)
     assert found.rows.n == 4  # of 8
-    assert "halves" in " ".join(verdict(found))
+    assert "weights of 0.5" in " ".join(verdict(found))
 
 
 def test_rows_of_label_1_weigh_more_in_squared_error_too(tmp_path):

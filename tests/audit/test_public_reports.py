@@ -328,7 +328,7 @@ def test_scikit_learn_31529_forests_that_draw_rows_by_their_weights(table, tmp_p
     save_random_forest(from_sklearn(forest), tmp_path / "m.npz")
     assert difference(tmp_path / "m.npz", X, forest.predict_proba(X)[:, 1]) <= 1e-6
     found = audit(read_model(tmp_path / "m.npz"))
-    assert "that each tree saw" in verdict(found)[0]
+    assert "on which each tree was grown" in verdict(found)[0]
     leaves = load_model(tmp_path / "m.npz").apply(X)
     for tree, grown, own in zip(to_json(found)["trees"], forest.estimators_, leaves.T, strict=True):
         theirs = dict(zip(own.tolist(), grown.apply(X).tolist(), strict=True))

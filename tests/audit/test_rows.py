@@ -102,7 +102,7 @@ def without_names(path):
 def test_codes_that_the_model_does_not_state_are_refused_unless_declared(tmp_path):
     code, frame = categorical_model(tmp_path, ["low", "mid", "high"], ["low", "mid", "high"])
     without_names(tmp_path / "m.json")
-    with pytest.raises(DataError, match="does not state which code stands for which category"):
+    with pytest.raises(DataError, match="does not state the categories of the codes"):
         read(tmp_path, frame, categorical=("size",))
     (table,), _ = read(tmp_path, frame, categorical=("size=low|mid|high",))
     assert np.array_equal(table.table.X[:, 0], code)

@@ -54,7 +54,7 @@ def test_a_leaf_of_one_label_in_a_sample_is_not_called_pure(tmp_path, subsample)
         assert first.one_label.any()
         assert truly[first.one_label].all() == (subsample == 1)
         assert first.pure.any() == (subsample == 1 and known is not None)
-        assert ("which the file does not show" in " ".join(verdict(found))) != first.pure.any()
+        assert ("which only --rows can confirm" in " ".join(verdict(found))) != first.pure.any()
 
 
 def test_a_tree_has_the_number_that_the_library_gives_it(tmp_path):

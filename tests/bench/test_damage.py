@@ -156,7 +156,7 @@ def test_a_suite_without_its_copy_is_refused_and_a_lost_one_made_again(copy, who
     assert read_suite_of_run(copy) == read_suite_of_run(whole)
     for name in ("suite.toml", "environment.json"):
         (copy / name).write_bytes(b"x" + (copy / name).read_bytes())
-    with pytest.raises(StoreError, match=r"suite.toml' is not what was written"):
+    with pytest.raises(StoreError, match=r"suite.toml' was changed after it was written"):
         read_suite_of_run(copy)
     (copy / "suite.toml").unlink()
     with pytest.raises(UsageError, match="contains no run to resume"):

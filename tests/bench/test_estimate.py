@@ -78,7 +78,7 @@ def test_memory_is_what_was_measured_to_half_as_much_again(rows, columns, proces
 
 @pytest.mark.long
 def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_path):
-    monkeypatch.setattr(PublishedID2Graph, "most_rows", 100)
+    monkeypatch.setattr(PublishedID2Graph, "max_training_rows", 100)
     bench = _bench(
         tmp_path / "run",
         protocols=["secureboost[trees=2]"],

@@ -20,10 +20,10 @@ FACTS = {
     "doc": "Guess.",
     "parameters": (("times", True, 1),),
     "blind": False,
-    "comparison": False,
-    "candidates": False,
-    "most_rows": None,
-    "gives": "",
+    "is_reference": False,
+    "receives_candidates": False,
+    "max_training_rows": None,
+    "supports_regression": False,
     "claims": (),
 }
 GUESS = {"claims": (), "notes": {}, "reason": ("no-trees", {})}
@@ -53,10 +53,10 @@ def test_an_honest_description_is_taken():
         {"file": "/etc/shadow"},
         {"doc": "x" * 10**6},
         {"blind": "yes"},
-        {"most_rows": 1.5},
-        {"most_rows": True},
+        {"max_training_rows": 1.5},
+        {"max_training_rows": True},
         {"claims": (5,)},
-        {"gives": None},
+        {"supports_regression": None},
     ],
 )
 def test_a_forged_description_is_refused(forged):
@@ -75,7 +75,7 @@ def test_a_plugin_cannot_register_the_attack_of_another_file(monkeypatch):
         "attacks": (FACTS,), "others": (), "did": (),
     })  # fmt: skip
     with pytest.raises(ProtocolError, match="the attack 'plain-guess' of another file"):
-        plugins.describe("/other.py", "f" * 64)
+        plugins.register_attacks_of("/other.py", "f" * 64)
 
 
 @pytest.mark.parametrize("name", ["timberstrike", "joint"])
@@ -85,7 +85,7 @@ def test_a_plugin_cannot_describe_itself_as_a_built_in_attack(monkeypatch, name)
         "attacks": (forged,), "others": (), "did": (),
     })  # fmt: skip
     with pytest.raises(UsageError, match=f"attack '{name}' is already defined by fedtrees"):
-        plugins.describe("/somewhere/plain.py", "0123456789ab" + "0" * 52)
+        plugins.register_attacks_of("/somewhere/plain.py", "0123456789ab" + "0" * 52)
     assert register.get("attack", name).__module__.startswith("fedtrees.")
 
 

@@ -13,6 +13,7 @@ from isolation import registry_as_it_was
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.leak_search import find_local_values
 from fedtrees.conformance.samples import sample_training
+from fedtrees.core.claims import Records
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import ProtocolError, UnguardedMessageError, UsageError
 from fedtrees.core.local_data import LocalData
@@ -304,8 +305,8 @@ CHEATS = {
     "patches the bench": (ATTACK + """
 module = sys.modules.get("fedtrees.experiments.evaluate")
 if module is not None:
-    module.attacks = lambda: None
-""", "changes fedtrees.experiments.evaluate.attacks"),
+    module.attack_process = lambda: None
+""", "changes fedtrees.experiments.evaluate.attack_process"),
     "patches a metric's class": (ATTACK + """
 module = sys.modules.get("fedtrees.metrics.victims_rows")
 if module is not None:
@@ -345,7 +346,7 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     import fedtrees.experiments.evaluate as evaluate
     from fedtrees.metrics.victims_rows import RecordMetric
 
-    kept = evaluate.attacks, RecordMetric.score, resource_tracker.register
+    kept = evaluate.attack_process, RecordMetric.score, resource_tracker.register
     if "shared" in how and sandbox.landlock_version():  # it cannot even do so
         with pytest.raises(UsageError, match="Permission denied: '/fedtrees-test-left'; an attack"):
             loaded(tmp_path, "early", text)
@@ -355,14 +356,14 @@ def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_
     broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
               if not f.holds}  # fmt: skip
     assert expected in broken["its import only registers classes"]
-    assert (evaluate.attacks, RecordMetric.score, resource_tracker.register) == kept
+    assert (evaluate.attack_process, RecordMetric.score, resource_tracker.register) == kept
 
 
 PLAIN = """
 from dataclasses import dataclass
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import UsageError
-from fedtrees.core.claims import Guess
+from fedtrees.core.claims import Guess, Records
 from fedtrees.core.registry import register
 
 @register.attack("plain-guess")
@@ -374,7 +375,8 @@ class Plain(Attack):
     '''
     times: int = 3
     how: str = "so"
-    most_rows = 500
+    max_training_rows = 500
+    claims = (Records,)
 
     def __post_init__(self):
         if self.times < 1:
@@ -395,7 +397,7 @@ def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
     known = register.get("attack", "plain-guess")
     assert str(signature(known)) == "(*, times=3, how='so')"
     assert getdoc(known).startswith("Guess nothing.")
-    assert (known.most_rows, known.blind, known.gives) == (500, False, None)
+    assert (known.max_training_rows, known.blind, known.claims) == (500, False, (Records,))
     assert register.make("attack", parse_grid("plain-guess[times=2]")[0]).times == 2
     with pytest.raises(UsageError, match="once at least"):
         register.make("attack", parse_grid("plain-guess[times=0]")[0])

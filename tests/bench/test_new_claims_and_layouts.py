@@ -248,9 +248,9 @@ def tellers_of_shared(training, held):
 def test_shapes_that_make_no_sense_are_refused_and_named():
     leaf = np.arange(3)
     for counts, said in (
-        (np.zeros(3, int), r"shape \(3,\) for leaves of shape \(3,\)"),
-        (np.zeros((2, 2), int), r"shape \(2, 2\) for leaves"),
-        ([[1, 2]], r"shape \(1, 2\) for leaves"),
+        (np.zeros(3, int), r"shape \(3,\); give one of shape \(l=3, K\)"),
+        (np.zeros((2, 2), int), r"shape \(2, 2\); give one of shape"),
+        ([[1, 2]], r"shape \(1, 2\); give one of shape"),
         (np.zeros((3, 2)), "whole numbers"),
     ):
         with pytest.raises(ProtocolError, match=said):

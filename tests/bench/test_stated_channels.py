@@ -38,8 +38,8 @@ WRONG = {
     "coarser": ("Rounding(0.4)", ROUNDING, "is outside of the interval"),
     "additive": ("Additive(0.2)", ROUNDING, "the channel is declared as additive"),
     "missing": (None, ROUNDING, "the field is changed, and no channel is stated"),
-    "scale": ("Laplace(1.0)", "Laplace(0.8)", "are not distributed as those of the channel"),
-    "noise": ("Laplace(1.0)", ROUNDING, "are not distributed as those of the channel"),
+    "scale": ("Laplace(1.0)", "Laplace(0.8)", "are not distributed as the channel states"),
+    "noise": ("Laplace(1.0)", ROUNDING, "are not distributed as the channel states"),
 }
 
 

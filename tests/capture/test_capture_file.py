@@ -63,7 +63,7 @@ def test_what_is_garbled_is_told_with_its_place(tmp_path):
     with pytest.raises(DataError, match=r"garbled at byte \d+: its checksum is another"):
         Capture(path)
     keep = written(tmp_path / "b.capture", 2).stat().st_size
-    with pytest.raises(DataError, match=f"`head -c {keep}` keeps it"):
+    with pytest.raises(DataError, match=f"`head -c {keep}` keeps them"):
         Capture(path)
     blob[keep : keep + 4] = (MOST_BYTES + 1).to_bytes(4, "little")
     path.write_bytes(blob)

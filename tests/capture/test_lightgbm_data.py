@@ -10,7 +10,7 @@ from captures import HERE, decoded, rows
 from fedtrees.attacks.lightgbm.attack import BinMapperReading, SingleRowBins
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.bin_values import to_bins
-from fedtrees.attacks.peeling.sources import machine_sources, told_whole
+from fedtrees.attacks.peeling.sources import machine_sources, machines_with_whole_sums
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.party import acting
@@ -225,4 +225,4 @@ def test_a_leader_reads_whole_rows_of_the_machine_that_hands_it_all():
     assert peeling.inapplicable(view.blinded())
     for who in ("client-0", "client-2"):
         assert peeling.inapplicable(view_of(run, (who,), over_clients(tables)))
-    assert not told_whole(replace(view, parameters={}))
+    assert not machines_with_whole_sums(replace(view, parameters={}))

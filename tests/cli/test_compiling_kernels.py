@@ -10,7 +10,7 @@ def test_kernels_that_any_process_stores_are_counted(tmp_path, monkeypatch):
     (tmp_path / "old.1.nbc").touch()
     monkeypatch.setattr(kernels, "cache_folders", lambda: [tmp_path, tmp_path / "not-there"])
     counts = []
-    with kernels.watching(counts.append, interval=0.01):
+    with kernels.report_compilation(counts.append, interval=0.01):
         for name in ("a.1.nbc", "a.nbi", "b.1.nbc"):
             (tmp_path / name).touch()
         until = time.monotonic() + 20
@@ -24,7 +24,7 @@ def test_nothing_is_said_where_all_kernels_are_stored(tmp_path, monkeypatch):
     (tmp_path / "old.1.nbc").touch()
     monkeypatch.setattr(kernels, "cache_folders", lambda: [tmp_path])
     counts = []
-    with kernels.watching(counts.append, interval=0.01):
+    with kernels.report_compilation(counts.append, interval=0.01):
         time.sleep(0.1)
     assert counts == []
 

@@ -117,3 +117,26 @@ def test_two_processes_compile_a_kernel_once(tmp_path):
     ]
     counts = sorted(int(process.communicate(timeout=120)[0]) for process in running)
     assert counts == [0, 2]  # `total` and `square`, by one of the processes
+
+
+@pytest.mark.long
+def test_a_change_of_an_inner_kernel_in_another_file_compiles_its_callers_again(tmp_path):
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from caller import twice; "
+        "print(twice(3.0))"
+    )
+    start = "from fedtrees.core.compilation import inner_kernel, kernel\n"
+    (tmp_path / "caller.py").write_text(
+        f"{start}import middle\n@kernel\ndef twice(x):\n    return 2 * middle.shifted(x)\n"
+    )
+    (tmp_path / "middle.py").write_text(
+        f"{start}from inner import step\n@inner_kernel\ndef shifted(x):\n    return step(x)\n"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    printed = []
+    for shift in ("1", "10"):
+        inner = f"{start}@inner_kernel\ndef step(x):\n    return x + {shift}\n"
+        (tmp_path / "inner.py").write_text(inner)
+        command = [sys.executable, "-c", program]
+        printed.append(subprocess.check_output(command, text=True, env=environment).strip())
+    assert printed == ["8.0", "26.0"]

@@ -100,3 +100,16 @@ def test_a_plugin_that_does_not_import_says_why(tmp_path, content, said):
         file.write_text(content)
     with pytest.raises(UsageError, match=said):
         load_plugin(file)
+
+
+def test_a_former_name_of_a_parameter_works_with_a_warning():
+    with pytest.warns(DeprecationWarning, match="the parameter 'most' is called 'max_level'"):
+        attack = register.make("attack", Spec("timberstrike", {"most": "values", "chains": 2}))
+    assert attack == register.make(
+        "attack", Spec("timberstrike", {"max_level": "values", "chains": 2})
+    )
+    with (
+        pytest.warns(DeprecationWarning, match="most"),
+        pytest.raises(UsageError, match="two values of"),
+    ):
+        register.make("attack", Spec("joint", {"max_level": "values", "most": "values"}))

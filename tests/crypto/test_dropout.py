@@ -150,7 +150,7 @@ def test_who_drops_out_in_the_middle_of_a_tree_stops_the_run_by_name(real, expos
         return below and name == "client-1"
 
     losing = Losing(3, exposing=exposing, lost=lost, real=real)
-    with pytest.raises(MissingPartyError, match="client-1: in some sums of tree 1, missing from"):
+    with pytest.raises(MissingPartyError, match="client-1: in some sums of tree 1 and missing in"):
         run("all-reduce", Composition((losing,)))
 
 

@@ -288,7 +288,7 @@ def test_the_sum_is_made_of_what_arrives(monkeypatch):
         return values.tobytes() + made[-TAG_BYTES:]
 
     monkeypatch.setattr(MaskingParty, "mask", changed)
-    with pytest.raises(WrongKeyError, match="the array of 'client-1' in sum 0 does not bear out"):
+    with pytest.raises(WrongKeyError, match="the array of 'client-1' in sum 0 does not match"):
         run(name, "masking")
 
 

@@ -172,7 +172,7 @@ def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
         {"place": "1 of b"},
     ]
     for change in wrong:
-        with pytest.raises(WrongKeyError, match="do not bear out their mark"):
+        with pytest.raises(WrongKeyError, match="ciphertexts do not match"):
             EncryptedArray.from_payload(total.payload(), keys.public, **right | change)
     plain = total.payload()[costs.MARK_BYTES :]
     assert keys.public.read_ciphertexts(plain, 1)  # which alone would have told nothing

@@ -157,7 +157,7 @@ def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
         ("hist-rounding", {"step": float("nan")}, "step must be"),
         ("min-bin", {"k": 1}, "give a whole number, 2 or more"),
         ("min-bin", {"k": 2.5}, "give a whole number, 2 or more"),
-        ("min-bin", {"by": "anyone"}, "unknown place 'anyone'"),
+        ("min-bin", {"by": "anyone"}, "unknown by 'anyone'"),
     ],
 )
 def test_parameters_are_checked(name, params, said):

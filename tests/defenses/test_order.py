@@ -179,7 +179,7 @@ class OwnClaim(Open):
 def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
-    with pytest.raises(LocalDataError, match="'peeking' reads what 'client-0' holds and does not"):
+    with pytest.raises(LocalDataError, match="'peeking' reads the local data of 'client-0'"):
         train(protocol, over_clients(tables), schema, defense=Composition((Peeking(),)))
     train(protocol, over_clients(tables), schema, defense=Composition((Open(),)))
     noise = made("laplace-hist")

@@ -236,5 +236,5 @@ class Peeping(Defense):
 
 
 def test_a_hook_that_kept_another_partys_context_is_stopped():
-    with pytest.raises(LocalDataError, match="'client-0' holds"):
+    with pytest.raises(LocalDataError, match="the local data of 'client-0'"):
         run(Peeping([]))

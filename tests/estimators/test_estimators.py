@@ -119,7 +119,9 @@ def test_views_name_parties():
     assert model.view("server", "client-0").principals == ("server", "client-0")
     with pytest.raises(UsageError, match="did you mean 'client-2'"):
         model.view("client-22")
-    with pytest.raises(UsageError, match="Name parties, of server, client-0"):
+    with pytest.raises(
+        UsageError, match="name the parties whose view is wanted, of server, client-0"
+    ):
         model.view()
 
 

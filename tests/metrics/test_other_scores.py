@@ -4,7 +4,7 @@ import pytest
 from fedtrees.core.claims import BinClassCounts
 from fedtrees.core.errors import DataError
 from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.bins import BinCountsMetric, VictimsCounts, parts_of
+from fedtrees.metrics.bins import BinCountsMetric, VictimsCounts, thirds_of_columns
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 
@@ -59,7 +59,7 @@ def test_regression():
 
 def test_class_counts_are_claimed_blindly_by_thirds_of_a_column():
     counts = np.repeat([[4, 0], [2, 2], [0, 4]], 3, axis=0)
-    truth = VictimsCounts({"client-0": counts}, parts_of(np.array([0, 9])))
+    truth = VictimsCounts({"client-0": counts}, thirds_of_columns(np.array([0, 9])))
     (score,) = BinCountsMetric().score([BinClassCounts("client-0", counts * 0)], truth)
     assert (score.value, score.blind) == (0, 1)
-    assert parts_of(np.array([0, 3, 4, 10])).tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 2, 2]
+    assert thirds_of_columns(np.array([0, 3, 4, 10])).tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 2, 2]

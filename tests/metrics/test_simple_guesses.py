@@ -199,7 +199,7 @@ def bins(case, truth):
     there = truth.counts[owner]
     found = {"empty": 0 * there, "one": 0 * there + 1}
     if own is not None:
-        found["own"] = truth.local_counts
+        found["own"] = truth.adversary_counts
     return {how: [BinClassCounts(owner, counts)] for how, counts in found.items()}
 
 

@@ -161,5 +161,5 @@ def test_a_federation_too_small_to_hold_out_a_row_is_told():
         "protocol",
         Spec("fedtree-hist", {"early_stopping_rounds": 1, "validation_fraction": 1e-9}),
     )
-    with pytest.raises(DataError, match="holds out no row"):
+    with pytest.raises(DataError, match="selects no row"):
         train(protocol, over_clients(tables), Schema((Feature("a"),), "y"))

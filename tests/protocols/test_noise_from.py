@@ -121,7 +121,7 @@ def test_train_writes_where_noise_came_from_and_voids_the_claim(tmp_path, source
     void = "pure-dp[epsilon=inf,unprotected=rows+noise,trusted=server]"
     assert (facts[0]["spent"] == void) == (source == "seed")
     said = " ".join(verdict(audit(read_model(file))))
-    assert ("void: who tries seeds" in said) == (source == "seed")
+    assert ("claim is void" in said) == (source == "seed")
 
 
 @pytest.mark.parametrize("source", ["system", "seed"])

@@ -2,6 +2,15 @@
 
 fedtrees plugin check leaf_statistics.py
 fedtrees bench --plugin leaf_statistics.py -a leaf-statistics --threat server -d none,split-only
+
+A test trains a federation and compares a claim with the true rows:
+
+>>> import fedtrees, sklearn.datasets
+>>> X, y = sklearn.datasets.load_breast_cancer(return_X_y=True)
+>>> model = fedtrees.FederatedGBDTClassifier(n_estimators=1, max_depth=3, random_state=0).fit(X, y)
+>>> (claim,) = LeafStatistics().run(model.view("server"), None).claims
+>>> bool(claim.counts.sum() == len(y))
+True
 """
 
 from dataclasses import dataclass
@@ -22,6 +31,8 @@ class LeafStatistics(Attack):
     In the first tree, all rows have the same prediction p. A row with label y has the gradient
     p - y and the hessian p (1 - p), so that H is proportional to the number of rows of a leaf.
     """
+
+    claims = (LeafCounts,)
 
     expected_share: float = 0.25  # of class 1, because G and H do not distinguish p from 1 - p
 

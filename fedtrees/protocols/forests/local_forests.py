@@ -17,10 +17,10 @@ from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
-from fedtrees.trees.forest.random_forest import FOREST_KINDS, RandomForest, keep_large_leaves
+from fedtrees.trees.forest.random_forest import FOREST_DTYPES, RandomForest, keep_large_leaves
 from fedtrees.trees.routing import join_nodes
 
-_FIELDS = {"sizes": np.int64, **FOREST_KINDS}
+_FIELDS = {"sizes": np.int64, **FOREST_DTYPES}
 
 
 class GrowingClient(Party):

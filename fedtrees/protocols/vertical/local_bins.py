@@ -212,14 +212,16 @@ class NodeQuantiles(LocalBins):
 
     @property
     def bins(self) -> Bins:
-        """The rows of the nodes of the last `look`, in bins."""
+        """The rows of the nodes of the last call of `compute_bins`, in bins."""
         assert self._bins is not None
         return self._bins
 
     def thresholds(
         self, nodes: NDArray[np.int32], columns: NDArray[np.int32], bin: NDArray[np.int32]
     ) -> NDArray[np.float32]:
-        """Return the thresholds of splits at nodes of the last `look`, float32, shape (k,).
+        """Return the thresholds of splits, float32, shape (k,).
+
+        The nodes must be among those of the last call of `compute_bins`.
 
         Parameters
         ----------

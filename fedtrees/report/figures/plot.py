@@ -47,7 +47,7 @@ def plot(
         points).
     metric, utility : str, optional
         Metrics on the axes. By default, that of the gravest leak of each adversary, which the
-        verdict reports, and the first utility metric (see `frontiers`).
+        verdict reports, and the first utility metric (see `fedtrees.report.frontier`).
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional
@@ -101,7 +101,7 @@ def frontier_of(
         Folder with ``rows.csv``.
     metric, utility : str, optional
         Metrics on the axes. By default, that of the gravest leak of each adversary, which the
-        verdict reports, and the first utility metric (see `frontiers`).
+        verdict reports, and the first utility metric (see `fedtrees.report.frontier`).
     chosen : Selection
         Datasets, threats and protocols to show.
     width : {"column", "page"}, optional

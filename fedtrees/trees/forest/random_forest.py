@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.trees.routing import NODE_KINDS, LeafRouting, join_nodes, split_nodes
 
-#: Node arrays of a forest in messages and files, without right children, with their types.
-FOREST_KINDS: dict[str, Any] = {
+#: dtype of each node array of a forest in messages and files. Right children are not sent.
+FOREST_DTYPES: dict[str, Any] = {
     **{name: kind for name, kind in NODE_KINDS.items() if name != "right"},
     "probability": np.float64,
     "counts": np.int64,
@@ -69,7 +69,7 @@ class ClassTree:
     def released(
         self, probability: NDArray[np.float64], counts: NDArray[np.int64] | None
     ) -> ClassTree:
-        """Return the tree as a recipient knows it that received only the values of its leaves.
+        """Return a copy with the given values of the leaves, as a recipient of these values has it.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class RandomForest(LeafRouting):
         rows are stored in files only.
         """
         sizes = np.array([len(t) for t in self.trees], dtype=np.int64)
-        return {"sizes": sizes, **join_nodes(self.trees, FOREST_KINDS)}
+        return {"sizes": sizes, **join_nodes(self.trees, FOREST_DTYPES)}
 
     @staticmethod
     def from_arrays(arrays: Mapping[str, NDArray[Any] | None]) -> RandomForest:

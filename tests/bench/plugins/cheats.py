@@ -204,12 +204,13 @@ class Reduced:
         return exec, ("import sys; sys.unpickled = True",)
 
 
-cheat(
-    "pickle",
-    lambda view, rng: Guess(
-        (Labels(np.arange(1), np.zeros(1, int), np.array([[Reduced()]])),),
-    ),
-)
+def pickle(view, rng):
+    claim = Labels(np.arange(1), np.zeros(1, int), np.ones((1, 1)))
+    object.__setattr__(claim, "probability", np.array([[Reduced()]]))  # past the check of the claim
+    return Guess((claim,))
+
+
+cheat("pickle", pickle)
 
 
 def look_around(view, rng):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.claims import Claim, Guess
+from fedtrees.core.claims import Guess
 from fedtrees.core.registry import register
 from fedtrees.messages.horizontal import BaseScore
 
@@ -25,7 +25,7 @@ class OwnShare(Attack):
     """Guess that the victims have the same share as the adversary."""
 
     blind: ClassVar[bool] = True
-    gives: ClassVar[type[Claim] | None] = ClassShare
+    claims = (ClassShare,)
 
     def run(self, view, rng):
         return Guess((ClassShare(own_share(view)),))
