@@ -479,7 +479,7 @@ def unconditional(made: Made, found: Audit) -> list[str]:
     out = []
     sentences = [part for line in verdict(found) for part in re.split(r"(?<=\.) ", line)]
     for sentence in sentences:
-        claims = any(word in sentence for word in WORDS) and "No leaf" not in sentence
+        claims = any(word in sentence for word in WORDS) and "no leaf" not in sentence.lower()
         if claims and made.path.suffix != ".txt" and not any(c in sentence for c in CONDITIONAL):
             out.append(f"no condition: {sentence}")
     return out
