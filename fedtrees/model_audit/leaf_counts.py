@@ -32,7 +32,8 @@ NOT_ITS_START = "H of the leaf; whether it started from the file's base score no
 LATER = "rows enter with different predictions: bounds only"
 MEETING = "bounds, which meet in some leaves"
 # Added if the second tree was not shown to follow the first, for example with several clients.
-IF_WHOLE = ", if no tree was taken out of the file"
+IF_WHOLE = " and no tree was taken out of the file"
+IF_NO_MARGINS = ", if later trainings gave rows no base margins"
 NOT_FOLLOWED = "the second tree does not follow from the leaves of the first: lower bounds only"
 NOT_WHOLE = "sums of hessians are no whole numbers: rows had weights"
 NO_SUMS = "the file contains no sums of hessians, and they cannot be computed from it"
@@ -45,7 +46,8 @@ UNSURE = (
 )
 
 NEAR = 1e-5  # numbers with a smaller relative difference are considered equal
-MOST_TRIED = 10**6  # largest number of rows that is tried for the smallest leaf
+# Largest number of rows that is tried for the smallest leaf, or of other starts of a tree.
+MOST_TRIED = 10**6
 # A larger relative error of a root's H does not determine where the first tree started.
 MOST_LOOSE = 1e-4
 # Largest accepted probability that hessians without meaning are integer multiples of one row's.
@@ -113,30 +115,110 @@ def recover_boosted(
     if model.boosted.objective.name == SQUARED_ERROR.name:
         return _squared_errors(model, sums)
     forest, outputs = model.boosted, model.boosted.objective.n_outputs
-    sums = _mark_truncated_steps(sums)
-    low, high = float(forest.base_margin.min()), float(forest.base_margin.max())
-    followed = False
+    sums, together = _mark_truncated_steps(sums), first_round(model)
+    # Log-odds from which rows may start. It need not be the base score of the file, which a later
+    # training may have changed and which base margins of rows replace. First trees show others.
+    starts = [float(forest.base_margin.min()), float(forest.base_margin.max())]
+    # The sum of all earlier trees is between these bounds, also if a row did not pass some of them,
+    # as in bagging.
+    below = above = 0.0
     out: list[TreeExposure] = []
     for t, (tree, s) in enumerate(zip(forest.trees, sums, strict=True)):
+        margins = min(starts) + below, max(starts) + above
+        out.append(_exposure_of_classes(model, t, s, margins, background))
+        starts += _possible_margins(out[t])
         values = tree.value[tree.leaves]
-        out.append(_exposure_of_classes(model, t, s, (low, high), background))
-        if t == 0 and outputs == 1 and len(forest.trees) > 1:
-            start = _start_followed(out[0], float(forest.base_margin[0]), values, sums[1])
-            followed = start is not None
-            start_uncertain = bool((out[0].n_pos == UNKNOWN).all()) or _share_a_factor(out[0].n)
-            # With leaf values of 0, any start would lead to the second tree.
-            moved = followed and np.abs(values).max() > NEAR
-            start_declared = 0 in background.starts or len(forest.trees) <= first_round(model)
-            if start_uncertain and not moved and not start_declared:
-                # The file contains the base score of the last training only. The first tree may
-                # have been grown from another one that explains its sums equally well.
-                out[0] = _without_counts(out[0], NOT_ITS_START)
-            # The model's base score may belong to a later training that continued this model.
-            low, high = (low, high) if start is None else (min(low, start), max(high, start))
-        # These bounds on the margins stay valid if a row did not pass some of the earlier trees,
-        # as in bagging.
-        low, high = low + min(0.0, float(values.min())), high + max(0.0, float(values.max()))
-    return _drop_unproven_bounds(_agreeing(out, outputs), followed, first_round(model))
+        below, above = below + min(0.0, float(values.min())), above + max(0.0, float(values.max()))
+    followed = False
+    if outputs == 1:
+        root = forest.trees[0]
+        values, second = root.value[root.leaves], sums[1] if len(out) > 1 else None
+        followed = _is_followed(out[0], float(forest.base_margin[0]), values, second)
+        # With leaf values of 0, any start would lead to the second tree.
+        moved = followed and float(np.abs(values).max()) > NEAR
+        out[:together] = _drop_unproven_starts(model, out[:together], sums, moved, background)
+    return _drop_unproven_bounds(_agreeing(out, outputs), followed, together)
+
+
+def _possible_margins(t: TreeExposure) -> list[float]:
+    """Return the log-odds with which all rows may have entered a tree, empty if they differ."""
+    if t.base_score is None:
+        return []
+    margin = float(np.log(t.base_score / (1 - t.base_score)))
+    # Without labels, the sums of hessians are the same for p and 1 - p.
+    return [margin, -margin] if (t.n_pos == UNKNOWN).all() else [margin]
+
+
+def _drop_unproven_starts(
+    model: ModelFile,
+    first_trees: Sequence[TreeExposure],
+    sums: Sequence[LeafStatistics | None],
+    followed: bool,
+    background: Known,
+) -> list[TreeExposure]:
+    """Drop the counts of the first round unless the file shows from which margin it started.
+
+    The file contains the base score of the last training only, and no base margins of rows. All
+    trees of the round start alike. The start is shown if one of these trees excludes every other
+    start, or if the second tree follows from the first (`followed`).
+    """
+    lone = len(first_trees) == len(model.boosted.trees) and not model.base_score_given
+    if lone and not _is_simple(start_of(model.boosted, 0)):
+        # XGBoost estimated the base score from the rows of this round. Another start leaves whole
+        # multiples of its hessian only by chance, unless the base score is a simple number.
+        return [*first_trees]
+    shown = [
+        t.base_score
+        for t, s in zip(first_trees, sums, strict=False)
+        if t.base_score is not None
+        and (t.at in background.starts or (t.at == 0 and followed) or _is_only_start(model, t, s))
+    ]
+    return [
+        t
+        if t.base_score is None or any(abs(t.base_score - p) < NEAR for p in shown)
+        else _without_counts(t, NOT_ITS_START)
+        for t in first_trees
+    ]
+
+
+def _is_simple(p: float) -> bool:
+    """Return whether p is a multiple of 1/1000 or of 1/1, ..., 1/7."""
+    return any(abs(p * d - round(p * d)) < NEAR * d for d in (*range(1, 8), 1000))
+
+
+def _is_only_start(model: ModelFile, t: TreeExposure, sums: LeafStatistics | None) -> bool:
+    """Return whether no other start explains the sums of a first tree by other numbers of rows.
+
+    The hessians of a leaf's rows are equal, so that another start multiplies the numbers of rows in
+    all leaves by one factor. It fits if the labels are integers again.
+    """
+    if sums is None or sums.g is None or sums.g_error is None or t.base_score is None:
+        return False
+    if not t.exact.any():
+        return False
+    factor = int(np.gcd.reduce(t.n[t.counted]))
+    if model.positive_weight != 1:
+        return factor == 1  # the weights of the other rows would have to be searched for, too
+    variance = factor * t.base_score * (1 - t.base_score)
+    largest = int(variance / (LEAST_SHARE * (1 - LEAST_SHARE))) + 1
+    if largest > MOST_TRIED:
+        return False
+    # Divide the numbers of rows by their greatest common divisor and multiply them by another one.
+    other = np.arange(max(int(4 * variance * (1 - NEAR)), 1), largest + 1)
+    other = other[other != factor]
+    v = variance / other  # p (1 - p) of the other start
+    error = v * (float((sums.h_error[t.counted] / sums.h[t.counted]).min()) + 4 * FLOAT32)
+    spread, inner, outer = (np.sqrt(np.maximum(0.25 - v + x, 0.0)) for x in (0.0, -error, error))
+    for p in (0.5 - spread, 0.5 + spread):
+        fits = np.ones(len(other), dtype=np.bool_)
+        for j in np.flatnonzero(t.exact):
+            rows = t.n[j] // factor * other
+            n_pos = rows * p - sums.g[j]
+            tolerance = sums.g_error[j] + rows * (outer - inner + FLOAT32) + NEAR
+            fits &= np.abs(n_pos - np.clip(np.rint(n_pos), 0, rows)) <= tolerance
+        if fits.any():
+            return False
+    return True
 
 
 def _mark_truncated_steps(
@@ -162,11 +244,6 @@ def _mark_truncated_steps(
     ]
 
 
-def _share_a_factor(n: NDArray[np.int64]) -> bool:
-    """Return whether all counts are known and multiples of one number above 1."""
-    return bool((n != UNKNOWN).all() and np.gcd.reduce(n) > 1)
-
-
 def first_round(model: ModelFile) -> int:
     """Return how many trees of a training start from the model's base score."""
     parallel = parameter(model.parameters, "num_parallel_tree") or 1
@@ -174,24 +251,24 @@ def first_round(model: ModelFile) -> int:
     return outputs * int(min(max(parallel, 1), trees // outputs))
 
 
-def _start_followed(
+def _is_followed(
     first: TreeExposure, margin: float, values: NDArray[np.float32], second: LeafStatistics | None
-) -> float | None:
-    """Return the log-odds from which the first tree leads to the second, None if none does.
+) -> bool:
+    """Return whether the first tree leads to the second, from `margin` or from its own start.
 
     The counts and values of the first tree determine the prediction of each row before the second
     tree, and therefore H of the second root. A different H shows that the second tree has other
     rows (a sample, or those of another client), or that a tree is missing.
     """
     if first.base_score is None or second is None or first.rows is None:
-        return None
+        return False
     second_h, error = float(second.h.sum()), float(second.h_error.sum())
     for start in (margin, float(np.log(first.base_score / (1 - first.base_score)))):
         p = sigmoid((np.float32(start) + values).astype(np.float32)).astype(np.float64)
         h = float(first.n @ (p * (1 - p)))
         if abs(h - second_h) <= error + 8 * FLOAT32 * h and error <= MOST_LOOSE * h:
-            return start
-    return None
+            return True
+    return False
 
 
 def _agreeing(trees: list[TreeExposure], outputs: int) -> list[TreeExposure]:
@@ -233,7 +310,8 @@ def _drop_unproven_bounds(
             meet = (t.at_least == t.at_most) & (t.at_most != UNKNOWN)
             n = np.where(meet, t.at_most, UNKNOWN)
             how = MEETING if meet.any() else LATER
-            out.append(replace(t, n=n, how=how if followed else how + IF_WHOLE))
+            how += IF_NO_MARGINS if followed else IF_NO_MARGINS + IF_WHOLE
+            out.append(replace(t, n=n, how=how))
     return out
 
 

@@ -479,7 +479,7 @@ def unconditional(made: Made, found: Audit) -> list[str]:
     out = []
     sentences = [part for line in verdict(found) for part in re.split(r"(?<=\.) ", line)]
     for sentence in sentences:
-        claims = any(word in sentence for word in WORDS) and "No leaf" not in sentence
+        claims = any(word in sentence for word in WORDS) and "no leaf" not in sentence.lower()
         if claims and made.path.suffix != ".txt" and not any(c in sentence for c in CONDITIONAL):
             out.append(f"no condition: {sentence}")
     return out
@@ -650,7 +650,8 @@ def _variants(
         out.append(("declared", model, Known(learning_rate=eta, reg_lambda=lam)))
     if rng.random() < 0.08 and made.path.suffix == ".json":
         text = json.loads(made.path.read_text())
-        for tree in text["learner"]["gradient_booster"]["model"]["trees"]:
+        booster = text["learner"]["gradient_booster"]
+        for tree in booster.get("gbtree", booster)["model"]["trees"]:  # DART has a part gbtree
             tree["sum_hessian"] = [1.0] * len(tree["sum_hessian"])
         masked = made.path.with_name("masked.json")
         masked.write_text(json.dumps(text))

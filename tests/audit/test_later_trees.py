@@ -7,7 +7,7 @@ import xgboost as xgb
 
 from fedtrees.model_audit import audit, read_model
 from fedtrees.model_audit.exposure import UNKNOWN
-from fedtrees.model_audit.leaf_counts import NOT_FOLLOWED
+from fedtrees.model_audit.leaf_counts import NOT_FOLLOWED, NOT_ITS_START
 
 
 def rows_per_leaf(booster, X, margin=None):
@@ -63,6 +63,32 @@ def test_an_offset_of_all_rows_is_where_later_trees_start_from(tmp_path):
     trees = audited(booster, tmp_path / "m.json")
     assert_none_wrong(trees, rows_per_leaf(booster, X, offset))
     assert any((t.at_most != UNKNOWN).any() for t in trees[1:])
+
+
+def test_upper_bounds_allow_for_the_start_that_a_second_tree_shows(tmp_path):
+    """The first tree has one leaf, and its rows start from another margin than the file's."""
+    X, y = trained.table()
+    offset = np.full(len(X), -2, dtype=np.float32)
+    params, data = trained.PARAMS | {"eta": 0.05}, xgb.DMatrix(X, y, base_margin=offset)
+    params |= {"base_score": 0.5}
+    first = xgb.train(params | {"min_child_weight": 1000}, data, 1)
+    booster = xgb.train(params | {"min_child_weight": 1}, data, 4, xgb_model=first)
+    trees = audited(booster, tmp_path / "m.json")
+    assert [t.base_score is None for t in trees] == [True, False, True, True, True]
+    assert_none_wrong(trees, rows_per_leaf(booster, X, offset))
+    assert any((t.at_most != UNKNOWN).any() for t in trees[2:])
+
+
+@pytest.mark.parametrize("given", [{"base_score": 0.5}, {}], ids=["given", "estimated"])
+@pytest.mark.parametrize(("rounds", "parallel"), [(1, 1), (1, 3), (4, 3)])
+def test_the_base_score_of_the_file_alone_counts_no_rows(tmp_path, rounds, parallel, given):
+    """80 rows that start from p = 1/4 have the hessians of 60 rows that start from 1/2."""
+    y, offset = np.arange(80) % 2, np.full(80, -np.log(3), dtype=np.float32)
+    data = xgb.DMatrix(np.zeros((80, 1)), y, base_margin=offset)
+    params = trained.PARAMS | given | {"num_parallel_tree": parallel}
+    trees = audited(xgb.train(params, data, rounds), tmp_path / "m.json")
+    assert all((t.n == UNKNOWN).all() for t in trees[:parallel])
+    assert all(t.how == NOT_ITS_START for t in trees[:parallel])
 
 
 def test_sampled_rows_leave_no_upper_bound(tmp_path):
