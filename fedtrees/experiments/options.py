@@ -370,14 +370,16 @@ def text_of(kind: str, value: Any) -> str:
     return str(Spec(name, changed))
 
 
-def parse_texts(value: str | Sequence[str] | None, name: str = "") -> tuple[str, ...]:
-    """Return the values of an option that accepts one text or several.
+def parse_texts(value: str | Path | Sequence[str | Path] | None, name: str = "") -> tuple[str, ...]:
+    """Return the values of an option that accepts one text or several. A path is a text, too.
 
     Raises `UsageError` if the value is neither. `name` is the name of the option in the message.
     """
-    values = [value] if isinstance(value, str) else value
-    if values is None or (isinstance(values, Sequence) and all(isinstance(t, str) for t in values)):
-        return tuple(values or ())
+    values = [value] if isinstance(value, str | Path) else value
+    if values is None:
+        return ()
+    if isinstance(values, Sequence) and all(isinstance(text, str | Path) for text in values):
+        return tuple(map(str, values))
     table = ", a DataFrame or (X, y)" if name == "data" else ""
     raise UsageError(f"{name}={value!r}: give a text or a list of texts{table}")
 

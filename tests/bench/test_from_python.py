@@ -191,3 +191,9 @@ def test_the_old_name_of_the_output_still_works(tmp_path):
         pytest.raises(UsageError, match="did you mean 'split-only'"),
     ):
         fedtrees.bench(data="wine", defense="split-onyl", out=tmp_path / "run")
+
+
+def test_files_can_be_given_as_paths(tmp_path):
+    table = tmp_path / "patients.csv"
+    assert BenchOptions(csv=table) == BenchOptions(csv=str(table))
+    assert BenchOptions(plugin=[table]).plugin == (str(table),)
