@@ -195,5 +195,5 @@ def test_the_old_name_of_the_output_still_works(tmp_path):
 
 def test_files_can_be_given_as_paths(tmp_path):
     table = tmp_path / "patients.csv"
-    assert BenchOptions(csv=table) == BenchOptions(csv=str(table))
+    assert BenchOptions(csv=table, target="ill") == BenchOptions(csv=str(table), target="ill")
     assert BenchOptions(plugin=[table]).plugin == (str(table),)
