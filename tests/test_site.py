@@ -1,7 +1,9 @@
 """The site of the documentation: no warning, no page under embargo, no barrier for readers."""
 
+import fcntl
 import html
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -19,17 +21,27 @@ ROOT = Path(__file__).parents[1]
 SHOWN = ("index", "studies/peeling", "notebooks/view_attack")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The site, built with the theme that is published."""
+    """The site, built with the theme that is published, once for all processes of a test run."""
     for module in ("sphinx", "myst_nb", "furo"):
         pytest.importorskip(module, reason="the docs extra is not installed")
-    folder = tmp_path_factory.mktemp("site")
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder, finished = shared / "site", shared / "site.finished"
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
-    done = subprocess.run(
-        [*command, str(ROOT / "docs"), str(folder)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with (shared / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.is_file():
+            done = subprocess.run(
+                [*command, str(ROOT / "docs"), str(folder)],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-3000:]
+            finished.touch()
     return folder
 
 
