@@ -24,7 +24,7 @@ LISTING = re.compile(r"```\{literalinclude\} (\S+)")
 #: A command that is expected to fail ends with this comment.
 STATUS = re.compile(r"# exit code (\d+)$")
 #: Durations differ between runs, and are replaced before texts are compared.
-DURATION = re.compile(r"\d+(\.\d+)? (s|min|minutes?|seconds?|MiB|GiB)\b")
+DURATION = re.compile(r"\d+(\.\d+)? (s|min|minutes?|seconds?|MiB|GiB)\b|(?<=seconds)\s+\d+(\.\d+)?")
 
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

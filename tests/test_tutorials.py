@@ -30,6 +30,8 @@ def test_an_ellipsis_stands_for_any_number_of_lines():
 
 def test_durations_may_differ():
     assert agrees("finished in 12 s, 3 rows", "finished in 14.5 s, 3 rows")
+    assert agrees("  trees    20\n  seconds   0.82\n", "  trees    20\n  seconds   10.31\n")
+    assert not agrees("  trees    20\n  seconds   0.82\n", "  trees    40\n  seconds   0.82\n")
     assert not agrees("finished in 12 s, 3 rows", "finished in 12 s, 40 rows")
 
 

@@ -61,9 +61,7 @@ class Active(Columns, Coordinator):
 
     def ask(self, net, name, question):
         local_answer = self.answer_it(question) if name == self.name else None
-        return (
-            local_answer or net.request(name, question, reason="sums per bin, or who goes left")[0]
-        )
+        return local_answer or net.request(name, question, reason="sums per bin, or branches")[0]
 
     def grow(self, net, rows, gradients, depth):
         parts = [self.ask(net, n, Question(rows, gradients)).values for n in self.names]

@@ -96,8 +96,8 @@ def table(
     from fedtrees.report.results import Selection
 
     chosen = Selection(*map(split_names, (data, threat, protocol)))
-    _warn(runs, chosen)
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    _warn(runs, chosen)
     if out is not None:
         path = str(write_table(paper_table, out))
         emit({"file": path}, format, path)

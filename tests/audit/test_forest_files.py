@@ -69,7 +69,7 @@ def test_a_private_forest_is_read_with_its_claim(tmp_path: Path, epsilon, counte
     found = audit(read_model(tmp_path / "m.npz"))
     assert found.summary.counted == counted
     said = verdict(found)[1]
-    assert ("spends 62.1" in said) if counted == 0 else ("without noise" in said)
+    assert ("true epsilon is 62.1" in said) if counted == 0 else ("without noise" in said)
     assert (found.model.forest.predict(X) == forest.predict(X)).all()
     schema = Schema(tuple(Feature(f"c{k}") for k in range(5)), "y")
     result = attack(found, None, Dataset("t", schema, Table(X, y)))

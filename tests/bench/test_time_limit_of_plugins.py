@@ -46,7 +46,7 @@ def test_disclosures_and_checks_train_under_the_time_limit(tmp_path, threat, att
     options = BenchOptions(
         protocol="fedtree-hist[trees=1,max_depth=2]", defense="sleeps", attack=attack,
         data="wine[rows=60]", threat=threat, seeds="1", jobs=1, time_limit=4.0,
-        out=str(tmp_path / "run"), plugin=str(file),
+        output=str(tmp_path / "run"), plugin=str(file),
     )  # fmt: skip
     begun = time.monotonic()
     bench = options.session()
