@@ -461,8 +461,8 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
 
         Returns
         -------
-        rows : iterator of int32 array, shape (rows of the node,)
-            Positions of the rows of each node. Empty if messages show no nodes.
+        rows : iterator of int32 array, shape (n,)
+            Positions of the n rows of each node. Empty if messages show no nodes.
         """
         return iter(())
 
