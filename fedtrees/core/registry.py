@@ -356,7 +356,7 @@ def _with_present_names(kind: str, spec: Spec) -> Spec:
             warnings.warn(
                 f"{kind} {spec.name!r}: the parameter {key!r} is called {name!r}; the former name "
                 "is removed in the next release",
-                DeprecationWarning,
+                FutureWarning,  # printed to users, in contrast to DeprecationWarning
                 stacklevel=3,
             )
         if name in params:

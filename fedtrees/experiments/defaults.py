@@ -272,6 +272,8 @@ class _SuiteCompletion:
     def _further_protocols(self, axis: str, item: Any) -> list[Spec]:
         """Return registered protocols that try an item. Refuse the item if only extras are
         missing."""
+        if axis == "attacks":
+            register.make("attack", item)  # a wrong value of an option is refused as such
         specs, missing = [], {}
         for spec in self._all_protocols():
             if lacking := missing_extras(spec, item if axis == "defenses" else Composed()):

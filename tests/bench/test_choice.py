@@ -259,3 +259,10 @@ def test_what_was_chosen_is_told_in_a_line():
         describe_defaults(QUICK, {"data": ["wine"]}, complete_suite(QUICK, {"data": ["wine"]}))
         == ""
     )
+
+
+def test_a_wrong_value_of_an_attack_is_refused_as_such_and_not_as_a_missing_message(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["bench", "-a", "timberstrike[chains=0]", "-d", "split-only", "--dry-run"])
+    assert stopped.value.code == 2
+    assert "chains=0: give a whole number, 1 or more" in capsys.readouterr().err

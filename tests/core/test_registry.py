@@ -103,13 +103,13 @@ def test_a_plugin_that_does_not_import_says_why(tmp_path, content, said):
 
 
 def test_a_former_name_of_a_parameter_works_with_a_warning():
-    with pytest.warns(DeprecationWarning, match="the parameter 'most' is called 'max_level'"):
+    with pytest.warns(FutureWarning, match="the parameter 'most' is called 'max_level'"):
         attack = register.make("attack", Spec("timberstrike", {"most": "values", "chains": 2}))
     assert attack == register.make(
         "attack", Spec("timberstrike", {"max_level": "values", "chains": 2})
     )
     with (
-        pytest.warns(DeprecationWarning, match="most"),
+        pytest.warns(FutureWarning, match="most"),
         pytest.raises(UsageError, match="two values of"),
     ):
         register.make("attack", Spec("joint", {"max_level": "values", "most": "values"}))
