@@ -6,11 +6,13 @@ It also checks the modules that authors of protocols, defenses and attacks impor
 functions and classes, and the public methods and properties that these classes define.
 """
 
+import ast
 import dataclasses
 import enum
 import inspect
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -32,10 +34,18 @@ RULES = {
 
 #: Modules that authors of protocols, defenses and attacks import, below `fedtrees`.
 MODULES = (
-    "core.channel", "core.deterministic_channels", "core.parameters",
+    "core.attack", "core.channel", "core.claims", "core.composition", "core.deterministic_channels",
+    "core.local_data", "core.messages", "core.parameters", "core.registry", "core.requests",
+    "core.results", "core.specs", "core.streams",
+    "data.dataset",
+    "experiments.federation", "experiments.plan", "experiments.suite",
     "messages.forests", "messages.horizontal", "messages.models", "messages.networks",
     "messages.vertical",
+    "metrics.leaf_counts", "metrics.metric", "metrics.victims_rows",
+    "model_audit.audit", "model_audit.exposure", "model_audit.readers", "model_audit.scrub",
     "privacy.noise",
+    "protocols.base", "protocols.horizontal.histogram_parties",
+    "protocols.horizontal.histogram_protocols",
 )  # fmt: skip
 
 
@@ -132,6 +142,17 @@ def defined_in(module):
             yield name, value
 
 
+def imported_modules(path):
+    """Return the modules below `fedtrees` that define what a file of Python code imports."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):
+            source = import_module(node.module)
+            objects = [getattr(source, name.name) for name in node.names]
+            modules |= {getattr(value, "__module__", node.module) for value in objects}
+    return {module.removeprefix("fedtrees.") for module in modules}
+
+
 def findings(public):
     """Return the violations of the rules in the docstring of an object, one sentence each."""
     errors = validate(public, validator_cls=PublicObject)["errors"]
@@ -144,6 +165,23 @@ PUBLIC_OBJECTS = public_objects()
 @pytest.mark.parametrize("name", PUBLIC_OBJECTS)
 def test_a_public_docstring_is_complete(name):
     assert findings(PUBLIC_OBJECTS[name]) == []
+
+
+ROOT = Path(__file__).parents[1]
+#: Code that the documentation shows to authors of plug-ins.
+SHOWN_CODE = [
+    *sorted((ROOT / "docs/examples").glob("*.py")),
+    *sorted((ROOT / "docs/tutorials").glob("*.py")),
+    *sorted((ROOT / "fedtrees/cli/templates").glob("*.py")),
+    *sorted(
+        (ROOT / "tests/bench/plugins").glob("class_share*.py")
+    ),  # shown in docs/how-to/extend.md
+]
+
+
+@pytest.mark.parametrize("path", SHOWN_CODE, ids=lambda path: path.name)
+def test_modules_that_the_documentation_imports_are_checked(path):
+    assert imported_modules(path) <= {*MODULES}
 
 
 class Example:
