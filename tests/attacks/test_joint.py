@@ -25,7 +25,7 @@ QUICK = Joint(chains=2, moves=1000, samples=5, exact=False)
 
 
 def attack(w, evidence, own="own", options=QUICK, seed=0):
-    own = w.own if isinstance(own, str) else own
+    own = w.local_rows if isinstance(own, str) else own
     return reconstruct(evidence, own, w.schema, options, np.random.default_rng(seed))
 
 
@@ -63,7 +63,9 @@ def test_it_beats_passing_through_the_trees_once(level):
         records = guessed.rows(attack(w, evidence, options=once, seed=seed))
         joint.append(accuracy(records, w.victims, w.schema))
         rng = np.random.default_rng(seed)
-        records = guessed.rows(timberstrike(evidence, w.own, w.schema, Options(chains=1), rng))
+        records = guessed.rows(
+            timberstrike(evidence, w.local_rows, w.schema, Options(chains=1), rng)
+        )
         sequential.append(accuracy(records, w.victims, w.schema))
     assert np.mean(joint) > np.mean(sequential)  # .009 ± .005
 
@@ -97,7 +99,7 @@ def test_counts_that_are_certain_are_kept_where_noise_hides_them(odd):
     """So that no attack opens the leaves of rows that rounding leaves certain."""
     noise = tuple(SumVariance(np.full(len(t), 1.0), np.full(len(t), 1.0)) for t in odd.forest.trees)
     few, n = replace(QUICK, chains=1, moves=10), odd.first_counts()
-    parts = (odd.evidence(noise=noise), odd.own, odd.schema, few)
+    parts = (odd.evidence(noise=noise), odd.local_rows, odd.schema, few)
     hidden, told = (
         guessed.counts(reconstruct(*parts, np.random.default_rng(0), certain))[0]
         for certain in ((), (Counts(*n, 0.0),))
@@ -200,13 +202,13 @@ def margins(w, X, trees):
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_bad_input(level, exact):
     def attack(w, evidence, own="own"):
-        own = w.own if isinstance(own, str) else own
+        own = w.local_rows if isinstance(own, str) else own
         rng = np.random.default_rng(0)
         return reconstruct(evidence, own, w.schema, replace(QUICK, exact=exact), rng)
 
     X, y = structured(90)
     w = world(X, y, 30, trees=3)
-    for own in (None, w.own.take(np.zeros(0, dtype=int))):
+    for own in (None, w.local_rows.take(np.zeros(0, dtype=int))):
         # the sums are those of everybody then
         assert len(guessed.rows(attack(w, w.evidence(level), own=own))) >= len(w.victims)
     one = world(X, y, 30, trees=1)

@@ -38,7 +38,7 @@ from fedtrees.protocols.views import view_of
 
 
 def certify(w, evidence=None, list_bits=16, doubt=1e-3):
-    return decode(evidence or w.evidence(), w.own, w.schema, list_bits, doubt)
+    return decode(evidence or w.evidence(), w.local_rows, w.schema, list_bits, doubt)
 
 
 def wrong_leaves(w, leaf_counts):
@@ -83,7 +83,7 @@ def test_steps_end_the_search_early_and_what_is_certified_is_still_true(loose):
     assert certify(loose).notes["stopped_early"] == 0
     counts = []
     for steps in (0, 20_000, 10**9):
-        found = decode(loose.evidence(), loose.own, loose.schema, 16, 1e-3, steps=steps)
+        found = decode(loose.evidence(), loose.local_rows, loose.schema, 16, 1e-3, steps=steps)
         assert wrong_leaves(loose, found.leaf_counts) == []
         assert found.notes["stopped_early"] == (steps < 10**9)
         counts.append(found.notes["leaves_certified"])
@@ -95,9 +95,9 @@ def test_rows_go_where_they_claim(loose):
     """A point of every box is routed to the margin the row was followed to."""
     w = loose
     found = certify(w)
-    first = first_counts(exact_sums(w.evidence(), w.own)[0], w.forest.base_margin[0])
+    first = first_counts(exact_sums(w.evidence(), w.local_rows)[0], w.forest.base_margin[0])
     boxes, _ = rows_of(found.paths, first)
-    low, high = Grid.of(w.forest.trees, w.own.X.shape[1]).bounds(boxes.lo, boxes.hi)
+    low, high = Grid.of(w.forest.trees, w.local_rows.X.shape[1]).bounds(boxes.lo, boxes.hi)
     X = np.where(np.isfinite(low), low, np.nextafter(high, np.float32(-np.inf)))
     X = np.where(np.isfinite(X), X, 0)
     np.testing.assert_array_equal(margins(w, X, 12), boxes.margin)
@@ -169,16 +169,16 @@ def test_leaf_values_alone_certify_counts_of_the_first_tree():
         shape = {"trees": 1, "max_depth": 3, "learning_rate": (0.1, 0.3, 1.0)[seed % 3]}
         w = world(X, y.astype(np.int64), int(rng.uniform(0, 0.9) * rows), seed=seed, **shape)
         values = w.evidence("values")
-        found = [c for c in [certain_counts(values, w.own)] if c is not None]
+        found = [c for c in [certain_counts(values, w.local_rows)] if c is not None]
         assert wrong_leaves(w, found) == []
         certain, leaves = (
             certain + sum(len(c.leaf) for c in found),
             leaves + len(values.trees[0].leaves),
         )
-        coarse = certain_counts(values.change(rounding=Rounding(0.1)), w.own)
+        coarse = certain_counts(values.change(rounding=Rounding(0.1)), w.local_rows)
         assert wrong_leaves(w, [] if coarse is None else [coarse]) == []
         for off in ({"n_rows": None}, {"hides_small_bins": True}, {"level": "statistics"}):
-            assert certain_counts(values.change(**off), w.own) is None
+            assert certain_counts(values.change(**off), w.local_rows) is None
     assert certain > 0.9 * leaves
 
 

@@ -253,7 +253,7 @@ def test_an_l1_penalty_is_part_of_the_equations(level):
     X, y = structured(240, 2)
     w = world(X, y, 60, trees=3, reg_alpha=0.5)
     evidence = w.evidence(level, reg_alpha=0.5)
-    basis = ReconstructionContext.of(evidence, w.own, w.schema)
+    basis = ReconstructionContext.of(evidence, w.local_rows, w.schema)
     known = World.of(evidence, basis.sums, basis.grid)
     cell = basis.grid.cells(w.victims.X)
     box = np.zeros_like(cell), np.tile(basis.grid.width, (len(cell), 1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
+from peeling_world import SERVER, SHARED, Run, gaussian_table, patients, schema_of
 
 from fedtrees.attacks.observations.columns import (
     Column,
@@ -66,7 +66,7 @@ def test_a_client_of_nvflare_reads_every_column_of_every_other(shared):
 @pytest.mark.parametrize("parts", [[], [SecureSum()]])
 @pytest.mark.parametrize("protocol", [FedTreeHist, ForestHist])
 def test_the_server_reads_them_whatever_hides_the_histograms(protocol, parts):
-    table = made_up(0, codes=1)
+    table = gaussian_table(0, codes=1)
     run = Run(protocol(trees=1, max_depth=2), table, principals=SERVER, parts=parts)
     assert_columns(
         SketchReading().run(run.view, np.random.default_rng(0)).all(ColumnValues), run.truth
@@ -75,12 +75,12 @@ def test_the_server_reads_them_whatever_hides_the_histograms(protocol, parts):
 
 @pytest.mark.parametrize("protocol", [FedTreeHist, ForestHist])
 def test_other_clients_are_shown_no_summary(protocol):
-    run = Run(protocol(trees=1, max_depth=2), made_up(0))
+    run = Run(protocol(trees=1, max_depth=2), gaussian_table(0))
     assert "no sketch" in str(SketchReading().inapplicable(run.view))
 
 
 def test_ranges_tell_a_server_the_extremes_alone():
-    run = Run(FedTreeHist(trees=1, cuts="equal-width"), made_up(0), principals=SERVER)
+    run = Run(FedTreeHist(trees=1, cuts="equal-width"), gaussian_table(0), principals=SERVER)
     guess = SketchReading().run(run.view, np.random.default_rng(0))
     assert guess.first(Records) is None
     for claim in guess.all(ColumnValues):
@@ -106,7 +106,7 @@ def test_rows_are_drawn_with_the_victims_columns_and_own_dependence(shared):
 
 
 def test_what_early_stopping_holds_out_is_not_claimed_to_be_all():
-    run = Run(NVFlareHist(trees=3, max_depth=2, early_stopping_rounds=2), made_up(1))
+    run = Run(NVFlareHist(trees=3, max_depth=2, early_stopping_rounds=2), gaussian_table(1))
     assert not any(c.exact for parts in columns_of(run.view).values() for c in parts)
 
 
@@ -186,7 +186,9 @@ def test_values_of_timberstrike_are_the_victims():
 
 @pytest.mark.parametrize(("epsilon", "own_rows_say_more"), [(1, True), (1000, False)])
 def test_quantiles_that_are_noise_do_not_stand_for_own_rows(epsilon, own_rows_say_more):
-    run = Run(NVFlareHist(trees=1, max_depth=1), made_up(0), parts=[PrivateQuantileCuts(epsilon)])
+    run = Run(
+        NVFlareHist(trees=1, max_depth=1), gaussian_table(0), parts=[PrivateQuantileCuts(epsilon)]
+    )
     told = [c.reliability for parts in columns_of(run.view).values() for c in parts]
     assert (max(told) < 0.1) == own_rows_say_more
     assert (likely_rows(run.view, np.random.default_rng(0)) is None) == own_rows_say_more
