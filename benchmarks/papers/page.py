@@ -1,9 +1,10 @@
 """Write the page of all published tables and figures: `docs/studies/papers.md`.
 
-``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the ``comparison.csv`` of finished runs
-in ``docs/studies/papers``, and writes the page from all stored files. Without an argument, it only
-writes the page. `published/items.csv` lists all tables and figures, and `published/reasons.csv` the
-reasons for values that differ or that were not computed.
+``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the comparisons of runs in
+``docs/studies/papers``, and writes the page from all stored files. A run is the folder of a study,
+for example ``runs/timberstrike_table8``, which may have been interrupted (Ctrl-C). Without an
+argument, the command only writes the page. `published/items.csv` lists all tables and figures, and
+`published/reasons.csv` the reasons for values that differ or that were not computed.
 """
 
 import csv
@@ -21,11 +22,14 @@ from fedtrees.benchmarks.papers.comparisons import (
     HEADER,
     PAPERS,
     Comparison,
+    compare_suite,
     comparison_line,
     read_comparisons,
     read_published,
+    write_comparisons,
 )
 from fedtrees.benchmarks.papers.tables import markdown
+from fedtrees.report.results import load_rows
 
 FOLDER, PAGE = "docs/studies/papers", "docs/studies/papers.md"
 #: Statuses, in the order of the summary.
@@ -157,10 +161,16 @@ def _summary(item: Item, cells: dict[tuple[str, str], list[Comparison]]) -> list
 
 def main(runs: Sequence[str], root: Path = Path()) -> None:
     """Store the comparisons of runs, and write the page below `root`."""
-    for run in runs:
-        copyfile(Path(run) / "comparison.csv", root / FOLDER / f"{Path(run).resolve().name}.csv")
-    stored = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
-    (root / PAGE).write_text(write_page(stored), encoding="utf-8")
+    for run in map(Path, runs):
+        name = run.resolve().name
+        stored, finished = root / FOLDER / f"{name}.csv", run / "comparison.csv"
+        if finished.exists():
+            copyfile(finished, stored)
+        else:
+            # The run of a suite was interrupted. Its results so far are compared.
+            write_comparisons(name, compare_suite(name, load_rows(run)), stored)
+    every = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
+    (root / PAGE).write_text(write_page(every), encoding="utf-8")
 
 
 if __name__ == "__main__":

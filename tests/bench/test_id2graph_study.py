@@ -33,7 +33,9 @@ def rows(tmp_path_factory):
 
 @pytest.mark.long
 def test_values_of_table_2_are_compared_with_the_trees_of_the_authors(rows):
-    by_setting = {(c.setting, c.score): c for c in compare_suite("id2graph", rows) if c.seeds}
+    by_setting = {
+        (c.setting, c.score): c for c in compare_suite("id2graph_table2", rows) if c.seeds
+    }
     attacked = rows[(rows["protocol_params"] == AS_PUBLISHED) & (rows["metric"] == "v_measure")]
     attacked = attacked[(attacked["defense_spec"] == "none") & (attacked["attack"] == "id2graph")]
     c = by_setting["breast-cancer, secureboost, id2graph", "V-measure"]

@@ -1,0 +1,95 @@
+"""The tables of DRAFT-DP: settings, scores, and studies that continue."""
+
+import numpy as np
+import pytest
+
+from fedtrees.benchmarks.papers import draft_dp_tables
+from fedtrees.benchmarks.papers.comparisons import read_published
+from fedtrees.benchmarks.papers.draft_dp_forests import PublishedForests
+from fedtrees.benchmarks.papers.draft_dp_tables import (
+    Setting,
+    compare_tables,
+    matched_errors,
+    probability_by_chance,
+    setting_of,
+)
+from fedtrees.core.errors import DataError
+from fedtrees.core.schema import Feature, Schema, Table
+
+SCHEMA = Schema(tuple(Feature(name, low=0.0, high=1.0) for name in "abcdef"), "y", ("0", "1"))
+
+
+def rows(n, seed=0):
+    """Return random binary rows whose label is their first attribute."""
+    X = np.random.default_rng(seed).integers(0, 2, (n, 6)).astype(np.float32)
+    return Table(X, X[:, 0].astype(np.int64))
+
+
+class Random(PublishedForests):
+    """Random rows instead of each published table."""
+
+    def table(self, name):
+        return rows(400), SCHEMA
+
+
+def test_every_table_of_forests_has_its_published_settings():
+    settings = {c.item: set() for c in read_published("draft_dp")}
+    for c in read_published("draft_dp"):
+        settings[c.item].add(setting_of(c))
+    sizes = {item: len(part - {None}) for item, part in settings.items()}
+    grid = {"Table I": 270, "Table II": 270, "Table IV": 270, "Table VI": 270}
+    assert sizes == grid | {"Table III": 18, "Table V": 3, "Table VII": 21}
+    assert settings["Table III"] | settings["Table II"] == settings["Table I"]
+    assert Setting("compas", 10, 5, 30.0, 100, True) in settings["Table V"]
+    assert Setting("adult", 10, 5, 5.0, 25, True) in settings["Table VII"]
+    assert not any(s.row_count_known for s in settings["Table IV"])
+
+
+def test_rows_are_matched_before_their_attributes_are_compared():
+    truth = rows(30)
+    assert matched_errors(truth.take(np.arange(30)[::-1]), truth).tolist() == [0.0] * 30
+    wrong = truth.X.copy()
+    wrong[4, :3] = 1 - wrong[4, :3]
+    assert matched_errors(Table(wrong, truth.y), truth).sum() == pytest.approx(3 / 6, abs=0.35)
+
+
+def test_an_exact_reconstruction_is_not_explained_by_chance_and_another_sample_is():
+    truth, rest = rows(40), rows(400, seed=1)
+    exact = probability_by_chance(truth, rest, 0.0, np.random.default_rng(0))
+    assert exact < 1e-6
+    other = rows(40, seed=2)
+    error = float(matched_errors(other, truth).mean())
+    assert probability_by_chance(other, rest, error, np.random.default_rng(0)) > 0.001
+
+
+def test_an_interrupted_study_continues_with_the_missing_forests(tmp_path, monkeypatch):
+    published, path = Random(tmp_path, None, 1), tmp_path / "forests.csv"
+    first = list(compare_tables(published, ["Table V"], 0.001, path))
+    assert {c.score for c in first if c.item == "Table V"} == {
+        f"accuracy, {rows}, {model}" for rows in ("training", "test")
+        for model in ("private", "CART")
+    }  # fmt: skip
+    assert {c.item for c in first} >= {"Table I", "Table II", "Table III", "Table VI"}
+    assert all(c.seeds == 1 and c.ours == c.ours for c in first)
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:2]) + "\n")
+    attacked = []
+    monkeypatch.setattr(
+        draft_dp_tables, "attack",
+        lambda *a, real=draft_dp_tables.attack: (attacked.append(a[1]), real(*a))[1],
+    )  # fmt: skip
+    again = list(compare_tables(published, ["Table V"], 0.001, path))
+    # The first call only loads the kernels.
+    assert len(attacked) == 3
+    by_cell = {(c.item, c.setting, c.score): c.ours for c in again if c.score != "seconds"}
+    assert by_cell == {
+        (c.item, c.setting, c.score): pytest.approx(c.ours, rel=1e-4)
+        for c in first if c.score != "seconds"
+    }  # fmt: skip
+
+
+def test_a_damaged_line_of_results_is_named(tmp_path):
+    path = tmp_path / "forests.csv"
+    path.write_text("data,trees,depth,epsilon,rows,row_count_known,seed,error\nadult,1,3\n")
+    with pytest.raises(DataError, match="line 2 is no result"):
+        list(compare_tables(Random(tmp_path, None, 1), [], 0.001, path))
