@@ -300,7 +300,7 @@ class Campaign:
         message_type = str(rng.choice(kinds))
         position = int(
             rng.choice(
-                [number for i, m in enumerate(honest.handled) if type(m).__name__ == message_type]
+                [i for i, m in enumerate(honest.handled) if type(m).__name__ == message_type]
             )
         )
         messages, description = tampered(honest.handled[position], rng)
