@@ -147,11 +147,11 @@ def rows_of(folder):
 
 
 class Study:
-    """Benchmarks that are disturbed, what happened to them, and the deviations that were noticed."""
+    """Disturbed benchmarks, counts of the disturbances, and the deviations that were noticed."""
 
     def __init__(self, folder, seeds, workers):
         self.folder, self.seeds, self.workers = folder, seeds, workers
-        self.found, self.count, self.length = [], Counter(), {}
+        self.deviations, self.count, self.length = [], Counter(), {}
         for setting in bench(folder, seeds).plan.federation_configs:
             federation_of(
                 setting, None
@@ -177,7 +177,7 @@ class Study:
         except UsageError:
             self.count["before there was a run"] += 1
         except StoreError as error:
-            self.found.append(f"{run.name}: {error}")
+            self.deviations.append(f"{run.name}: {error}")
         self.count["in the middle of a file"] += any(run.glob("**/.*.partial"))
         return self.cells(run)
 
@@ -195,12 +195,12 @@ class Study:
         ]
         deviations += [f"{path.name} is left" for path in run.glob(".*.partial")]
         deviations += ["something remains"] * any(bench(run, self.seeds).remaining())
-        self.found += [f"{run.name}: {deviation}" for deviation in deviations]
+        self.deviations += [f"{run.name}: {deviation}" for deviation in deviations]
         self.count["rows"] += len(rows)
         self.count["runs"] += 1
 
     def kill_and_resume(self, number, rng, kills):
-        """Kill one run at most `kills` times and resume it until it ends; return the number of kills."""
+        """Kill one run at most `kills` times and resume it until it ends; count the kills."""
         run, workers = self.folder / f"killed-{number}", int(rng.integers(self.workers)) + 1
         kills_at_start, kept_cells, descendants, status = kills, {}, {}, -signal.SIGKILL
         while status == -signal.SIGKILL:
@@ -214,11 +214,10 @@ class Study:
                     kills -= 1
                     status = exit_status_of(pid) if target in ("driver", "all") else None
             status = exit_status_of(pid) if status is None else status
-            kept_cells = self.look(run) | kept_cells
-        if (
-            status != 0 or exit_status_of(start_bench(run, self.seeds)) != 0
-        ):  # A cell whose process was killed twice has failed.
-            self.found.append(f"{run.name}: ended with {status}")
+            kept_cells = self.inspect(run) | kept_cells
+        # A cell whose process was killed twice has failed.
+        if status != 0 or exit_status_of(start_bench(run, self.seeds)) != 0:
+            self.deviations.append(f"{run.name}: ended with {status}")
         else:
             self.check(run, kept_cells)
         limit = time.monotonic() + PROMPT
@@ -228,7 +227,7 @@ class Study:
             if command and command_of(process) == command
         ]:
             if time.monotonic() > limit:
-                self.found += [
+                self.deviations += [
                     f"{run.name}: {descendants[process]} runs on" for process in still_running
                 ]
                 break
@@ -241,11 +240,11 @@ class Study:
         run, kept_cells, status = self.folder / f"short-{number}", {}, REFUSED
         size = int(rng.integers(200, 2000))
         while status == REFUSED and size < 1 << 30:
-            limit_file_size = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-            status = exit_status_of(start_bench(run, self.seeds, prepare=limit_file_size))
+            set_limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+            status = exit_status_of(start_bench(run, self.seeds, prepare=set_limit))
             self.count["files too long"] += status == REFUSED
-            kept_cells, size = self.look(run) | kept_cells, 3 * size
-        self.found += [f"{run.name}: ended with {status}"] * (status != 0)
+            kept_cells, size = self.inspect(run) | kept_cells, 3 * size
+        self.deviations += [f"{run.name}: ended with {status}"] * (status != 0)
         self.check(run, kept_cells)
 
     def fill_disk(self, number, rng):
@@ -265,13 +264,13 @@ class Study:
             while status == REFUSED:
                 status = exit_status_of(start_bench(run, self.seeds))
                 self.count["disk full"] += status == REFUSED
-                kept_cells, size = self.look(run) | kept_cells, 3 * size
+                kept_cells, size = self.inspect(run) | kept_cells, 3 * size
                 _mounted(mount_point, size, "ro")
                 refused = exit_status_of(start_bench(run, self.seeds)) == REFUSED
                 self.count["disk read-only"] += refused
-                self.found += [f"{run}: a read-only disk was taken"] * (not refused)
+                self.deviations += [f"{run}: a read-only disk was taken"] * (not refused)
                 _mounted(mount_point, size, "rw")
-            self.found += [f"{run}: ended with {status}"] * (status != 0)
+            self.deviations += [f"{run}: ended with {status}"] * (status != 0)
             self.check(run, kept_cells)
         finally:
             ctypes.CDLL(None).umount2(str(mount_point).encode(), 2)
@@ -303,17 +302,17 @@ def main():
     with TemporaryDirectory() as name:
         study = Study(Path(name), arguments.seeds, arguments.workers)
         while kills_left:
-            kills_left -= study.killed(number, rng, min(kills_left, MOST))
+            kills_left -= study.kill_and_resume(number, rng, min(kills_left, MOST))
             number += 1
         for disk in range(arguments.disks):
-            study.short(disk, rng)
-            study.full(disk, rng)
-    for deviation in study.found:
+            study.limit_file_size(disk, rng)
+            study.fill_disk(disk, rng)
+    for deviation in study.deviations:
         print(deviation)
     print(", ".join(f"{event}: {count}" for event, count in sorted(study.count.items())))
     cpu = sum(os.times()[:4])
-    print(f"{arguments.kills} kills, {len(study.found)} went wrong; {cpu:.0f} s CPU")
-    return min(len(study.found), 100)
+    print(f"{arguments.kills} kills, {len(study.deviations)} went wrong; {cpu:.0f} s CPU")
+    return min(len(study.deviations), 100)
 
 
 if __name__ == "__main__":

@@ -107,8 +107,8 @@ def test_output_of_an_attack_is_bounded_and_has_no_control_characters(views, tmp
     code = (
         "from test_attack_limits import *\n"
         f"load_plugin({str(tmp_path / 'channels.py')!r})\n"
-        "training, held = sample_training(register.make('protocol', Spec('fedtree-hist')))\n"
-        "greedy([view_of(training, ('client-0',), held)], 'printed')\n"
+        "training, local_data = sample_training(register.make('protocol', Spec('fedtree-hist')))\n"
+        "greedy([view_of(training, ('client-0',), local_data)], 'printed')\n"
     )
     tests = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     err = subprocess.run(

@@ -91,7 +91,7 @@ class Cheating(Attack):
     def inapplicable(self, view):
         return "no rows of its own" if view.rows is None else None
 
-def told(rows):
+def claim_records(rows):
     return Guess((Records(rows),))
 """
 
@@ -102,7 +102,7 @@ CHEATS = {
 class Cheat(Cheating):
     def run(self, view, rng):
         from fedtrees.data import catalogue
-        return told(catalogue.load("breast-cancer").table.take(np.arange(5)))
+        return claim_records(catalogue.load("breast-cancer").table.take(np.arange(5)))
 """,
     "frames": HEAD
     + """
@@ -114,9 +114,9 @@ class Cheat(Cheating):
         while frame is not None:
             for value in frame.f_locals.values():
                 if hasattr(value, "local_data") and value is not view:
-                    return told(Table.concat([h.table for h in value.local_data.values()]))
+                    return claim_records(Table.concat([h.table for h in value.local_data.values()]))
             frame = frame.f_back
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
     "memory": HEAD
     + """
@@ -125,17 +125,17 @@ from fedtrees.core.local_data import LocalData
 @register.attack("cheat-memory")
 class Cheat(Cheating):
     def run(self, view, rng):
-        own = view.rows
+        own_rows = view.rows
         tables = [o for o in gc.get_objects() if isinstance(o, LocalData)]
-        wide = [h.table for h in tables if h.X.shape[1] == own.X.shape[1]]
-        return told(Table.concat([t for t in wide if len(t) < 100]))
+        wide = [h.table for h in tables if h.X.shape[1] == own_rows.X.shape[1]]
+        return claim_records(Table.concat([t for t in wide if len(t) < 100]))
 """,
     "randomness": HEAD
     + """
 @register.attack("cheat-randomness")
 class Cheat(Cheating):
     def run(self, view, rng):
-        return told(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
+        return claim_records(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
 """,
     "modules": HEAD
     + """
@@ -144,7 +144,7 @@ import importlib
 class Cheat(Cheating):
     def run(self, view, rng):
         importlib.import_module("fedtrees.experiments.federation").federation_of
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
     "files": HEAD
     + """
@@ -155,7 +155,7 @@ class Cheat(Cheating):
             open("truth.csv").close()
         except OSError:
             pass
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
 }
 
@@ -306,7 +306,7 @@ def test_the_attack_cl_conforms_if_parties_have_columns():
     "name", [pytest.param(name, marks=extra_marks("attack", name)) for name in contenders()]
 )
 def test_every_built_in_attack_conforms(name):
-    """Check on the first protocol of each family that it reads; a slow test checks all protocols."""
+    """Check the first protocol of each family that it reads; a slow test checks all of them."""
     for family in [*ELSEWHERE.get(name, ()), *families()]:
         first = next(
             (

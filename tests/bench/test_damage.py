@@ -133,7 +133,7 @@ def mutations(content, rng):
 @pytest.mark.parametrize(
     "name", ["rows.csv", "suite.toml", "environment.json", "disclosure.json", "SHA256SUMS"]
 )
-def test_a_changed_file_is_named_and_never_shown(copy, undamaged, name):
+def test_a_changed_file_is_named_and_never_shown(copy, undamaged_run, name):
     read_function = {
         "rows.csv": load_rows,
         "SHA256SUMS": load_rows,
@@ -150,12 +150,12 @@ def test_a_changed_file_is_named_and_never_shown(copy, undamaged, name):
             assert "SHA256SUMS" in error_message
             refused += 1
         elif name == "suite.toml":  # restored from its copy
-            assert result == read_suite_of_run(undamaged)
+            assert result == read_suite_of_run(undamaged_run)
             assert (copy / name).read_bytes() == content
             refused += 1
         else:  # The damaged line of the list concerned another file.
             assert name == "SHA256SUMS"
-            assert result.drop(columns="run").equals(load_rows(undamaged).drop(columns="run"))
+            assert result.drop(columns="run").equals(load_rows(undamaged_run).drop(columns="run"))
     assert refused > 20 if name != "SHA256SUMS" else refused > 10
 
 
@@ -255,8 +255,11 @@ def test_a_damaged_checkpoint_costs_a_training_and_no_row(tmp_path, undamaged_ru
             finish(folder)
     checkpoints = list((folder / "cells").glob("*.npz"))
     assert checkpoints
-    for path, damage in zip(checkpoints, cycle([lambda content: content[: len(content) // 2], lambda content: b"[" * 9999]),
-                            strict=False):  # fmt: skip
+    for path, damage in zip(
+        checkpoints,
+        cycle([lambda old: old[: len(old) // 2], lambda old: b"[" * 9999]),
+        strict=False,
+    ):
         path.write_bytes(damage(path.read_bytes()))
     finish(folder)
     assert rows_of(folder) == rows_of(undamaged_run)

@@ -69,7 +69,7 @@ cheat("walk-frames", walk_frames)
 
 
 def needles(pid):
-    """Return the number of hidden texts in the writable memory of a process, or -1 if unreadable."""
+    """Count the hidden texts in the writable memory of a process; -1 if it is unreadable."""
     needles_in_memory = set()
     try:
         with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:

@@ -93,7 +93,7 @@ def spied(bench):
 
 @register.attack("spy")
 class Spy(Attack):
-    """Write the amounts that were read into the notes of the guess, which become rows of the run."""
+    """Write the amounts that were read into notes, which become rows of the run."""
 
     def run(self, view, rng):
         return Guess((Records(view.rows),), spied(BENCH))

@@ -46,12 +46,15 @@ class Side:
     """The computations of both sides on their columns."""
 
     def weigh(self, message):
-        X = np.nan_to_num((self.held.X - self.held.X.mean(axis=0)) / (self.held.X.std(axis=0) + 1))
+        X = np.nan_to_num(
+            (self.local_data.X - self.local_data.X.mean(axis=0))
+            / (self.local_data.X.std(axis=0) + 1)
+        )
         self.weights = X.T @ message.values / len(X)
 
     def part(self):
-        return np.nan_to_num(self.asked.X - self.held.X.mean(axis=0)) @ (
-            self.weights / (self.held.X.std(axis=0) + 1)
+        return np.nan_to_num(self.queries.X - self.local_data.X.mean(axis=0)) @ (
+            self.weights / (self.local_data.X.std(axis=0) + 1)
         )
 
 
@@ -60,7 +63,7 @@ class Passive(Side, Party):
 
     def __init__(self, name, local_data):
         super().__init__(name)
-        self.held = local_data
+        self.local_data = local_data
 
     @handles(PluginResiduals)
     def learn(self, message):
@@ -76,10 +79,12 @@ class Active(Side, Coordinator):
 
     def __init__(self, name, local_data):
         super().__init__(name)
-        self.held = local_data
+        self.local_data = local_data
 
     def train(self, net):
-        residuals = PluginResiduals(self.held.ids, self.held.y - self.held.y.mean())
+        residuals = PluginResiduals(
+            self.local_data.ids, self.local_data.y - self.local_data.y.mean()
+        )
         self.weigh(net.send("passive", residuals, reason="every side weighs its columns by them"))
         return "in parts"
 
@@ -108,7 +113,7 @@ class TwoSides(Protocol):
         for name, party_queries in queries.items():
             party = net.party(name)
             with acting(party):
-                party.asked = party_queries
+                party.queries = party_queries
         active = net.party("active")
         with acting(active):
             parts = net.request("passive", PluginScoresRequest(), reason="parts of the scores")
