@@ -135,7 +135,8 @@ class Cheat(Cheating):
 @register.attack("cheat-randomness")
 class Cheat(Cheating):
     def run(self, view, rng):
-        return claim_records(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
+        drawn = np.random.default_rng().integers(0, len(view.rows), 50)
+        return claim_records(view.rows.take(drawn))
 """,
     "modules": HEAD
     + """
