@@ -209,7 +209,8 @@ def _compare(cell: Comparison, section: Mapping[str, Any], rows: pd.DataFrame) -
     setting = "" if "setting" in section else cell.setting
     selected = _select(rows, setting, keep_attacks=False)
     pattern = section.get("strongest", "") if direction else ""
-    others = selected[selected["attack_spec"].astype(str).str.fullmatch(pattern or "(?!)")]
+    matches = selected["attack_spec"].astype(str).str.fullmatch(pattern)
+    others = selected[matches] if pattern else selected[:0]
     means = [scale * part["value"].mean() for _, part in others.groupby("attack_spec")]
     if attack:
         ours = selected[selected["attack_spec"] == attack]
