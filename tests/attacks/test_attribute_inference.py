@@ -42,7 +42,9 @@ def world(who="server", attribute=0, defense="none", seed=0):
     run = train(protocol, held, schema, defense=made, seed=1)
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, (NAMES[who],), schema, Streams(0), f"{who}[sensitive={attribute}]")
-    return view_of(run, case.principals, held, known_rows=case.known, entries=case.entries), case
+    return view_of(
+        run, case.principals, held, known_rows=case.known_labels, entries=case.known_entries
+    ), case
 
 
 def scored(claims, case):
@@ -62,7 +64,7 @@ def test_all_of_others_rows_is_told_but_one_attribute():
 
 def test_another_threat_tells_no_attribute_to_infer():
     view, _ = world()
-    reason = AttributeInference().inapplicable(replace(view, entries=None))
+    reason = AttributeInference().inapplicable(replace(view, known_entries=None))
     assert reason.code == "not-all-but-one"
     with pytest.raises(UsageError, match="counted from 0"):
         world("server", 5)
@@ -161,7 +163,7 @@ def test_a_model_that_is_sure_of_the_label_tells_the_attribute():
     run = train(forest, held, schema, seed=1)  # of whose sums nothing is fitted
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(held, roles, ("public",), schema, Streams(0), "public[sensitive=0]")
-    view = view_of(run, ("public",), held, known_rows=case.known, entries=case.entries)
+    view = view_of(run, ("public",), held, known_rows=case.known_labels, entries=case.known_entries)
     value = AttributeInference().run(view, np.random.default_rng(0)).first(Entries).value
     y = KnownRows.of(view).rows.y
     assert value[y == 1].mean() > value[y == 0].mean()

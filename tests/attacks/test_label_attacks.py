@@ -53,7 +53,7 @@ def world(protocol, seed=0, parties=2):
 
 def measure(attack, view, y):
     (claim,) = attack.run(view, np.random.default_rng(0)).all(Labels)
-    np.testing.assert_array_equal(claim.ids, view.own[0].ids)
+    np.testing.assert_array_equal(claim.ids, view.local_data[0].ids)
     return v_measure_score(y, claim.cluster)
 
 
@@ -257,13 +257,13 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     made = register.make("protocol", parse_grid("vertical-forest")[0])
     roles = dict(made.roles(2))
     case = Case(held, roles, ("passive-1",), schema, Streams(1), "passive[labels=20]")
-    assert len(case.known) == 20
-    np.testing.assert_array_equal(case.known.y, table.target[case.known.ids])
+    assert len(case.known_labels) == 20
+    np.testing.assert_array_equal(case.known_labels.y, table.target[case.known_labels.ids])
     truth = LabelScores().truth(case)
     assert len(truth.ids) == len(table.target) - 20
-    assert not np.isin(truth.ids, case.known.ids).any()
+    assert not np.isin(truth.ids, case.known_labels.ids).any()
     run = train(made, held, schema, seed=1)
-    view = view_of(run, ("passive-1",), held, known_rows=case.known)
+    view = view_of(run, ("passive-1",), held, known_rows=case.known_labels)
     guess = FewShot().run(view, np.random.default_rng(0))
     scores = {s.name: s.value for s in LabelScores().score(guess.claims, truth)}
     assert LabelScores().refuses(guess.claims, case) is None
@@ -376,7 +376,7 @@ def test_rows_to_predict_are_told_by_where_they_are_routed():
         attack.inapplicable(view_of(run, ("passive-1",), held))
     )
     run.predict(asked.X)
-    case = Case(held, run.transcript.roles, ("passive-1",), schema, Streams(1), asked=asked)
+    case = Case(held, run.transcript.roles, ("passive-1",), schema, Streams(1), queried_rows=asked)
     metric = RoutedLabelScores()
     truth = metric.truth(case)
     (claim,) = attack.run(view_of(run, ("passive-1",), held), nobody).all(RoutedLabels)

@@ -155,13 +155,13 @@ def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
     round = [("server", "GrowRequest"), ("client-1", "ClientTrees"), ("server", "GlobalTrees")]
     assert crossed == 3 * round
     assert [m.first for _, m in client.messages(GlobalTrees)] == [0, 3, 6]
-    (own,) = client.own
+    (own,) = client.local_data
     np.testing.assert_array_equal(own.X, clients[1].X)
     np.testing.assert_array_equal(own.y, clients[1].y)
     server = view_of(training, ("server",), over_clients(clients))
     names = ["client-0", "client-1", "client-2"]
     assert [s.sender for s, _ in server.messages(ClientTrees)] == 3 * names
-    assert server.own == ()
+    assert server.local_data == ()
     assert server.rows is None
 
 

@@ -137,7 +137,7 @@ def test_who_sees_what(table, schema):
         assert not any(isinstance(m, Histogram) for m in received)
         assert len(view.rows) == len(clients[2])
         server = view_of(training, ("server",), over_clients(clients))
-        assert server.own == ()
+        assert server.local_data == ()
         assert server.rows is None
         owners = {s.sender for s, _ in server.messages(Histogram)}
         assert owners == {"client-0", "client-1", "client-2"}

@@ -52,7 +52,7 @@ def test_shared_noise_is_stated_of_the_whole_sum_alone():
         law.posterior_moments(np.zeros((1, 2))) for law in (stated, share.total)
     )
     np.testing.assert_allclose(variance, 1.5 * claimed)
-    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
+    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].protocol_changes == ()
 
 
 @pytest.mark.parametrize("mechanism", ["geometric", "published"])

@@ -15,7 +15,7 @@ ClassShare = register.get("metric", "plugin-class-share").of
 
 def own_share(view):
     """Return the share among the labels of the adversary, and 0.5 if it has no labels."""
-    labels = [held.y for held in view.own if held.y is not None]
+    labels = [held.y for held in view.local_data if held.y is not None]
     return float(np.concatenate(labels).mean()) if labels else 0.5
 
 
@@ -42,7 +42,7 @@ class ReadShare(Attack):
     def run(self, view, rng):
         for _, start in view.messages(BaseScore):
             every = view.n_rows / (1 + np.exp(-float(start.margin[0])))
-            labels = [held.y for held in view.own if held.y is not None]
+            labels = [held.y for held in view.local_data if held.y is not None]
             own, n = sum(y.sum() for y in labels), sum(map(len, labels))
             return Guess((ClassShare(float((every - own) / (view.n_rows - n))),))
         return Guess.none("the principals see no base score")
