@@ -11,6 +11,7 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,11 @@ def _draw_bars(ax: Axes, panel: BarPanel) -> None:
         ax.annotate(text, (1.03, y), xycoords=("axes fraction", "data"), va="center")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    if not panel.log:
+    if panel.log:
+        powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+        ax.set_xticks([10.0**k for k in powers], [f"{10.0**k:g}" for k in powers])
+        ax.minorticks_off()
+    else:
         ax.locator_params(axis="x", nbins=3)
     ax.grid(axis="x", color=RULE, lw=0.4)
     ax.set_axisbelow(True)
@@ -169,7 +174,6 @@ class LineChart:
     ticks: Sequence[float]
     tick_labels: Sequence[str] = ()
     limits: tuple[float, float] | None = None
-    log: bool = False
     height: float = 2.6
 
     def draw(self) -> Figure:
@@ -197,19 +201,18 @@ class LineChart:
         return figure
 
     def _draw_panel(self, ax: Axes, panel: LinePanel, looks: dict[str, tuple[str, str]]) -> None:
-        """Draw the lines of one panel."""
+        """Draw the lines of one panel. Its baselines have different dashes."""
+        dashes = cycle(("--", ":"))
         for line in panel.series:
             points = [p for p in line.points if math.isfinite(p[1])]
             if line.baseline:
-                style: dict[str, Any] = {"color": MUTED, "lw": 1.0, "ls": "--", "zorder": 1}
+                style: dict[str, Any] = {"color": MUTED, "lw": 1.0, "ls": next(dashes), "zorder": 1}
             elif line.faint:
                 style = {"color": RULE, "lw": 1.0, "zorder": 1}
             else:
                 colour, marker = looks[line.name]
                 style = {"color": colour, "lw": 1.4, "marker": marker, "ms": 4.5, "zorder": 3}
             ax.plot(*zip(*points, strict=True), label=line.name, **style)
-        if self.log:
-            ax.set_xscale("log")
         ax.set_xticks(self.ticks, [*self.tick_labels] or [f"{t:g}" for t in self.ticks])
         ax.minorticks_off()
         if self.limits:

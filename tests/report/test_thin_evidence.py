@@ -27,7 +27,7 @@ def written(folder, seeds, rows, client=0.3):
         for defense, auc, left in (("none", 0.9, 1.0), ("split-only", 0.89, 0.1)):
             table.train(defense, seed, auc + 0.001 * seed)
             for threat, metric, advantage in (
-                ("server", "exact_rows", 0.4), ("client", "ra", client),
+                ("server", "exact_rows", 0.4), ("server", "ra", 0.4), ("client", "ra", client),
             ):  # fmt: skip
                 mine = left * advantage + 0.001 * seed
                 more = {"value": 0.4 + 0.6 * mine, "n": rows}
@@ -75,7 +75,7 @@ def test_a_default_measure_that_differs_between_adversaries_is_announced(tmp_pat
     run = fedtrees.Run(written(tmp_path, 5, 250))
     assert [DIFFERENT in text for text in noted(lambda: USES[use](run))] == [True]
     # A chosen measure, or one adversary, cannot surprise.
-    assert noted(lambda: getattr(run, use)(metric="exact_rows", threat="server")) == []
+    assert noted(lambda: getattr(run, use)(metric="ra")) == []
     assert noted(lambda: getattr(run, use)(threat="server")) == []
 
 
@@ -95,7 +95,7 @@ def test_commands_print_the_same_warnings_on_stderr(tmp_path, command, capsys):
     for text in (SEEDS, ROWS, DIFFERENT):
         assert printed.count(text) == 1
     with pytest.raises(SystemExit):
-        main([*command, folder, "--metric", "exact_rows", "--threat", "server"])
+        main([*command, folder, "--metric", "ra"])
     assert "different measures" not in capsys.readouterr().err
 
 
