@@ -329,7 +329,7 @@ class Run:
 def warn_each(notes: Iterable[str], stacklevel: int = 2) -> None:
     """Give each note as a `UserWarning`. The stack level is that of the calling function."""
     for note in notes:
-        warnings.warn(note.removeprefix("warning: "), UserWarning, stacklevel=stacklevel + 1)
+        warnings.warn(note, UserWarning, stacklevel=stacklevel + 1)
 
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -12,7 +12,7 @@ from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, option
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
-from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, print_notes
+from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, print_warnings
 
 Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
 Metric = Annotated[
@@ -71,7 +71,7 @@ def plot(
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
     path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
-    print_notes(describe_weaknesses(runs, metric, chosen))
+    print_warnings(describe_weaknesses(runs, metric, chosen))
     emit({"file": str(path)}, format, str(path))
 
 
@@ -96,7 +96,7 @@ def table(
 
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
-    print_notes(describe_weaknesses(runs, metric, chosen))
+    print_warnings(describe_weaknesses(runs, metric, chosen))
     if out is not None:
         path = str(write_table(paper_table, out))
         emit({"file": path}, format, path)

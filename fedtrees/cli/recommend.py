@@ -7,7 +7,7 @@ from fedtrees.cli.bench import Log
 from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, option, with_bench_options
 from fedtrees.core.supported import SYSTEMS, name_versions
-from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions, print_notes
+from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions, print_warnings
 
 
 @with_bench_options(
@@ -76,6 +76,6 @@ def recommend(
         deployed,
         Log,
     )
-    print_notes(result.warnings)
+    print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
     emit(result.to_json(), format, "\n".join([*result.advice.verdict, pages]))

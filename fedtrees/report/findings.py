@@ -562,13 +562,13 @@ class RunAnalysis:
         if len({*leading.values()}) > 1:
             pairs = listed([f"{metric} for {threat}" for threat, metric in leading.items()])
             notes.append(
-                "warning: the panels show different measures, the gravest leak of each adversary: "
+                "the panels show different measures, the gravest leak of each adversary: "
                 f"{pairs}. Choose one with --metric to compare adversaries"
             )
         if without := [t for t in shown if t not in leading]:
             metrics = listed(sorted({shown[t] for t in without}))
             notes.append(
-                f"warning: no leak to {listed(without)} was found, so that {metrics} is shown. "
+                f"no leak to {listed(without)} was found, so that {metrics} is shown. "
                 "Choose another measure with --metric"
             )
         return notes

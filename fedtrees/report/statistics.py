@@ -202,12 +202,12 @@ def describe_thin_evidence(rows: pd.DataFrame, remedy: str = "--seeds") -> list[
         seeds, attacked = group["seed"].nunique(), group["n"].max()
         if seeds < FEW_SEEDS:
             notes.append(
-                f"warning: {dataset} has {seeds} seed{'s' * (seeds != 1)}. Intervals over fewer "
+                f"{dataset} has {seeds} seed{'s' * (seeds != 1)}. Intervals over fewer "
                 f"than {FEW_SEEDS} seeds are wide, and one seed has none; run more with {remedy}"
             )
         if attacked < FEW_ROWS:
             notes.append(
-                f"warning: at most {attacked:.0f} rows of {dataset} were attacked. One row is "
+                f"at most {attacked:.0f} rows of {dataset} were attacked. One row is "
                 f"{1 / attacked:.1%} of them, so that small differences between defenses are noise"
             )
     return notes
