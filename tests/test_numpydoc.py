@@ -2,12 +2,17 @@
 
 The test checks the functions, classes and objects of `fedtrees.__all__`, and the public methods and
 properties of these classes, including methods that they inherit from another class of the project.
+It also checks the modules that authors of protocols, defenses and attacks import: their public
+functions and classes, and the public methods and properties that these classes define.
 """
 
+import ast
 import dataclasses
 import enum
 import inspect
 from functools import cached_property
+from importlib import import_module
+from pathlib import Path
 from types import FunctionType
 
 import pytest
@@ -27,6 +32,23 @@ RULES = {
     "RT01", "RT03", "YD01",
 }  # fmt: skip
 
+#: Modules that authors of protocols, defenses and attacks import, below `fedtrees`.
+MODULES = (
+    "core.attack", "core.channel", "core.claims", "core.composition", "core.deterministic_channels",
+    "core.local_data", "core.messages", "core.parameters", "core.registry", "core.requests",
+    "core.results", "core.specs", "core.streams",
+    "data.dataset",
+    "experiments.federation", "experiments.plan", "experiments.suite",
+    "messages.additive", "messages.aggregation", "messages.captured", "messages.forests",
+    "messages.horizontal", "messages.lightgbm", "messages.models", "messages.networks",
+    "messages.regression", "messages.vertical",
+    "metrics.leaf_counts", "metrics.metric", "metrics.victims_rows",
+    "model_audit.audit", "model_audit.exposure", "model_audit.readers", "model_audit.scrub",
+    "privacy.noise",
+    "protocols.base", "protocols.horizontal.histogram_parties",
+    "protocols.horizontal.histogram_protocols",
+)  # fmt: skip
+
 
 class PublicObject(Validator):
     """Docstring and signature of a function, class, property or object."""
@@ -39,19 +61,27 @@ class PublicObject(Validator):
         """Parameters that a section Parameters has to describe.
 
         Members of an enumeration are chosen, not created. Fields of a dataclass may be described
-        under Attributes, inherited ones in the docstring of the base class.
+        under Attributes. A base class may describe the parameters that it defines.
         """
         if not inspect.isclass(self.obj):
             return super().signature_parameters
         if issubclass(self.obj, enum.Enum):
             return ()
-        if type(self.obj).__call__ is not type.__call__:  # a metaclass that passes all arguments on
-            return PublicObject(self.obj.__init__).signature_parameters
         names = super().signature_parameters
-        if dataclasses.is_dataclass(self.obj):
-            attributes = {name for base in self.obj.__mro__ for name in attributes_of(base)}
-            names = tuple(n for n in names if n not in attributes and not n.startswith("_"))
-        return names
+        if type(self.obj).__call__ is not type.__call__:  # a metaclass that passes all arguments on
+            constructor = self.obj.__init__
+            names = (
+                ()
+                if constructor is object.__init__
+                else PublicObject(constructor).signature_parameters
+            )
+        described = (
+            described_by(self.obj, "Attributes") if dataclasses.is_dataclass(self.obj) else set()
+        )
+        for base in self.obj.__mro__[1:]:
+            described |= described_by(base, "Attributes") | described_by(base, "Parameters")
+        described -= {*self.doc_parameters}  # a class may describe inherited parameters again
+        return tuple(name for name in names if name not in described and not name.startswith("_"))
 
     @property
     def method_returns_something(self):
@@ -64,12 +94,12 @@ class PublicObject(Validator):
         return super().method_returns_something
 
 
-def attributes_of(cls):
-    """Return the names that the docstring of a class describes under Attributes."""
+def described_by(cls, section):
+    """Return the names that a section of the docstring of a class of the project describes."""
     if not (cls.__doc__ or "").strip() or not cls.__module__.startswith("fedtrees."):
         return set()
-    section = get_doc_object(cls, config={"show_class_members": False})["Attributes"]
-    return {name for names, kind, text in section if kind and text for name in names.split(", ")}
+    entries = get_doc_object(cls, config={"show_class_members": False})[section]
+    return {name for names, kind, text in entries if kind and text for name in names.split(", ")}
 
 
 def members_of(cls):
@@ -83,7 +113,7 @@ def members_of(cls):
 
 
 def public_objects():
-    """Return the objects of `fedtrees.__all__` and the members of the classes, by name.
+    """Return the objects of `fedtrees.__all__` and of `MODULES`, and members of classes, by name.
 
     An object such as `fedtrees.register` is replaced by its class.
     """
@@ -93,7 +123,35 @@ def public_objects():
         objects[name] = public = public if callable(public) else type(public)
         if inspect.isclass(public):
             objects |= {f"{name}.{member}": value for member, value in members_of(public)}
+    for module in MODULES:
+        for name, public in defined_in(import_module(f"fedtrees.{module}")):
+            objects[f"{module}.{name}"] = public
+            if inspect.isclass(public):
+                members = [member for member in members_of(public) if member[0] in vars(public)]
+                objects |= {f"{module}.{name}.{member}": value for member, value in members}
     return objects
+
+
+def defined_in(module):
+    """Yield the public functions and classes that a module defines, with their names."""
+    for name, value in vars(module).items():
+        # The second name of an object, such as a former one, is not documented again.
+        if name.startswith("_") or getattr(value, "__name__", "") != name:
+            continue
+        is_definition = inspect.isclass(value) or isinstance(inspect.unwrap(value), FunctionType)
+        if is_definition and value.__module__ == module.__name__:
+            yield name, value
+
+
+def imported_modules(path):
+    """Return the modules below `fedtrees` that define what a file of Python code imports."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):
+            source = import_module(node.module)
+            objects = [getattr(source, name.name) for name in node.names]
+            modules |= {getattr(value, "__module__", node.module) for value in objects}
+    return {module.removeprefix("fedtrees.") for module in modules}
 
 
 def findings(public):
@@ -108,6 +166,23 @@ PUBLIC_OBJECTS = public_objects()
 @pytest.mark.parametrize("name", PUBLIC_OBJECTS)
 def test_a_public_docstring_is_complete(name):
     assert findings(PUBLIC_OBJECTS[name]) == []
+
+
+ROOT = Path(__file__).parents[1]
+#: Code that the documentation shows to authors of plug-ins.
+SHOWN_CODE = [
+    *sorted((ROOT / "docs/examples").glob("*.py")),
+    *sorted((ROOT / "docs/tutorials").glob("*.py")),
+    *sorted((ROOT / "fedtrees/cli/templates").glob("*.py")),
+    *sorted(
+        (ROOT / "tests/bench/plugins").glob("class_share*.py")
+    ),  # shown in docs/how-to/extend.md
+]
+
+
+@pytest.mark.parametrize("path", SHOWN_CODE, ids=lambda path: path.name)
+def test_modules_that_the_documentation_imports_are_checked(path):
+    assert imported_modules(path) <= {*MODULES}
 
 
 class Example:

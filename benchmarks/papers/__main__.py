@@ -24,11 +24,12 @@ PROGRAM = "python -m fedtrees.benchmarks.papers"
 _SINGLE = (
     "ablation", "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp",
     "evidence_fields", "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes",
-    "sacroml_peer", "study_figures", "tableak",
+    "sacroml_peer", "study_figures", "tableak", "timberstrike_seeds", "timberstrike_utility",
 )  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.
 MODULES = {name: (name,) for name in _SINGLE} | {
+    "id2graph_costs": ("id2graph_table3",),
     "regression": ("regression", "secureboost_queries"),
     "timberstrike": (
         "timberstrike", "timberstrike_table4", "timberstrike_table6", "timberstrike_table8",

@@ -85,6 +85,7 @@ KINDS = {
     "error": Kind(0.03, -1, 3),
     "exact rows": Kind(0.03, 1, 3),
     "worst row": Kind(0.03, -1, 3),
+    "CDF": Kind(0.03, -1, 0),
     "batch accuracy": Kind(3, 1, 1, 100),
     "known data ratio": Kind(0.003, 0, 3),
     "queries": Kind(0, 0, 0),
@@ -103,7 +104,8 @@ class Comparison:
     paper, item, setting, score : str
         Paper, its table or figure, the row of that table, and the score.
     published, published_deviation : float
-        Published mean and standard deviation, NaN if it was not printed.
+        Published mean and standard deviation, NaN if neither the paper nor the published results by
+        seed (DRAFT-DP, Tables I, II and IV, Adult and COMPAS) contain it.
     ours, deviation : float
         Our mean over seeds and the standard deviation. NaN if it was not measured.
     seeds : int
@@ -159,7 +161,7 @@ class Comparison:
 
     def format(self, value: float) -> str:
         """Format a value with the decimal places of the score, ``-`` if it is missing."""
-        form = f".{self.kind.digits}f" if self.score != "relative error" else ".2g"
+        form = ".2g" if self.score in ("relative error", "CDF") else f".{self.kind.digits}f"
         return "-" if isnan(value) else format(value, form)
 
 
@@ -207,7 +209,8 @@ def _compare(cell: Comparison, section: Mapping[str, Any], rows: pd.DataFrame) -
     setting = "" if "setting" in section else cell.setting
     selected = _select(rows, setting, keep_attacks=False)
     pattern = section.get("strongest", "") if direction else ""
-    others = selected[selected["attack_spec"].astype(str).str.fullmatch(pattern or "(?!)")]
+    matches = selected["attack_spec"].astype(str).str.fullmatch(pattern)
+    others = selected[matches] if pattern else selected[:0]
     means = [scale * part["value"].mean() for _, part in others.groupby("attack_spec")]
     if attack:
         ours = selected[selected["attack_spec"] == attack]

@@ -9,16 +9,12 @@ against time.
 
 from __future__ import annotations
 
-import csv
-import re
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from itertools import product
-from math import nan
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from time import process_time
 from typing import TYPE_CHECKING, Any
 
@@ -29,19 +25,19 @@ from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
 from fedtrees.attacks.forests.solvers import Enumeration
 from fedtrees.attacks.forests.structure import NoisyForest
-from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
     PublishedForests,
     draw_forest,
+    guess_errors,
     reconstruct,
-    reconstruct_drawn,
     reconstruct_published,
     score_line,
     train_network,
     variables,
 )
+from fedtrees.benchmarks.papers.draft_dp_tables import WORK, compare_tables
 from fedtrees.benchmarks.papers.study import FAST, Output, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.blind_baselines.conditional import nearest_guesses
@@ -53,6 +49,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EPSILONS = ("1", "5", "10", "20", "30")
+#: Published tables of the part ``forests``.
+ITEMS = tuple(f"Table {n}" for n in ("I", "II", "III", "IV", "V", "VI", "VII"))
 #: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
 #: is counted once.
 KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
@@ -150,89 +148,11 @@ def _by_other_rows(
     return min(row_errors(guess, truth, all_rows, known)["row_error"] for guess in guesses)
 
 
-def guess_errors(published: PublishedForests, name: str) -> dict[str, float]:
-    """Return the errors of guesses without a forest. All but the first know the distribution."""
-    table, schema = published.table(name)
-    truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
-    coded = variables(schema)
-    parts: dict[str, list[float]] = {}
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
-        codes = coded.encode(truth.X)
-        marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
-        fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
-        common = [np.bincount(column).argmax() for column in codes.T]
-        majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
-        for guess_name, X in (
-            ("random", coded.decode(uniform)), ("fresh sample", fresh),
-            ("marginals", coded.decode(marginal)), ("majority row", majority),
-        ):  # fmt: skip
-            guess = Rows(X, np.zeros(100, dtype=np.int64))
-            scored = row_errors(guess, truth, np.ones(100, dtype=bool))
-            parts.setdefault(guess_name, []).append(scored["row_error"])
-    return {guess_name: mean(errors) for guess_name, errors in parts.items()}
-
-
 def references(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors of guesses without a forest."""
     errors = {name: guess_errors(published, name) for name in TABLES}
     lines = [[name, *(f"{e:.3f}" for e in by_guess.values())] for name, by_guess in errors.items()]
     yield Table("Without a forest", ("table", *errors[TABLES[0]]), lines)
-
-
-def full_setting(c: Comparison) -> str:
-    """Return the setting of a published value with trees, depth, epsilon and number of rows."""
-    name, _, rest = c.setting.partition(", ")
-    parts = {
-        "Table I": f"{rest}, 100 rows",
-        "Table III": f"10 trees, depth 5, {rest}, 100 rows",
-        "Table VII": f"10 trees, depth 5, epsilon 5, {rest}",
-    }
-    return f"{name}, {parts[c.item]}" if c.item in parts else ""
-
-
-def forests(published: PublishedForests, results: Path) -> Iterator[Comparison]:
-    """Yield Tables I, III and VII, as far as they are about errors of all rows.
-
-    Forests and rows are drawn here.
-
-    Parameters
-    ----------
-    published : PublishedForests
-        Provides the tables.
-    results : Path
-        CSV file of finished reconstructions, which is continued: one line per setting and seed.
-    """
-    columns = {"error": 0, "exact rows": 1, "worst row": 2}
-    cells = [
-        (c, full_setting(c)) for c in read_published("draft_dp")
-        if c.score in columns and full_setting(c)
-    ]  # fmt: skip
-    done: dict[tuple[str, int], tuple[float, ...]] = {}
-    if results.exists():
-        with results.open(newline="") as file:
-            for setting, seed, *scores in csv.reader(file):
-                done[setting, int(seed)] = tuple(map(float, scores))
-    for seed, setting in product(range(published.seeds), dict.fromkeys(s for _, s in cells)):
-        if (setting, seed) not in done:
-            name, *rest = setting.split(", ")
-            trees, depth, epsilon, n = (float(re.sub("[a-z ]", "", text)) for text in rest)
-            sizes = (int(trees), int(depth), epsilon, int(n))
-            result = reconstruct_drawn(published, name, sizes, seed)
-            done[setting, seed] = (result.error, result.right, result.worst, result.seconds)
-            # Each line is written at once, so that an interrupted study loses one reconstruction.
-            with results.open("a", newline="") as file:
-                csv.writer(file).writerow((setting, seed, *done[setting, seed]))
-    names = (*TABLES, "default-credit")
-    blind = {name: guess_errors(published, name)["random"] for name in names}
-    for c, setting in cells:
-        values = [s[columns[c.score]] for (of, _), s in done.items() if of == setting]
-        spread = stdev(values) if len(values) > 1 else nan
-        random = blind[c.setting.partition(",")[0]] if c.score == "error" else nan
-        yield replace(
-            c, ours=mean(values), deviation=spread, seeds=len(values), blind=random
-        )  # fmt: skip
 
 
 #: Shares of the default number of moves in the anytime table.
@@ -383,11 +303,13 @@ PARTS = {
 
 def run(options: Namespace) -> Iterator[Output]:
     """Yield the selected tables."""
-    published = PublishedForests(options.reference, options.data_dir, 1 if options.fast else 5)
+    seeds = 1 if options.fast else options.seeds
+    published = PublishedForests(options.reference, options.data_dir, seeds)
     for part in options.table or ("forests", *PARTS):
         if part == "forests":
             options.out.mkdir(parents=True, exist_ok=True)
-            yield from forests(published, options.out / "forests.csv")
+            items, path = options.item or ITEMS, options.out / "forests.csv"
+            yield from compare_tables(published, items, options.work, path)
             continue
         tables = list(PARTS[part](published))
         yield from tables
@@ -410,6 +332,22 @@ STUDIES = {
                 "choices": ("forests", *PARTS),
                 "action": "append",
                 "help": "print only this table",
+            },
+            "--item": {
+                "choices": ITEMS,
+                "action": "append",
+                "help": "compute only this published table (--table forests)",
+            },
+            "--seeds": {
+                "type": int,
+                "choices": range(1, 6),
+                "default": 5,
+                "help": "number of seeds, at most five",
+            },
+            "--work": {
+                "type": float,
+                "default": WORK,
+                "help": "moves of the attack, as a share of its default (--table forests)",
             },
             "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
             **FAST,

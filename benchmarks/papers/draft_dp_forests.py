@@ -24,7 +24,7 @@ from fedtrees.data.catalogue import load
 from fedtrees.metrics.records import row_errors
 from fedtrees.neural.torch_module import torch_module
 from fedtrees.privacy.mechanisms import truncated_laplace
-from fedtrees.trees.forest.random_decision import draw_splits
+from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits
 
 TABLES = ("compas", "adult")
 #: Columns of `score_line`.
@@ -180,12 +180,12 @@ def reconstruct(
     answer = solve(question, np.random.default_rng(seed))
     spent = process_time() - begin
     rows = question.forest.variables.decode(answer.value[:, :-1])
-    guess = _resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
+    guess = resize(Table(rows, answer.value[:, -1].astype(np.int64)), len(truth), seed)
     scores = row_errors(guess, truth, np.ones(len(truth), dtype=bool), known_columns)
     return Reconstruction(scores["row_error"], scores["right_rows"], scores["worst_row"], spent)
 
 
-def _resize(guess: Table, n: int, seed: int) -> Table:
+def resize(guess: Table, n: int, seed: int) -> Table:
     """Return n rows: a subset of the guess, or the guess with repeated rows, as in the paper."""
     rng = np.random.default_rng(seed)
     if len(guess) >= n:
@@ -266,34 +266,59 @@ def draw_forest(
     rng = np.random.default_rng([seed, trees, depth])
     drawn = rng.choice(len(table), n, replace=False)
     truth, rest = table.take(drawn), table.take(np.setdiff1d(np.arange(len(table)), drawn))
-    # Each tree has a separate random stream.
-    draws = [np.random.default_rng([seed, tree]) for tree in range(trees)]
-    tests = draw_splits(schema, depth, draws.__getitem__, trees, repeats=True)
-    counts = tests.count(truth.X, truth.y, 2)
-    noisy = counts + truncated_laplace(trees / epsilon, counts.shape, rng)
-    return truth, rest, NoisyForest.of(variables(schema), tests.feature, noisy, tests.threshold)
+    return truth, rest, draw_counts(truth, schema, (trees, depth, epsilon), seed, rng)[1]
 
 
-def reconstruct_drawn(
-    published: PublishedForests, name: str, sizes: tuple[int, int, float, int], seed: int
-) -> Reconstruction:
-    """Reconstruct rows from a forest drawn here.
+def draw_counts(
+    rows: Table, schema: Schema, sizes: tuple[int, int, float], seed: int, rng: np.random.Generator
+) -> tuple[RandomDecisionForest, NoisyForest]:
+    """Return a noisy forest of some rows as a model, and as the attacks observe it.
 
     Parameters
     ----------
-    published : PublishedForests
-        Provides the tables.
-    name : str
-        Data set.
+    rows : Table
+        Training rows.
+    schema : Schema
+        Their columns.
     sizes : tuple
-        Trees, depth, epsilon and number of rows.
+        Trees, depth and epsilon.
     seed : int
-        Seed of the rows and the noise.
+        Seed of the splits.
+    rng : numpy.random.Generator
+        Randomness of the noise.
     """
-    trees, _, epsilon, n = sizes
-    truth, _, forest = draw_forest(published, name, *sizes, seed)
-    noise = Noise.of("truncated-laplace", epsilon, trees)
-    return reconstruct(Question(forest, noise, n), truth, seed)
+    trees, depth, epsilon = sizes
+    # Each tree has a separate random stream.
+    draws = [np.random.default_rng([seed, tree]) for tree in range(trees)]
+    splits = draw_splits(schema, depth, draws.__getitem__, trees, repeats=True)
+    counts = splits.count(rows.X, rows.y, 2)
+    noisy = counts + truncated_laplace(trees / epsilon, counts.shape, rng)
+    observed = NoisyForest.of(variables(schema), splits.feature, noisy, splits.threshold)
+    return RandomDecisionForest(splits, noisy, len(rows)), observed
+
+
+def guess_errors(published: PublishedForests, name: str) -> dict[str, float]:
+    """Return the errors of guesses without a forest. All but the first know the distribution."""
+    table, schema = published.table(name)
+    truth, rest = table.take(np.arange(100)), table.take(np.arange(100, len(table)))
+    coded = variables(schema)
+    parts: dict[str, list[float]] = {}
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        uniform = np.stack([rng.integers(0, r, 100) for r in coded.sizes], axis=1)
+        codes = coded.encode(truth.X)
+        marginal = np.stack([rng.choice(column, 100) for column in codes.T], axis=1)
+        fresh = rest.X[rng.choice(len(rest), 100, replace=False)]
+        common = [np.bincount(column).argmax() for column in codes.T]
+        majority = coded.decode(np.repeat(np.array([common]), 100, axis=0))
+        for guess_name, X in (
+            ("random", coded.decode(uniform)), ("fresh sample", fresh),
+            ("marginals", coded.decode(marginal)), ("majority row", majority),
+        ):  # fmt: skip
+            guess = Table(X, np.zeros(100, dtype=np.int64))
+            scored = row_errors(guess, truth, np.ones(100, dtype=bool))
+            parts.setdefault(guess_name, []).append(scored["row_error"])
+    return {guess_name: mean(errors) for guess_name, errors in parts.items()}
 
 
 #: Number of shadow forests, epochs, batch size and widths of hidden layers, as in the paper.

@@ -1,18 +1,21 @@
 """Write the page of all published tables and figures: `docs/studies/papers.md`.
 
-``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the ``comparison.csv`` of finished runs
-in ``docs/studies/papers``, and writes the page from all stored files. Without an argument, it only
-writes the page. `published/items.csv` lists all tables and figures, and `published/reasons.csv` the
-reasons for values that differ or that were not computed.
+``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the comparisons of runs in
+``docs/studies/papers``, and writes the page from all stored files. A run is the folder of a study,
+for example ``runs/timberstrike_table8``, which may have been interrupted (Ctrl-C). Without an
+argument, the command only writes the page. `published/items.csv` lists all tables and figures, and
+`published/reasons.csv` the reasons for values that differ or that were not computed.
 """
 
 import csv
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
+from math import isnan
 from pathlib import Path
 from shutil import copyfile
 from typing import NamedTuple
@@ -21,11 +24,14 @@ from fedtrees.benchmarks.papers.comparisons import (
     HEADER,
     PAPERS,
     Comparison,
+    compare_suite,
     comparison_line,
     read_comparisons,
     read_published,
+    write_comparisons,
 )
 from fedtrees.benchmarks.papers.tables import markdown
+from fedtrees.report.results import load_rows
 
 FOLDER, PAGE = "docs/studies/papers", "docs/studies/papers.md"
 #: Statuses, in the order of the summary.
@@ -47,7 +53,14 @@ The command of a study is `python -m fedtrees.benchmarks.papers STUDY --data-dir
 | refused | We do not implement it, for the stated reason. |
 | no values | A drawing, a definition or a description. |
 
-*Strongest* is the best of our further attacks on the same run, and *blind* the best guess without any message, scored in the same way. Errors and seconds are better if they are smaller. Values of which none was computed yet are not listed one by one.
+*Strongest* is the best of our further attacks on the same run, and *blind* the best guess without any message, scored in the same way. Errors, probabilities by chance and seconds are better if they are smaller. Values of which none was computed yet are not listed one by one.
+
+Our seconds are CPU seconds of one thread until the attack ends. The published ones are wall-clock seconds on other machines (DRAFT-DP: until the first reconstruction, on 16 threads).
+
+## Durations
+
+The studies behind this page took these minutes of wall-clock time in one process, on two cores that were shared with other work.
+
 """  # noqa: E501
 
 
@@ -91,6 +104,12 @@ def _reasons() -> tuple[dict[str, str], ...]:
     return tuple(_lines("reasons.csv"))
 
 
+def _durations() -> str:
+    """Return the durations of the studies as a Markdown table."""
+    lines = [[f"`{d['study']}`", d["run"], d["minutes"]] for d in _lines("durations.csv")]
+    return markdown(("Study", "Run", "Minutes"), lines) + "\n"
+
+
 def status_of(c: Comparison) -> str:
     """Return the status of a value, with its reason from `published/reasons.csv`."""
     for line in _reasons():
@@ -104,13 +123,30 @@ def status_of(c: Comparison) -> str:
 
 def with_results(results: Iterable[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
     """Return all published values by paper and item, with our results where there are any."""
-    measured = {(c.paper, c.item, c.setting, c.score): c for c in results if c.seeds}
+    measured: dict[tuple[str, str, str, str], Comparison] = {}
+    # If several runs have a value, that with most seeds counts.
+    for c in sorted(results, key=lambda c: c.seeds):
+        if c.seeds:
+            key = (c.paper, c.item, c.setting, c.score)
+            measured[key] = _complete(c, measured.get(key, c))
     cells: dict[tuple[str, str], list[Comparison]] = {}
     for paper in PAPERS:
         for c in read_published(paper):
             key = (c.paper, c.item, c.setting, c.score)
             cells.setdefault(key[:2], []).append(measured.get(key, c))
     return cells
+
+
+def _complete(c: Comparison, other: Comparison) -> Comparison:
+    """Return a comparison with the baseline and the strongest attack of another run if it has none.
+
+    For example, `timberstrike_seeds` only runs the published attacks.
+    """
+    return replace(
+        c,
+        blind=other.blind if isnan(c.blind) else c.blind,
+        strongest=other.strongest if isnan(c.strongest) else c.strongest,
+    )
 
 
 def _count(statuses: Iterable[str]) -> Counter[str]:
@@ -121,7 +157,7 @@ def _count(statuses: Iterable[str]) -> Counter[str]:
 def write_page(results: Iterable[Comparison]) -> str:
     """Return the page as Markdown."""
     cells = with_results(results)
-    parts = [INTRODUCTION]
+    parts = [INTRODUCTION + _durations()]
     for paper, title in PAPERS.items():
         items = [item for item in read_items() if item.paper == paper]
         statuses = [
@@ -157,10 +193,17 @@ def _summary(item: Item, cells: dict[tuple[str, str], list[Comparison]]) -> list
 
 def main(runs: Sequence[str], root: Path = Path()) -> None:
     """Store the comparisons of runs, and write the page below `root`."""
-    for run in runs:
-        copyfile(Path(run) / "comparison.csv", root / FOLDER / f"{Path(run).resolve().name}.csv")
-    stored = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
-    (root / PAGE).write_text(write_page(stored), encoding="utf-8")
+    for run in map(Path, runs):
+        name = run.resolve().name
+        stored, finished = root / FOLDER / f"{name}.csv", run / "comparison.csv"
+        if finished.exists():
+            copyfile(finished, stored)
+        else:
+            # The run of a suite was interrupted. Its results so far are compared.
+            suite = name.removesuffix("_fast")
+            write_comparisons(suite, compare_suite(suite, load_rows(run)), stored)
+    every = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
+    (root / PAGE).write_text(write_page(every), encoding="utf-8")
 
 
 if __name__ == "__main__":

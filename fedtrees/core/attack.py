@@ -127,7 +127,18 @@ class Attack(ABC):
 
 
 def claims_of(attack: object) -> tuple[type[Claim], ...]:
-    """Return the declared claim types of an attack, () if it declares none."""
+    """Return the declared claim types of an attack.
+
+    Parameters
+    ----------
+    attack : Attack or type
+        An attack, or its class.
+
+    Returns
+    -------
+    tuple of type
+        Subclasses of `fedtrees.core.claims.Claim`. Empty if the attack declares none.
+    """
     claims: tuple[type[Claim], ...] = getattr(attack, "claims", ())
     return claims
 

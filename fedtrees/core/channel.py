@@ -49,7 +49,13 @@ def kinds() -> tuple[type, ...]:
 
 @dataclass(frozen=True)
 class Removal(Change):
-    """The field is not sent, or it always contains the same constant."""
+    """The field is not sent, or it always contains the same constant.
+
+    Attributes
+    ----------
+    constant : float or None
+        The constant. None if the field is not sent.
+    """
 
     constant: float | None = None
 
@@ -70,6 +76,11 @@ def honest_shares(parties: int, colluders: int, least: int = 0) -> int:
         know no share.
     least : int
         Number of clients whose shares are certain to arrive, if clients may drop out. 0: all.
+
+    Returns
+    -------
+    int
+        Number of clients whose shares arrive and are unknown to the adversary, 1 or more.
 
     Raises
     ------
@@ -117,7 +128,7 @@ class Share(Change):
     colluders: int = 0
 
     def law(self, parties: int, known_shares: int = 0) -> Channel | None:
-        """Return the law of the noise that an adversary does not know, None if it knows all noise.
+        """Return the law of the noise that an adversary does not know.
 
         Parameters
         ----------
@@ -125,6 +136,12 @@ class Share(Change):
             Number of parties that added a share.
         known_shares : int
             Number of these shares that the adversary knows.
+
+        Returns
+        -------
+        Channel or None
+            Channel from the true sum to the opened sum, for an adversary that subtracts the shares
+            it knows. None if it knows all of them.
         """
         unknown = parties - known_shares
         if unknown <= 0:
@@ -140,6 +157,11 @@ class SumOfShares(Change):
 
     A released model is an example. `fedtrees.protocols.views.protocol_channels` replaces this by
     the law of the noise as soon as the number of parties is known.
+
+    Attributes
+    ----------
+    share : Share
+        The share of the noise that each party adds.
     """
 
     share: Share
@@ -286,6 +308,9 @@ class Channel(Change, metaclass=_ChannelType):
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
         """Return the same channel for numbers in the units of a message.
 
+        A histogram stores gradients in units of 2^-20, so that noise of scale 1.0 is drawn as
+        integers with a scale of 2^20: ``Laplace(1.0).in_units_of(2.0**20)``.
+
         Parameters
         ----------
         units : float or array, shape (c,)
@@ -294,15 +319,29 @@ class Channel(Change, metaclass=_ChannelType):
         integers : bool
             Whether the numbers of the message are integers.
 
-        Examples
-        --------
-        A histogram stores gradients in units of 2^-20, so that noise of scale 1.0 is drawn as
-        integers with a scale of 2^20: ``Laplace(1.0).in_units_of(2.0**20)``.
+        Returns
+        -------
+        Channel
+            Channel whose `send` takes and returns numbers in these units.
         """
 
     @abstractmethod
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Return the sent values, of the same shape as x."""
+        """Return the sent values. A channel with randomness draws them.
+
+        Parameters
+        ----------
+        x : array, shape (..., c)
+            True values.
+        rng : numpy.random.Generator, optional
+            Source of the randomness. A channel with randomness requires it, a deterministic one
+            ignores it.
+
+        Returns
+        -------
+        y : array, shape (..., c)
+            Sent values.
+        """
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Return a box that contains every x from which a value in [lo, hi] can be sent.
@@ -322,16 +361,25 @@ class Channel(Change, metaclass=_ChannelType):
         return np.full(shape, -np.inf), np.full(shape, np.inf)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return ``log P(lo <= y <= hi | x)`` of every cell in nats, float64, shape (...).
-
-        If y is continuous and lo equals hi, the result is the log density at this point.
+        """Return the log probability that a cell in a box is sent, given the true cell.
 
         Parameters
         ----------
         lo, hi : array, shape (..., c)
-            Ends of the interval of each sent number.
+            Ends of the interval of each sent number, both included.
         x : array, shape (..., c)
             True cells.
+
+        Returns
+        -------
+        log_mass : float64 array, shape (...)
+            ``log P(lo <= y <= hi | x)`` of every cell, in nats. If y is continuous and lo equals
+            hi, it is the log density at this point.
+
+        Raises
+        ------
+        NotImplementedError
+            If the channel has randomness and its class does not override this method.
         """
         if not self.deterministic:
             raise NotImplementedError(f"{type(self).__name__} must define log_mass")
@@ -342,10 +390,21 @@ class Channel(Change, metaclass=_ChannelType):
         return np.where(((first <= x) & (x <= last)).all(axis=-1), 0.0, -np.inf)
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return mean and variance of x given y, each of the shape of y, under a uniform prior.
+        """Return mean and variance of the true values given the sent ones, under a uniform prior.
 
-        Attacks use them to approximate the posterior distribution of x by a Gaussian. By default,
-        x is uniform over the preimage of y, and the variance is infinite if this is unbounded.
+        Attacks use them to approximate the posterior distribution of x by a Gaussian. This
+        implementation is that of a channel whose y leaves x uniform over its preimage.
+
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Sent values.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (..., c)
+            Mean of each true value, and its variance in squared units of y. If the preimage is
+            unbounded, the mean is y and the variance is infinite.
         """
         lo, hi = self.bounds(y)
         # The variance of a uniform distribution is the squared width divided by 12.
@@ -354,7 +413,18 @@ class Channel(Change, metaclass=_ChannelType):
         return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
 
     def error_range(self, c: int) -> Box:
-        """Return the smallest and largest possible value of ``x - y``, float64, shape (c,) each."""
+        """Return the smallest and largest possible value of ``x - y``.
+
+        Parameters
+        ----------
+        c : int
+            Number of values in a cell.
+
+        Returns
+        -------
+        least, greatest : float64 array, shape (c,)
+            Ends of the range of each number of a cell. They are infinite by default.
+        """
         return np.full(c, -np.inf), np.full(c, np.inf)
 
     def sum_of_draws(self, n: float) -> Channel:
@@ -363,6 +433,16 @@ class Channel(Change, metaclass=_ChannelType):
         n can be fractional, because noise can be calibrated for fewer shares than an adversary does
         not know (`Share.law`). This implementation repeats the channel, which is possible for
         integers only. A channel whose distribution is infinitely divisible should override it.
+
+        Parameters
+        ----------
+        n : float
+            Number of draws, above 0.
+
+        Returns
+        -------
+        Channel
+            Channel that adds the sum of the draws.
 
         Raises
         ------
@@ -379,11 +459,35 @@ class Channel(Change, metaclass=_ChannelType):
         return Chain((self,) * int(n))
 
     def bounds(self, y: NDArray[Any]) -> Box:
-        """Return a box that contains every x from which y can be sent."""
+        """Return a box that contains every x from which y can be sent.
+
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Sent values.
+
+        Returns
+        -------
+        first, last : float64 array, shape (..., c)
+            Ends of the box, both included, as in `preimage`.
+        """
         return self.preimage(y, y)
 
     def log_likelihood(self, y: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return ``log P(y | x)`` of every cell, float64, shape (...)."""
+        """Return the log probability of the sent cells, or their log density if y is continuous.
+
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Sent cells.
+        x : array, shape (..., c)
+            True cells.
+
+        Returns
+        -------
+        log_likelihood : float64 array, shape (...)
+            ``log P(y | x)`` of every cell, in nats.
+        """
         return self.log_mass(y, y, x)
 
 
@@ -415,23 +519,60 @@ class Chain(Channel):
         return any(p.suppresses for p in self.parts)
 
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> Chain:
-        """Return the chain for numbers in these units."""
+        """Return the chain whose parts are all in these units.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Number of units that make one, for every number of a cell.
+        integers : bool
+            Whether the numbers of the message are integers.
+
+        Returns
+        -------
+        Chain
+            The same parts in the same order.
+        """
         return Chain(tuple(p.in_units_of(units, integers) for p in self.parts))
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Apply the parts to x in order."""
+        """Apply the parts in order.
+
+        Parameters
+        ----------
+        x : array, shape (..., c)
+            True values.
+        rng : numpy.random.Generator, optional
+            Source of the randomness, which the parts use in turn.
+
+        Returns
+        -------
+        y : array, shape (..., c)
+            Result of the last part. An empty chain returns x.
+        """
         for part in self.parts:
             x = part.send(x, rng)
         return x
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Apply the preimages of the parts from the last to the first."""
+        """Apply the preimages of the parts from the last to the first.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each sent number.
+
+        Returns
+        -------
+        first, last : float64 array, shape (..., c)
+            Ends of a box that contains every x from which a value in [lo, hi] can be sent.
+        """
         for part in reversed(self.parts):
             lo, hi = part.preimage(lo, hi)
         return np.asarray(lo, dtype=np.float64), np.asarray(hi, dtype=np.float64)
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass of every cell, as defined in `Channel`.
+        """Return the log probability that a cell in a box is sent, given the true cell.
 
         It is exact if at most one part is random. With more random parts it is an average over 512
         draws of all parts before the last random one. Deterministic parts after that are replaced
@@ -443,6 +584,12 @@ class Chain(Channel):
             Ends of the interval of each sent number.
         x : array, shape (..., c)
             True cells.
+
+        Returns
+        -------
+        log_mass : float64 array, shape (...)
+            In nats. The draws of the average have a fixed seed, so that equal arguments give equal
+            results.
         """
         drawn = [i for i, part in enumerate(self.parts) if not part.deterministic]
         if not drawn:
@@ -462,7 +609,19 @@ class Chain(Channel):
         return np.asarray(total - np.log(_DRAWS))
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Add the variances of the parts, from the last to the first."""
+        """Add the variances of the parts, from the last to the first.
+
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Sent values.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (..., c)
+            The sum of the variances is an approximation, because the mean of one part is treated as
+            the sent value of the part before it.
+        """
         mean, variance = np.asarray(y, dtype=np.float64), np.zeros(np.shape(y))
         for part in reversed(self.parts):
             mean, more = part.posterior_moments(mean)
@@ -470,7 +629,18 @@ class Chain(Channel):
         return mean, variance
 
     def error_range(self, c: int) -> Box:
-        """Add the ranges of the parts."""
+        """Add the ranges of the parts.
+
+        Parameters
+        ----------
+        c : int
+            Number of values in a cell.
+
+        Returns
+        -------
+        least, greatest : float64 array, shape (c,)
+            Ends of the range of ``x - y``.
+        """
         ends = [part.error_range(c) for part in self.parts]
         return sum((e[0] for e in ends), np.zeros(c)), sum((e[1] for e in ends), np.zeros(c))
 
@@ -509,11 +679,36 @@ class SumOf(Channel):
         return self.part.suppresses
 
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> SumOf:
-        """Return the same sum for numbers in these units."""
+        """Return the sum whose parties all send in these units.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Number of units that make one, for every number of a cell.
+        integers : bool
+            Whether the numbers of the message are integers.
+
+        Returns
+        -------
+        SumOf
+            The same number of parties.
+        """
         return SumOf(self.part.in_units_of(units, integers), self.n)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Apply the channel to the sum x.
+        """Apply the channel to the true sum, as if all parties added their noise to it.
+
+        Parameters
+        ----------
+        x : array, shape (..., c)
+            True sums over the parties.
+        rng : numpy.random.Generator, optional
+            Source of the randomness.
+
+        Returns
+        -------
+        y : array, shape (..., c)
+            Sums of the sent values.
 
         Raises
         ------
@@ -523,33 +718,58 @@ class SumOf(Channel):
         return self._added("send").send(x, rng)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Extend the box by the error range of one party, times the number of parties."""
+        """Extend the box by the error range of one party, times the number of parties.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., c)
+            Ends of the interval of each received sum.
+
+        Returns
+        -------
+        first, last : float64 array, shape (..., c)
+            Ends of a box that contains every true sum from which a sum in [lo, hi] can result.
+        """
         if self.n == 1:
             return self.part.preimage(lo, hi)
         least, greatest = self.part.error_range(np.shape(lo)[-1])
         return lo + self.n * least, hi + self.n * greatest
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log mass given the true sum, as defined in `Channel`.
+        """Return the log probability of a received sum in a box, given the true sum.
 
         Parameters
         ----------
         lo, hi : array, shape (..., c)
-            Ends of the interval of each sent number.
+            Ends of the interval of each received sum.
         x : array, shape (..., c)
             True sums.
+
+        Returns
+        -------
+        log_mass : float64 array, shape (...)
+            In nats.
 
         Raises
         ------
         ProtocolError
-            If the channel is not additive.
+            If the channel is not additive: the probability then depends on the x of each party.
         """
         return self._added("log_mass").log_mass(lo, hi, x)
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add the variances of the parties.
 
-        They are infinite if a party may have suppressed its cell.
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Received sums.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (..., c)
+            Mean and variance of the true sums. The variance is infinite if a party may have
+            suppressed its cell.
         """
         if self.n == 1:
             return self.part.posterior_moments(y)
@@ -559,7 +779,18 @@ class SumOf(Channel):
         return y + self.n * (mean - y), self.n * variance
 
     def error_range(self, c: int) -> Box:
-        """Multiply the range of one party by the number of parties."""
+        """Multiply the range of one party by the number of parties.
+
+        Parameters
+        ----------
+        c : int
+            Number of values in a cell.
+
+        Returns
+        -------
+        least, greatest : float64 array, shape (c,)
+            Ends of the range of the true sum minus the received sum.
+        """
         least, greatest = self.part.error_range(c)
         return self.n * least, self.n * greatest
 
@@ -577,7 +808,7 @@ class SumOf(Channel):
 
 
 def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
-    """Return the channels among some changes as one channel, None if there is no channel.
+    """Return the channels among some changes as one channel.
 
     Parameters
     ----------
@@ -586,6 +817,21 @@ def chained(changes: Iterable[Change], parties: int = 1) -> Channel | None:
     parties : int
         Number of parties whose values are summed. The noise of all their shares is then included
         once.
+
+    Returns
+    -------
+    Channel or None
+        Channel from the true values, or from their sum over the parties, to the received values.
+        None if no change is a channel.
+
+    Examples
+    --------
+    >>> from fedtrees.core.deterministic_channels import Rounding, Suppression
+    >>> chained([Removal()]) is None
+    True
+    >>> chained([Suppression(5.0), Rounding(2.0)]).send(np.array([[9.0, 4.0], [9.0, 7.0]]))
+    array([[0., 0.],
+           [8., 8.]])
     """
     all_changes = list(changes)
     parts: Sequence[Channel] = [c for c in all_changes if isinstance(c, Channel)]

@@ -43,6 +43,11 @@ class Composition:
     host first applies every `transform_message` to a reply, and only then protects its summed
     fields (`Host.handle_request`).
 
+    Attributes
+    ----------
+    parts : tuple of Defense
+        The defenses in order.
+
     Raises
     ------
     Unfit
@@ -108,6 +113,11 @@ class Composition:
             Public parameters of the protocol.
         role : str
             Role of the sender. Only parts that act at this role are included. Empty: all parts.
+
+        Returns
+        -------
+        list of Change
+            Changes in the order in which the parts apply them.
         """
         acting = (p for p in self.parts if isinstance(place[0], str) or not role or role in p.roles)
         each = (p.channels(schema, parameters).get(place) for p in acting)
@@ -116,7 +126,21 @@ class Composition:
     def min_noise_shares(
         self, schema: Schema, parameters: Mapping[str, Any]
     ) -> Mapping[type[Message], int]:
-        """Return the message types in which a part adds a share of noise, with `Share.least`."""
+        """Return the message types in which a part adds a share of noise.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and classes of the table.
+        parameters : mapping
+            Public parameters of the protocol.
+
+        Returns
+        -------
+        mapping of type to int
+            `fedtrees.core.channel.Share.least` by message type: the number of shares that must
+            arrive.
+        """
         laws = (law for p in self.parts for law in p.channels(schema, parameters).items())
         return {
             kind: change.least
@@ -136,7 +160,17 @@ class Composition:
     def check(self, roles: Mapping[str, str], parameters: Mapping[str, Any]) -> None:
         """Check parties and parameters with every part.
 
-        Raises `UsageError` if a part refuses them.
+        Parameters
+        ----------
+        roles : mapping of str to str
+            Role of each party, by name.
+        parameters : mapping
+            Public parameters of the protocol.
+
+        Raises
+        ------
+        UsageError
+            If a part refuses them.
         """
         for part in self.parts:
             part.check(roles, parameters)
@@ -146,9 +180,18 @@ class Composition:
         return [p.claim() for p in self.parts]
 
     def spent(self, transcript: Transcript) -> list[Guarantee]:
-        """Return the guarantee that each part really provided in a run, in order.
+        """Return the guarantee that each part really provided in a run.
 
-        A part that changed nothing in the run guarantees nothing.
+        Parameters
+        ----------
+        transcript : Transcript
+            Messages and privacy-loss events of the run.
+
+        Returns
+        -------
+        list of Guarantee
+            Guarantees in the order of the parts. A part that changed nothing guarantees nothing
+            (`fedtrees.core.guarantee.ActedOnNothing`).
         """
         return [
             p.spent(transcript) if i in transcript.acted else ActedOnNothing()
@@ -168,6 +211,11 @@ class Composition:
             As described in `ExampleStage`.
         ctx : Context
             Context of the acting party.
+
+        Returns
+        -------
+        array
+            Changed values, of the same shape.
         """
         return self._transformed("transform_examples", values, ctx, stage)
 
@@ -193,6 +241,11 @@ class Composition:
             Number of the tree.
         ctx : Context
             Context of the acting party.
+
+        Returns
+        -------
+        bool array, shape (n_nodes, total_bins)
+            True for the splits that every part allows.
         """
         return self._masked("allowed_splits", mask, tree, ctx)
 
@@ -207,6 +260,11 @@ class Composition:
             Number of the tree.
         ctx : Context
             Context of the acting party.
+
+        Returns
+        -------
+        bool array, shape (n_nodes,)
+            True for the nodes that every part shows.
         """
         return self._masked("visible_nodes", mask, tree, ctx)
 
@@ -224,6 +282,18 @@ class Composition:
 
     def transform_message(self, message: Message, ctx: Context) -> Message:
         """Apply every part that acts at the sender's role to a message.
+
+        Parameters
+        ----------
+        message : Message
+            The message that a party is about to send.
+        ctx : Context
+            Context of the sender.
+
+        Returns
+        -------
+        Message
+            The message that is sent.
 
         Raises
         ------
@@ -270,6 +340,11 @@ class Composition:
             Names of the parties that would receive it.
         ctx : Context
             Context of the sender.
+
+        Returns
+        -------
+        sequence of str
+            Names of the parties that receive the message.
         """
         for i, part in enumerate(self.parts):
             chosen = part.audience(message, receivers, _for(part, ctx))
@@ -282,6 +357,24 @@ class Composition:
         """Return whether a part permits opening such replies only as a sum (`summed_types`).
 
         These parts are recorded as having acted.
+
+        Parameters
+        ----------
+        message : Message
+            Reply of a party.
+        ctx : Context
+            Context of this party.
+
+        Returns
+        -------
+        bool
+            True if the type of the reply is a summed type of any part.
+
+        Raises
+        ------
+        UnguardedMessageError
+            If the reply is of a subclass of a summed type. It could contain more fields than the
+            part expects.
         """
         acting = [i for i, part in enumerate(self.parts) if type(message) in part.summed_types]
         for part in self.parts:
@@ -293,7 +386,13 @@ class Composition:
         return bool(acting)
 
     def secure_aggregation(self) -> SecureAggregation | None:
-        """Create the secure sum of one run, None if no part supplies cryptography."""
+        """Create the secure sum of one run.
+
+        Returns
+        -------
+        SecureAggregation or None
+            The cryptography of the part that supplies it. None if no part does.
+        """
         return next(
             (
                 aggregation
@@ -314,15 +413,56 @@ class Composition:
         return not noisy_cuts and not any(map(_alters_sums, self.parts))
 
     def repair_model(self, model: Any, ctx: Context) -> Any:
-        """Apply every part to the model."""
+        """Apply every part to the model after training.
+
+        Parameters
+        ----------
+        model : object
+            The trained model.
+        ctx : Context
+            Context of the coordinator.
+
+        Returns
+        -------
+        object
+            The changed model, or the same one.
+        """
         return self._transformed("repair_model", model, ctx)
 
     def transform_answer(self, scores: NDArray[np.float64], ctx: Context) -> NDArray[np.float64]:
-        """Apply every part to the scores of an inference query."""
+        """Apply every part to the scores of an inference query.
+
+        Parameters
+        ----------
+        scores : float64 array, shape (n,) or (n, K)
+            Predictions of the model.
+        ctx : Context
+            Context of the party that answers.
+
+        Returns
+        -------
+        float64 array of the same shape
+            Scores that the query receives.
+        """
         return self._transformed("transform_answer", scores, ctx)
 
     def limit_endpoint(self, answers: str, budget: int) -> tuple[str, int]:
-        """Apply every part to the kind of answers and the row budget of an inference endpoint."""
+        """Apply every part to the limits of an inference endpoint.
+
+        Parameters
+        ----------
+        answers : {"score", "leaf-ids", "label"}
+            Requested kind of answers, as in `fedtrees.core.endpoint.Oracle`.
+        budget : int
+            Number of rows that the threat model may query.
+
+        Returns
+        -------
+        answers : {"score", "leaf-ids", "label"}
+            Kind of answers after the restrictions of all parts.
+        budget : int
+            Number of rows after the restrictions of all parts.
+        """
         for part in self.parts:
             answers, budget = part.limit_endpoint(answers, budget)
         return answers, budget
@@ -358,7 +498,18 @@ def _subclass_error(
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, including arrays in dataclasses and tuples."""
+    """Return whether two values are equal, including arrays in dataclasses and tuples.
+
+    Parameters
+    ----------
+    a, b : object
+        Values of a message or of a defense.
+
+    Returns
+    -------
+    bool
+        True if types, shapes and contents agree. NaN equals NaN in arrays of floats.
+    """
     if a is b or type(a) is not type(b):
         return a is b
     if isinstance(a, np.ndarray):

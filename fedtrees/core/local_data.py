@@ -182,12 +182,34 @@ class KnownEntries:
 
 
 def client_names(count: int) -> list[str]:
-    """Return the names of a number of clients, in order."""
+    """Return the names of the clients of a federation.
+
+    Parameters
+    ----------
+    count : int
+        Number of clients.
+
+    Returns
+    -------
+    list of str
+        ``client-0``, ``client-1``, ...
+    """
     return [f"client-{i}" for i in range(count)]
 
 
 def over_clients(tables: Sequence[Table]) -> dict[str, LocalData]:
-    """Return tables as local data of ``client-0``, ``client-1``, ... with consecutive ids."""
+    """Return tables as the local data of clients that have different rows.
+
+    Parameters
+    ----------
+    tables : sequence of Table
+        Rows of each client.
+
+    Returns
+    -------
+    dict of str to LocalData
+        Local data of ``client-0``, ``client-1``, ... with consecutive ids.
+    """
     ends = np.cumsum([0, *map(len, tables)])
     ids = [np.arange(a, b) for a, b in pairwise(ends)]
     return {
@@ -197,7 +219,20 @@ def over_clients(tables: Sequence[Table]) -> dict[str, LocalData]:
 
 
 def stacked(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
-    """Return the complete rows of several parties as one table, None if there are none."""
+    """Return the complete rows of several parties as one table.
+
+    Parameters
+    ----------
+    local_data : iterable of LocalData
+        Data of the parties. A party that lacks columns or labels is left out.
+    schema : Schema
+        Columns of a complete row.
+
+    Returns
+    -------
+    Table or None
+        Rows in the order of the parties. None if no party has complete rows.
+    """
     tables = [h.table for h in local_data if h.covers(schema)]
     return Table.concat(tables) if tables else None
 
@@ -205,8 +240,18 @@ def stacked(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
 def side_by_side(local_data: Iterable[LocalData], schema: Schema) -> Table | None:
     """Return rows whose columns are distributed over parties as one table.
 
-    None if the parties do not have the same rows in the same order, if no party has labels, or if
-    their columns do not make up the schema.
+    Parameters
+    ----------
+    local_data : iterable of LocalData
+        Data of the parties.
+    schema : Schema
+        Columns of a complete row.
+
+    Returns
+    -------
+    Table or None
+        None if the parties do not have the same rows in the same order, if no party has labels, or
+        if their columns do not make up the schema.
     """
     parts = list(local_data)
     y = next((h.y for h in parts if h.y is not None), None)
@@ -246,7 +291,21 @@ class LocalDataSummary:
 
     @classmethod
     def of(cls, local_data: LocalData, key: bytes = b"") -> LocalDataSummary:
-        """Describe local data. The parties that have rows must use the same secret `key`."""
+        """Describe local data without values of rows.
+
+        Parameters
+        ----------
+        local_data : LocalData
+            Data of a party.
+        key : bytes
+            Secret that all parties with rows share. Without it, ids could be guessed from their
+            digest.
+
+        Returns
+        -------
+        LocalDataSummary
+            Description that the party declares to all other parties.
+        """
         # Without the key, ids could be guessed from the digest.
         order = hashlib.blake2b(local_data.ids.tobytes(), key=key, digest_size=16).digest()
         columns = tuple(local_data.columns.tolist())
@@ -256,12 +315,34 @@ class LocalDataSummary:
 
 
 def rows_declared(declared: Iterable[LocalDataSummary]) -> int:
-    """Return the number of different rows that the parties declared together."""
+    """Return the number of different rows that the parties declared together.
+
+    Parameters
+    ----------
+    declared : iterable of LocalDataSummary
+        Declaration of each party. Equal digests of ids mean the same rows.
+
+    Returns
+    -------
+    int
+        Number of rows.
+    """
     return sum({one.order: one.rows for one in declared}.values())
 
 
 def rows_of(local_data: Mapping[str, LocalData]) -> int:
-    """Return the number of different rows of all parties, from their ids."""
+    """Return the number of different rows of all parties, from their ids.
+
+    Parameters
+    ----------
+    local_data : mapping of str to LocalData
+        Data of each party.
+
+    Returns
+    -------
+    int
+        Number of rows.
+    """
     distinct_ids = list({part.ids.tobytes(): part.ids for part in local_data.values()}.values())
     if len(distinct_ids) < 2:  # columns of the same rows, whose ids are distinct
         return sum(map(len, distinct_ids))
@@ -306,6 +387,13 @@ def check_own(name: str, local_data: LocalData, schema: Schema) -> None:
 def check_together(declared: Mapping[str, LocalDataSummary], schema: Schema) -> None:
     """Check that the declared parts of all parties make up a table.
 
+    Parameters
+    ----------
+    declared : mapping of str to LocalDataSummary
+        Declaration of each party.
+    schema : Schema
+        Columns of a complete row.
+
     Raises
     ------
     DataError
@@ -330,6 +418,11 @@ def check_together(declared: Mapping[str, LocalDataSummary], schema: Schema) -> 
 
 def check_ids(local_data: Mapping[str, LocalData]) -> None:
     """Check that no row belongs to two parties. This requires the ids of all parties.
+
+    Parameters
+    ----------
+    local_data : mapping of str to LocalData
+        Data of each party.
 
     Raises
     ------

@@ -55,7 +55,20 @@ class Sealed:
     def of(
         cls, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], *keyholders: str
     ) -> Sealed:
-        """Seal an array by the ideal functionality."""
+        """Seal an array by the ideal functionality, which needs no key.
+
+        Parameters
+        ----------
+        array : array
+            Values of the field, of which only shape, type and size remain.
+        *keyholders : str
+            Names of the parties that can read the field.
+
+        Returns
+        -------
+        Sealed
+            Field without a payload.
+        """
         return cls(keyholders, array.shape, array.dtype.newbyteorder("<").str, array.nbytes)
 
 
@@ -84,7 +97,18 @@ class EncryptedComputation:
     costs: Callable[[Iterable[Any]], Mapping[str, float]]
 
     def part(self, role: str) -> Any:
-        """Create the object with which a party of this role computes."""
+        """Create the object with which a party of this role computes.
+
+        Parameters
+        ----------
+        role : str
+            Role of the party.
+
+        Returns
+        -------
+        object
+            The result of `private` for the key holder, and of `public` for every other role.
+        """
         return self.private() if role == self.keyholder else self.public()
 
 
@@ -166,6 +190,11 @@ def seal_sums(message: Message, *keyholders: str) -> Message:
         The message to seal.
     *keyholders : str
         Names of the parties that can read the sealed fields.
+
+    Returns
+    -------
+    Message
+        Copy of the message, in which every field declared by `summable` is a `Sealed`.
     """
     secret = [f.name for f in fields(message) if f.metadata.get("summed")]
     return replace(
@@ -174,7 +203,18 @@ def seal_sums(message: Message, *keyholders: str) -> Message:
 
 
 def has_sealed_field(message: Message) -> bool:
-    """Return whether any field of a message is sealed."""
+    """Return whether any field of a message is sealed.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+
+    Returns
+    -------
+    bool
+        True if a field contains a `Sealed`.
+    """
     return any(isinstance(getattr(message, f.name), Sealed) for f in fields(message))
 
 
@@ -182,12 +222,34 @@ _NAMES: dict[type, tuple[str, ...]] = {}
 
 
 def names_of(message: Message) -> tuple[str, ...]:
-    """Return the names of the fields of a message. They are looked up once per type."""
+    """Return the names of the fields of a message. They are looked up once per type.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+
+    Returns
+    -------
+    tuple of str
+        Names in the order of declaration.
+    """
     return names_of_type(type(message))
 
 
 def names_of_type(kind: type[Message]) -> tuple[str, ...]:
-    """Return the names of the fields of a message type."""
+    """Return the names of the fields of a message type.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of `Message`.
+
+    Returns
+    -------
+    tuple of str
+        Names in the order of declaration.
+    """
     if kind not in _NAMES:
         _NAMES[kind] = tuple(f.name for f in fields(kind))
     return _NAMES[kind]
@@ -198,6 +260,11 @@ def check_fields(message: Message) -> None:
 
     The size of a message and the defenses only consider declared fields. An additional attribute
     would be sent without being counted or defended.
+
+    Parameters
+    ----------
+    message : Message
+        The message that a party is about to send.
 
     Raises
     ------
@@ -220,8 +287,18 @@ def check_fields(message: Message) -> None:
 def without_payload(message: Message) -> Message:
     """Return a message without the payload of its sealed fields.
 
-    A message without such a payload is returned itself. Keys and ciphertexts differ between runs
-    with the same seed. All remaining content is equal, so that emptied messages can be compared.
+    Keys and ciphertexts differ between runs with the same seed. All remaining content is equal, so
+    that messages without payload can be compared.
+
+    Parameters
+    ----------
+    message : Message
+        The message.
+
+    Returns
+    -------
+    Message
+        Copy with empty payloads. A message without a payload is returned itself.
     """
     values = ((f.name, getattr(message, f.name)) for f in fields(message))
     empty = {
@@ -236,6 +313,22 @@ def summable() -> Any:
     """Declare a message field that a secure sum adds over parties.
 
     Fields that are declared without `summable` must be equal in all replies that are added.
+
+    Returns
+    -------
+    dataclasses.Field
+        Value of the class attribute that declares the field.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedtrees.core.messages import Message, message
+    >>> @message()
+    ... class RowCounts(Message):
+    ...     tree: int
+    ...     counts: np.ndarray = summable()
+    >>> RowCounts(0, np.array([3, 4])).counts
+    array([3, 4])
     """
     return field(metadata={"summed": True})
 
@@ -374,8 +467,18 @@ def message(
     leaf_value : str
         As in `Message`.
     **declared : collection
-        `discloses`, `traits`, `verbatim` and `row_statistics`, as in `Message`. What is not
-        declared is inherited, except for traits.
+        `discloses`, `traits`, `verbatim` and `row_statistics`, as in `Message`. A property that is
+        not declared is inherited, except for traits.
+
+    Returns
+    -------
+    callable
+        Decorator of a subclass of `Message`.
+
+    Raises
+    ------
+    TypeError
+        If a message has no property of a given name.
     """
     kinds = {"discloses": frozenset, "traits": frozenset, "verbatim": frozenset}
     unknown = {*declared} - {*kinds, "row_statistics"}
@@ -405,7 +508,18 @@ class Request(Message, Generic[AnyReply]):
 
 
 def reply_type(request: type[Message]) -> type[Message]:
-    """Return the type of the replies to a request, `Message` if the request declares none."""
+    """Return the type of the replies to a request.
+
+    Parameters
+    ----------
+    request : type
+        Class of the request, for example a subclass of ``Request["Histogram"]``.
+
+    Returns
+    -------
+    type
+        Class of the replies, `Message` if the request declares none.
+    """
     for base in getattr(request, "__orig_bases__", ()):
         for reply in get_args(base):
             # The class of the reply may be defined below that of the request.
@@ -419,6 +533,23 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
     The memory of the copy belongs to a ``bytes`` object, which is why numpy refuses
     ``flags.writeable = True``.
+
+    Parameters
+    ----------
+    array : array
+        Any array of numbers or fixed-width text.
+
+    Returns
+    -------
+    array
+        Copy with the same values, shape and type. An array that this function returned before is
+        not copied again.
+
+    Raises
+    ------
+    ProtocolError
+        If the array contains Python objects, which their owner could change after the message was
+        sent.
     """
     # Python objects could be changed by their owner after the message was sent.
     if array.dtype.hasobject:
@@ -434,7 +565,28 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def message_type(name: str) -> type[Message] | None:
-    """Return the message class of this name, None if no installed module defines it."""
+    """Return the message class of this name.
+
+    The attack of a plug-in finds a message class by its name, so that it need not import the file
+    of the protocol.
+
+    Parameters
+    ----------
+    name : str
+        Name of the class.
+
+    Returns
+    -------
+    type or None
+        Class of the message. None if no installed module defines it.
+
+    Examples
+    --------
+    >>> message_type("LeafValues").__module__
+    'fedtrees.messages.horizontal'
+    >>> message_type("Unknown") is None
+    True
+    """
     # The family that defines the type may not be imported yet.
     if name not in _TYPES:
         load_families()

@@ -68,11 +68,28 @@ def handles(message_type: type[Message], **rules: str) -> Callable[[Handler], Ha
 
 
 def ignores(message_type: type[Message]) -> Callable[[Any, Message], None]:
-    """Return a handler that receives a message of this type and does not read it."""
+    """Return a handler that receives a message of this type and does not read it.
+
+    Parameters
+    ----------
+    message_type : type
+        A subclass of `Message`.
+
+    Returns
+    -------
+    callable
+        Method of a party.
+    """
 
     @handles(message_type, **dict.fromkeys(names_of_type(message_type), "not read"))
     def receive(self: Any, message: Message) -> None:
-        """Receive a message that does not change the state of the party."""
+        """Receive a message that does not change the state of the party.
+
+        Parameters
+        ----------
+        message : Message
+            The message, which is not read.
+        """
 
     return receive
 

@@ -413,15 +413,23 @@ def importing(what: str, trusted: bool = False) -> Iterator[None]:
 
     The process of attacks sets no limit, because the bench ends it when the limit is over.
 
-    Raises `UsageError` with the name of the plug-in when the limit is over. If the limit of an
-    enclosing block is over before, its `TimeLimit` is raised.
-
     Parameters
     ----------
     what : str
-        What is imported, for the message.
+        Name of the plug-in, for the error message.
     trusted : bool
         Whether it is a part of fedtrees, which has no limit.
+
+    Yields
+    ------
+    None
+        The block of the ``with`` statement, which imports the plug-in.
+
+    Raises
+    ------
+    UsageError
+        If the limit is over. If the limit of an enclosing block is over before, its `TimeLimit` is
+        raised.
     """
     seconds = 0.0 if trusted or register.attacks_here else register.import_seconds
     begin = time.monotonic()
@@ -459,6 +467,11 @@ def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
     ----------
     attacks : bool
         Whether to include the files of attacks, which do not run in this process.
+
+    Returns
+    -------
+    tuple of (str, str)
+        Path and SHA-256 digest of each file.
     """
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
     imported = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
@@ -466,14 +479,27 @@ def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:
-    """Run a Python file so that its ``@register`` decorators take effect, and return its sha256.
+    """Run a Python file so that its ``@register`` decorators take effect.
 
     In a process that has the ground truth, a file with attacks is not run (`Registry.describe`).
+    A file with the same content as an earlier one is not run again.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, whose name ends in ``.py``.
+    sha256 : str
+        Expected SHA-256 digest of the file. By default, every content is accepted.
+
+    Returns
+    -------
+    str
+        SHA-256 digest of the file.
 
     Raises
     ------
     UsageError
-        If the file does not exist, cannot be imported, does not have the given sha256, or contains
+        If the file does not exist, cannot be imported, does not have the given digest, or contains
         attacks and other classes.
     """
     file = Path(path).resolve()

@@ -81,6 +81,18 @@ def check_bounded(message: Message, field: str) -> None:
     For such a number, a computation fails or is undefined only for the rows that the number
     reaches. The sender would learn from the failure whether there is such a row, and no noise
     protects this answer. The check therefore depends only on the message.
+
+    Parameters
+    ----------
+    message : Message
+        The received message.
+    field : str
+        Name of the field with the numbers.
+
+    Raises
+    ------
+    BeyondParametersError
+        If a number is too large, infinite or not a number.
     """
     values = np.asarray(getattr(message, field))
     if not (np.abs(values) <= LARGEST).all():
@@ -112,9 +124,29 @@ def check_among(message: Message, field: str, allowed: Iterable[Any], what: str)
 
 
 def divides(offsets: NDArray[np.integer[Any]], parts: int, end: int) -> bool:
-    """Return whether offsets divide `end` entries into `parts` consecutive spans.
+    """Return whether offsets divide entries into consecutive spans.
 
     With other offsets, a sender could make a party count an entry several times.
+
+    Parameters
+    ----------
+    offsets : int array
+        Received offsets. Span j is ``offsets[j]:offsets[j + 1]``.
+    parts : int
+        Number of spans.
+    end : int
+        Number of entries.
+
+    Returns
+    -------
+    bool
+        True if there are ``parts + 1`` offsets that start at 0, never decrease, and end at `end`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> divides(np.array([0, 2, 3]), 2, 3), divides(np.array([0, 3, 2]), 2, 2)
+    (True, False)
     """
     if offsets.shape != (parts + 1,) or offsets[0] != 0 or offsets[-1] != end:
         return False
@@ -147,7 +179,25 @@ class Turns:
         return self.next - 1
 
     def take(self, message: Message, field: str) -> int:
-        """Accept the number of a request. Raises `BeyondParametersError` if it is not its turn."""
+        """Accept the number of a request.
+
+        Parameters
+        ----------
+        message : Message
+            The received request.
+        field : str
+            Name of the field with its number.
+
+        Returns
+        -------
+        int
+            The number.
+
+        Raises
+        ------
+        BeyondParametersError
+            If it is not the turn of this request.
+        """
         number = int(getattr(message, field))
         if self.first <= number < self.next:
             refuse(message, field, "this request was answered before; each is answered once")
@@ -167,7 +217,20 @@ class Once:
         self.answered = False
 
     def take(self, message: Message, rule: str = "") -> None:
-        """Accept the first request. Raises `BeyondParametersError` for every further one."""
+        """Accept the first request.
+
+        Parameters
+        ----------
+        message : Message
+            The received request.
+        rule : str
+            Rule that a further request violates, for the error message.
+
+        Raises
+        ------
+        BeyondParametersError
+            If a request was accepted before.
+        """
         if self.answered:
             refuse(message, "", rule or "it was answered before, and is answered once")
         self.answered = True

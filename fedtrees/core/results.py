@@ -91,7 +91,17 @@ class Column:
         return "rows" if self.name in IN_ROWS else "contexts"
 
     def plain(self, value: Any) -> str | int | float | None:
-        """Return a value as a plain JSON type, None for a missing number.
+        """Return a value as a plain JSON type.
+
+        Parameters
+        ----------
+        value : object
+            Value of the column, possibly a numpy scalar.
+
+        Returns
+        -------
+        str, int, float or None
+            None for a missing or infinite number, and an empty text for a missing text.
 
         Raises
         ------
@@ -113,6 +123,16 @@ class Column:
 
     def read(self, text: str) -> Value:
         """Convert the text in a file to a value.
+
+        Parameters
+        ----------
+        text : str
+            Content of a cell.
+
+        Returns
+        -------
+        str, float, tuple of Guarantee, or None
+            NaN for a missing number, and None for a missing guarantee.
 
         Raises
         ------
@@ -213,6 +233,16 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     """Return a row as plain JSON types.
 
+    Parameters
+    ----------
+    row : mapping of str to object
+        Values by the name of the column.
+
+    Returns
+    -------
+    dict of str to object
+        The same values as `Column.plain` returns them.
+
     Raises
     ------
     UsageError
@@ -227,13 +257,32 @@ def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
 def is_result(row: Mapping[str, Any]) -> bool:
     """Return whether a repeated run must reproduce a row.
 
-    Costs, diagnostics and rows about a part may differ between repetitions.
+    Parameters
+    ----------
+    row : mapping of str to object
+        Values by the name of the column.
+
+    Returns
+    -------
+    bool
+        False for costs, diagnostics and rows about a part, which may differ between repetitions.
     """
     return row["measure_class"] not in ("cost", "diagnostic") and not row["part"]
 
 
 def write(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return plain rows as one table in CSV with a header, as a submission contains it."""
+    """Return plain rows as one table in CSV with a header, as a submission contains it.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Results of `plain`.
+
+    Returns
+    -------
+    str
+        Text with all columns of `COLUMNS`.
+    """
     return _write_csv([column.name for column in COLUMNS], rows)
 
 
@@ -251,6 +300,11 @@ def write_tables(rows: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
     A column that belongs to ``columns.csv`` is written to ``rows.csv`` if a value differs from the
     one that its key declares.
+
+    Parameters
+    ----------
+    rows : iterable of mapping
+        Results of `plain`.
 
     Returns
     -------
@@ -462,6 +516,11 @@ def read_described(text: str) -> None:
     """Read the measures of a run's ``columns.csv``.
 
     They are used for the keys of plug-ins that no loaded metric declares.
+
+    Parameters
+    ----------
+    text : str
+        Content of the file.
     """
     for row in csv.DictReader(io.StringIO(text)):
         if row["metric"]:
@@ -481,7 +540,19 @@ def _of_text(kind: str, text: str) -> Any:
 
 
 def measure(key: str) -> Measure:
-    """Return the measure of a key. A key of a plug-in that is not loaded is its name."""
+    """Return the measure of a key.
+
+    Parameters
+    ----------
+    key : str
+        Value of the column ``metric``, for example ``ra``.
+
+    Returns
+    -------
+    Measure
+        Declaration of a loaded metric, or of the run that was read last. A key that neither
+        declares is displayed by its name.
+    """
     return measures().get(key) or _read.get(key) or Measure(key, key, decimals=2)
 
 

@@ -26,7 +26,20 @@ _MOST_DIGITS = 18  # of an integer, so that it fits an int64
 
 @dataclass(frozen=True)
 class Spec:
-    """A name with parameters."""
+    """A name with parameters, for example ``laplace-hist[epsilon=4]``.
+
+    Attributes
+    ----------
+    name : str
+        Registered name of a protocol, defense or attack.
+    params : mapping of str to (bool, int, float, str or None)
+        Value of each given parameter. The remaining ones have their default.
+
+    Examples
+    --------
+    >>> str(Spec("laplace-hist", {"epsilon": 4.0}))
+    'laplace-hist[epsilon=4]'
+    """
 
     name: str
     params: Mapping[str, Value] = field(default_factory=dict)
@@ -44,7 +57,18 @@ class Spec:
 
 
 def show(value: Value) -> str:
-    """Write a parameter value in the form that `parse_value` reads."""
+    """Write a parameter value in the form that `parse_value` reads.
+
+    Parameters
+    ----------
+    value : bool, int, float, str or None
+        The value.
+
+    Returns
+    -------
+    str
+        Text with at most 12 significant digits if they determine the float.
+    """
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -56,6 +80,16 @@ def show(value: Value) -> str:
 
 def parse_value(text: str) -> Value:
     """Read ``true``, ``none``, an integer, a float, or else a plain string.
+
+    Parameters
+    ----------
+    text : str
+        The value as a user writes it.
+
+    Returns
+    -------
+    bool, int, float, str or None
+        The value. ``null`` is also read as None.
 
     Raises
     ------
@@ -96,7 +130,30 @@ def _is_number(text: str) -> bool:
 
 
 def split_outside(text: str, separator: str) -> list[str]:
-    """Split a text at a separator outside brackets, and drop empty pieces."""
+    """Split a text at a separator outside brackets, and drop empty pieces.
+
+    Parameters
+    ----------
+    text : str
+        For example ``"a[x=1,2],b"``.
+    separator : str
+        One character.
+
+    Returns
+    -------
+    list of str
+        The pieces without surrounding spaces.
+
+    Raises
+    ------
+    UsageError
+        If a bracket is opened and not closed, or the reverse.
+
+    Examples
+    --------
+    >>> split_outside("a[x=1,2],b", ",")
+    ['a[x=1,2]', 'b']
+    """
     pieces, depth, start = [], 0, 0
     for at, char in enumerate(text):
         # The separator may occur inside brackets, for example in a list of values.
@@ -115,11 +172,26 @@ def split_outside(text: str, separator: str) -> list[str]:
 def parse_grid(text: str) -> list[Spec]:
     """Read one name with a grid of parameters and return every combination.
 
+    Parameters
+    ----------
+    text : str
+        ``name`` or ``name[key=value,value,...]``.
+
+    Returns
+    -------
+    list of Spec
+        One for each combination of the values. The last parameter changes fastest.
+
     Raises
     ------
     UsageError
-        If the text is not of the form ``name`` or ``name[key=value,value,...]``, or if a value is
-        invalid (`parse_value`).
+        If the text is not of this form, if a value is invalid (`parse_value`), or if there are more
+        than `MOST_COMBINATIONS` combinations.
+
+    Examples
+    --------
+    >>> [str(spec) for spec in parse_grid("laplace-hist[epsilon=1,4]")]
+    ['laplace-hist[epsilon=1]', 'laplace-hist[epsilon=4]']
     """
     text = text.strip()
     name, bracket, rest = text.partition("[")
@@ -152,13 +224,35 @@ def parse_grid(text: str) -> list[Spec]:
 
 
 def parse_list(texts: Iterable[str]) -> list[Spec]:
-    """Read several grids. Each text contains one or more grids, separated by commas."""
+    """Read several grids.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Each text contains one or more grids, separated by commas.
+
+    Returns
+    -------
+    list of Spec
+        All combinations of all grids, in order.
+
+    Raises
+    ------
+    UsageError
+        If a text cannot be read (`parse_grid`).
+    """
     return [s for text in texts for piece in split_outside(text, ",") for s in parse_grid(piece)]
 
 
 @dataclass(frozen=True)
 class Composed:
-    """Specs joined by ``+``, applied from left to right. ``none`` is the empty composition."""
+    """Specs joined by ``+``, applied from left to right. ``none`` is the empty composition.
+
+    Attributes
+    ----------
+    parts : tuple of Spec
+        The specs in order.
+    """
 
     parts: tuple[Spec, ...] = ()
 
@@ -178,12 +272,27 @@ class Composed:
 
 
 def parse_composed(texts: Iterable[str]) -> list[Composed]:
-    """Read compositions with grids. For example, ``a+b[x=1,2]`` gives two compositions.
+    """Read compositions with grids.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Each text contains one or more compositions, separated by commas.
+
+    Returns
+    -------
+    list of Composed
+        Every combination. The part ``none`` is left out.
 
     Raises
     ------
     UsageError
         If a text cannot be read, or has an empty part (``a+``).
+
+    Examples
+    --------
+    >>> [str(composed) for composed in parse_composed(["a+b[x=1,2]"])]
+    ['a+b[x=1]', 'a+b[x=2]']
     """
     result = []
     for text in texts:
@@ -203,7 +312,22 @@ def parse_composed(texts: Iterable[str]) -> list[Composed]:
 def written(names: str, inline: str) -> str:
     """Write a composition from the two columns of a row with its names and its parameters.
 
-    ``written("split-only+laplace-hist", ";epsilon=4")`` is ``split-only+laplace-hist[epsilon=4]``.
+    Parameters
+    ----------
+    names : str
+        `Composed.name`.
+    inline : str
+        `Composed.inline`.
+
+    Returns
+    -------
+    str
+        Text that `parse_one` reads.
+
+    Examples
+    --------
+    >>> written("split-only+laplace-hist", ";epsilon=4")
+    'split-only+laplace-hist[epsilon=4]'
     """
     parts = names.split("+")
     inside = inline.split(";") if inline else []
@@ -213,6 +337,16 @@ def written(names: str, inline: str) -> str:
 
 def parse_one(text: str) -> Composed:
     """Read one composition in the form of `written`.
+
+    Parameters
+    ----------
+    text : str
+        For example ``"split-only+laplace-hist[epsilon=4]"``.
+
+    Returns
+    -------
+    Composed
+        The composition.
 
     Raises
     ------
@@ -229,13 +363,39 @@ def split_names(texts: Iterable[str]) -> list[str]:
     """Split the column names of an option at commas.
 
     A name with a comma is quoted as in a CSV file: ``--drop '"Age, years",bmi'``.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        Values of the option, which a user may give several times.
+
+    Returns
+    -------
+    list of str
+        Names of columns.
+
+    Examples
+    --------
+    >>> split_names(['"Age, years",bmi'])
+    ['Age, years', 'bmi']
     """
     rows = csv.reader(texts, skipinitialspace=True)
     return [name for row in rows for name in row if name]
 
 
 def joined_names(names: Iterable[str]) -> str:
-    """Join column names in the form that `split_names` reads."""
+    """Join column names in the form that `split_names` reads.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Names of columns.
+
+    Returns
+    -------
+    str
+        Names with commas are quoted.
+    """
     text = io.StringIO()
     csv.writer(text, lineterminator="").writerow(list(names))
     return text.getvalue()

@@ -164,7 +164,18 @@ class Streams:
         return self._of(self._noise, self._noise, self.secret, True)
 
     def child(self, *names: str) -> Streams:
-        """Return the streams of a named scope (a party, a stage)."""
+        """Return the streams of a named scope, such as a party or a stage.
+
+        Parameters
+        ----------
+        *names : str
+            Path of the scope below this one.
+
+        Returns
+        -------
+        Streams
+            Streams that are independent of those of every other scope.
+        """
         key, noise = (_derive_key(k, "child", *names) for k in (self._key, self._noise))
         return self._of(key, noise, self.secret, self._hides)
 
@@ -173,15 +184,38 @@ class Streams:
         return self.child("server")
 
     def client(self, index: int) -> Streams:
-        """Return the streams of a client."""
+        """Return the streams of a client.
+
+        Parameters
+        ----------
+        index : int
+            Number of the client, from 0.
+
+        Returns
+        -------
+        Streams
+            Streams of the scope ``client-<index>``.
+        """
         return self.child(f"client-{index}")
 
     def rng(self, purpose: str, *index: int) -> np.random.Generator:
-        """Return the generator for one purpose (and round, tree, ...).
+        """Return the generator for one purpose.
 
         Generators of `noise` draw from a cryptographic keystream with a separate key, so that known
         draws do not reveal further draws. All remaining generators are those of numpy, which are
         faster.
+
+        Parameters
+        ----------
+        purpose : str
+            What is drawn, for example ``"columns"``.
+        *index : int
+            Round, tree or another number, if the purpose occurs several times.
+
+        Returns
+        -------
+        numpy.random.Generator
+            A new generator at its start. A second call with equal arguments repeats the draws.
         """
         digest = _derive_key(self._key, "rng", purpose, *map(str, index))
         if self._hides:

@@ -179,6 +179,7 @@ def prepare(
     Returns
     -------
     dataset : Dataset
+        Table with float32 features and checked targets.
 
     Raises
     ------
@@ -376,7 +377,20 @@ class Holdout:
     reserve: NDArray[np.intp] | None
 
     def tables(self, table: Table) -> tuple[Table, Table, Table | None]:
-        """Return the train, test and reserve tables."""
+        """Split a table into its three parts.
+
+        Parameters
+        ----------
+        table : Table
+            The table whose rows were split.
+
+        Returns
+        -------
+        train, test : Table
+            Rows of the parties, and rows on which predictions are evaluated.
+        reserve : Table or None
+            Rows that no party has. None if there is no reserve.
+        """
         reserve = None if self.reserve is None else table.take(self.reserve)
         return table.take(self.train), table.take(self.test), reserve
 
@@ -384,8 +398,19 @@ class Holdout:
 def holdout(dataset: Dataset, streams: Streams) -> Holdout:
     """Split a dataset at random, stratified by class (not by a numeric target).
 
-    If a published recipe fixes the test rows, they are used and there is no reserve. The
-    ``"holdout"`` stream of `streams` determines the order of the rows.
+    If a published recipe fixes the test rows, they are used and there is no reserve.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The table.
+    streams : Streams
+        Randomness, whose ``"holdout"`` stream determines the order of the rows.
+
+    Returns
+    -------
+    Holdout
+        Positions of the rows of each part, ascending.
     """
     n = len(dataset.table)
     if dataset.test_rows is not None:
@@ -410,7 +435,22 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
     The same rows are drawn at every call. If a published recipe fixes the test rows, all of them
     remain, and the rows are drawn from the remaining ones.
 
-    Raises `DataError` if the table has fewer than `rows` rows, or if the drawn rows lack a class.
+    Parameters
+    ----------
+    dataset : Dataset
+        The table.
+    rows : int
+        Number of drawn rows.
+
+    Returns
+    -------
+    Dataset
+        The drawn rows, followed by fixed test rows.
+
+    Raises
+    ------
+    DataError
+        If the table has fewer rows, or if the drawn rows lack a class.
     """
     n = len(dataset.table)
     fixed = np.zeros(0, dtype=np.intp) if dataset.test_rows is None else dataset.test_rows
@@ -433,10 +473,26 @@ def sample(dataset: Dataset, rows: int) -> Dataset:
 
 
 def repeated(dataset: Dataset, copies: int) -> Dataset:
-    """Return a dataset that contains every row `copies` times.
+    """Return a dataset that contains every row several times.
 
-    Test rows that a published recipe fixes are not repeated. Raises `DataError` if ``copies`` is
-    not an integer of 2 or more.
+    Test rows that a published recipe fixes are not repeated.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The table.
+    copies : int
+        Number of copies of each row, 2 or more.
+
+    Returns
+    -------
+    Dataset
+        The table, `copies` times, followed by fixed test rows.
+
+    Raises
+    ------
+    DataError
+        If the number of copies is not an integer of 2 or more.
     """
     if isinstance(copies, bool) or not isinstance(copies, int) or copies < 2:
         raise DataError(f"{dataset.name}: copies={copies!r}; give a whole number of 2 or more")
@@ -454,10 +510,26 @@ def repeated(dataset: Dataset, copies: int) -> Dataset:
 
 
 def thinned(dataset: Dataset, missing: float) -> Dataset:
-    """Return a dataset in which each cell is missing with probability `missing`.
+    """Return a dataset in which some cells are missing.
 
-    The same cells are drawn at every call, and labels are never removed. Raises `DataError` if
-    ``missing`` is not a float between 0 and 1, both excluded.
+    The same cells are drawn at every call, and labels are never removed.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The table.
+    missing : float
+        Probability with which each cell is missing, between 0 and 1, both excluded.
+
+    Returns
+    -------
+    Dataset
+        Table with NaN in the drawn cells.
+
+    Raises
+    ------
+    DataError
+        If the probability is not a float between 0 and 1.
     """
     if not isinstance(missing, float) or not 0 < missing < 1:
         raise DataError(f"{dataset.name}: missing={missing!r}; give a share above 0 and below 1")

@@ -92,6 +92,11 @@ class Federation:
         training : Training or None
             The training, None for a blind guess.
 
+        Returns
+        -------
+        Case
+            Local data, model and transcript, as metrics receive them.
+
         Raises
         ------
         UsageError
@@ -159,6 +164,18 @@ def load_dataset(ref: DataRef, data_dir: str | None) -> Dataset:
 
     A name can have parameters: ``name[rows=n]`` samples rows, ``name[copies=n]`` repeats the rows,
     and ``name[missing=share]`` removes a share of the values.
+
+    Parameters
+    ----------
+    ref : DataRef
+        Name, or file with its options.
+    data_dir : str or None
+        Folder with downloaded tables. None for the default folder.
+
+    Returns
+    -------
+    Dataset
+        The checked table.
 
     Raises
     ------
@@ -239,6 +256,11 @@ def spread(
     layout : str
         Whether parties have rows or columns (`fedtrees.data.layout.LAYOUTS`).
 
+    Returns
+    -------
+    Federation
+        Local data of all parties, test rows and reserve.
+
     Raises
     ------
     DataError or UsageError
@@ -255,7 +277,20 @@ def spread(
 
 
 def federation_of(setting: FederationConfig, data_dir: str | None) -> Federation:
-    """Return the federation of one setting. The last four are cached in memory."""
+    """Return the federation of one setting. The last four are cached in memory.
+
+    Parameters
+    ----------
+    setting : FederationConfig
+        Table, partition, parties and seed.
+    data_dir : str or None
+        Folder with downloaded tables. None for the default folder.
+
+    Returns
+    -------
+    Federation
+        Local data of all parties, test rows and reserve.
+    """
     return _spread(setting, data_dir, _written(setting.data))
 
 

@@ -79,6 +79,11 @@ class FederationConfig:
             Seed of the federation.
         protocol : Protocol
             Determines the roles, the names of the parties and the layout.
+
+        Returns
+        -------
+        FederationConfig
+            Description of the federation, which can be hashed.
         """
         roles = roles_of(protocol, clients)
         holders = tuple(protocol.holder_names(clients))
@@ -139,12 +144,42 @@ class Task:
         defense: Composed,
         behaviours: tuple[tuple[str, str], ...] = (),
     ) -> Task:
-        """Return a training."""
+        """Return the task of a training.
+
+        Parameters
+        ----------
+        config : FederationConfig
+            The federation.
+        protocol : Spec
+            Protocol with its parameters.
+        defense : Composed
+            Defenses with their parameters.
+        behaviours : tuple of (str, str)
+            Name and behaviour of each party that cheats.
+
+        Returns
+        -------
+        Task
+            Its stage is ``cheated`` if any party cheats.
+        """
         stage: Stage = "cheated" if behaviours else "train"
         return cls(config, stage, protocol, defense, behaviours)
 
     def under(self, threat: str, attack: Spec | None = None) -> Task:
-        """Return an attack on this training. Without an attack, the task lists which ones apply."""
+        """Return the task of an attack on this training.
+
+        Parameters
+        ----------
+        threat : str
+            The threat.
+        attack : Spec, optional
+            Attack with its parameters. By default, the task determines which attacks apply.
+
+        Returns
+        -------
+        Task
+            A task of the same federation, protocol and defenses.
+        """
         if attack is None:
             return replace(self, stage="adversary", threat=threat, attack=_UNUSED)
         return replace(self, stage="attack", threat=threat, attack=attack)
@@ -199,7 +234,18 @@ class Task:
         return " ".join(str(v) for k, v in self.describe().items() if k != "stage" and v != "")
 
     def key(self, provenance: Provenance) -> str:
-        """Return the hash under which the result is stored, 24 hexadecimal digits."""
+        """Return the hash under which the result is stored.
+
+        Parameters
+        ----------
+        provenance : Provenance
+            Versions, and digests of the tables.
+
+        Returns
+        -------
+        str
+            24 hexadecimal digits.
+        """
         digest = provenance.digests[self.federation_config.data]
         spread = {"roles": self.federation_config.roles, "layout": self.federation_config.layout}
         stamp = {"digest": digest, **spread, **provenance.stamp}
@@ -208,7 +254,18 @@ class Task:
 
 
 def identity_columns(task: Task) -> dict[str, Any]:
-    """Return the columns of ``rows.csv`` that identify a task. All rows of the task share them."""
+    """Return the columns of ``rows.csv`` that identify a task. All rows of the task share them.
+
+    Parameters
+    ----------
+    task : Task
+        The task.
+
+    Returns
+    -------
+    dict of str to object
+        Values by the name of the column. Columns that do not apply to the stage are missing.
+    """
     s = task.federation_config
     columns = {"dataset": s.data.name, "partition": s.partition_text, "seed": s.seed}
     columns["stage"] = task.stage
@@ -248,14 +305,30 @@ class TrainingGroup:
 
 @dataclass(frozen=True)
 class Plan:
-    """All tasks of a suite."""
+    """All tasks of a suite.
+
+    Attributes
+    ----------
+    blind : tuple of Task
+        Blind guesses, one for each federation and threat.
+    references : tuple of Task
+        Baselines, one for each federation and protocol.
+    groups : tuple of TrainingGroup
+        Trainings, each with its attacks.
+    """
 
     blind: tuple[Task, ...]
     references: tuple[Task, ...]
     groups: tuple[TrainingGroup, ...]
 
     def tasks(self) -> Iterator[Task]:
-        """Yield all tasks in the order of their rows in ``rows.csv``."""
+        """Yield all tasks.
+
+        Yields
+        ------
+        Task
+            Tasks in the order of their rows in ``rows.csv``.
+        """
         yield from self.references
         for group in self.groups:
             yield group.train
@@ -274,6 +347,16 @@ def build_plan(suite: Suite) -> Plan:
     Threats with roles that a protocol lacks are skipped for this protocol, unless this would leave
     no threat. Trainings without a cheating party are always included, because their utility is
     reported for every defense.
+
+    Parameters
+    ----------
+    suite : Suite
+        The suite.
+
+    Returns
+    -------
+    Plan
+        All tasks.
     """
     # Dictionaries without values are ordered sets: grids may contain the same task.
     attacks: dict[Task, dict[Task, None]] = {}
@@ -302,12 +385,36 @@ def build_plan(suite: Suite) -> Plan:
 
 
 def cheats(threat: str, config: FederationConfig) -> tuple[tuple[str, str], ...]:
-    """Return name and behaviour of the parties that cheat under a threat (`Threat.behaviours`)."""
+    """Return the parties that cheat under a threat (`Threat.behaviours`).
+
+    Parameters
+    ----------
+    threat : str
+        The threat.
+    config : FederationConfig
+        The federation with the roles of its parties.
+
+    Returns
+    -------
+    tuple of (str, str)
+        Name and behaviour of each party that cheats.
+    """
     return tuple(Threat.parse(threat).behaviours(dict(config.roles)).items())
 
 
 def canonical(spec: Spec) -> str:
-    """Write a spec with sorted parameters, so that their order does not change a key."""
+    """Write a spec with sorted parameters, so that their order does not change a key.
+
+    Parameters
+    ----------
+    spec : Spec
+        Name and parameters.
+
+    Returns
+    -------
+    str
+        Text that `fedtrees.core.specs.parse_grid` reads.
+    """
     return str(Spec(spec.name, dict(sorted(spec.params.items()))))
 
 

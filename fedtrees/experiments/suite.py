@@ -57,7 +57,23 @@ class DataRef(TableSpec):
 
     @classmethod
     def parse(cls, value: str | Mapping[str, Any]) -> DataRef:
-        """Parse a name or a table ``{csv=..., target=...}``."""
+        """Parse the data of a suite.
+
+        Parameters
+        ----------
+        value : str or mapping
+            A name, or a table such as ``{csv=..., target=...}``.
+
+        Returns
+        -------
+        DataRef
+            Reference whose table is not read yet.
+
+        Raises
+        ------
+        UsageError
+            If a key is unknown, a value is not text, or a path is an address or standard input.
+        """
         if isinstance(value, str):
             return cls(value)
         if not isinstance(value, Mapping):
@@ -125,7 +141,23 @@ class Grid:
 
     @classmethod
     def parse(cls, table: Mapping[str, Any]) -> Grid:
-        """Parse a ``[[grid]]`` table, or the options of a command line."""
+        """Parse a ``[[grid]]`` table, or the options of a command line.
+
+        Parameters
+        ----------
+        table : mapping
+            Values by key.
+
+        Returns
+        -------
+        Grid
+            Grid with defaults for the missing keys.
+
+        Raises
+        ------
+        UsageError
+            If a key is unknown, or a value cannot be read or is empty.
+        """
         if not isinstance(table, Mapping):
             raise UsageError(f"a grid is {table!r}; write its keys below [[grid]]")
         keys = {f.name for f in fields(cls)}
@@ -184,14 +216,40 @@ class Grid:
 
 
 def roles_of(protocol: Any, parties: int) -> dict[str, str]:
-    """Return the role of every party of a protocol, including the recipient of the model."""
+    """Return the role of every party of a protocol, including the recipient of the model.
+
+    Parameters
+    ----------
+    protocol : Protocol
+        The protocol.
+    parties : int
+        Number of parties with data.
+
+    Returns
+    -------
+    dict of str to str
+        Role by name.
+    """
     roles = dict(protocol.roles(parties))
     return {**roles, PUBLIC: PUBLIC} if protocol.released else roles
 
 
 @lru_cache(maxsize=256)
 def threat_fits(threat: str, protocol: Spec) -> bool:
-    """Return whether a protocol has all roles of a threat, and its parties all columns it needs."""
+    """Return whether a protocol has all roles of a threat, and its parties all columns it needs.
+
+    Parameters
+    ----------
+    threat : str
+        The threat.
+    protocol : Spec
+        Protocol with its parameters.
+
+    Returns
+    -------
+    bool
+        Whether the threat can be tested on this protocol.
+    """
     instance, parsed = register.make("protocol", protocol), Threat.parse(threat)
     if needs_complete_rows(parsed) and splits_columns(instance.layout):
         return False
@@ -202,6 +260,16 @@ def needs_complete_rows(threat: Threat) -> bool:
     """Return whether a threat declares attributes of the victims' rows as known.
 
     It then fits only protocols whose parties have all columns of their rows.
+
+    Parameters
+    ----------
+    threat : Threat
+        The threat.
+
+    Returns
+    -------
+    bool
+        True if it names known or sensitive attributes.
     """
     return bool(threat.attributes or threat.sensitive is not None)
 
@@ -252,7 +320,19 @@ def _defenses(items: list[Any]) -> tuple[Composed, ...]:
 
 
 def with_budgets(part: Spec) -> list[Spec]:
-    """Return a part with each budget of its `bench_grid`, if it is given without a budget."""
+    """Return a part with each budget of its `bench_grid`, if it is given without a budget.
+
+    Parameters
+    ----------
+    part : Spec
+        A defense with parameters.
+
+    Returns
+    -------
+    list of Spec
+        One for each combination of the missing parameters of the grid. The part itself if none is
+        missing, or if it is a plug-in that is not loaded yet.
+    """
     if part.name not in register.names("defense"):
         return [part]  # the plug-in is not loaded yet
     bench_grid: Mapping[str, Sequence[float]] = register.get("defense", part.name).info.bench_grid  # type: ignore[attr-defined]
@@ -301,8 +381,22 @@ class Suite:
     def parse(cls, text: str, source: str) -> Suite:
         """Parse a suite in TOML.
 
-        Raises `UsageError` if the text is not TOML or contains unknown keys or invalid values.
-        `source` names the suite in messages.
+        Parameters
+        ----------
+        text : str
+            The suite.
+        source : str
+            Name of the file, for messages and as the default name of the suite.
+
+        Returns
+        -------
+        Suite
+            The suite.
+
+        Raises
+        ------
+        UsageError
+            If the text is not TOML or contains unknown keys or invalid values.
         """
         try:
             table = tomllib.loads(text)
@@ -355,7 +449,20 @@ class Suite:
     def load(cls, name: str) -> Suite:
         """Load a bundled suite by name, or a TOML file by path.
 
-        Raises `UsageError` if there is no such suite or it cannot be parsed.
+        Parameters
+        ----------
+        name : str
+            Name or path.
+
+        Returns
+        -------
+        Suite
+            The suite.
+
+        Raises
+        ------
+        UsageError
+            If there is no such suite or it cannot be parsed.
         """
         path = Path(name)
         if path.suffix == ".toml" or path.is_file():
@@ -376,6 +483,18 @@ class Suite:
 
         The result has another name and description (`CHANGED`), which describe what is run.
         `fedtrees.experiments.defaults` selects values that fit the replaced ones.
+
+        Parameters
+        ----------
+        options : mapping
+            New values by grid key, as in `Grid.parse`.
+        seeds : str, optional
+            New seeds, as in `parse_seeds`.
+
+        Returns
+        -------
+        Suite
+            The changed suite.
         """
         grids = self.grids
         if options:
@@ -391,6 +510,18 @@ class Suite:
         """Return a suite of the given grids, each once.
 
         If it differs from this suite, it gets the name `CHANGED` and a description of its contents.
+
+        Parameters
+        ----------
+        grids : sequence of Grid
+            The grids.
+        seeds : sequence of int
+            The seeds. Empty for those of this suite.
+
+        Returns
+        -------
+        Suite
+            The new suite, or an equal one.
         """
         # Grids are compared by their contents, because replaced keys can make two grids equal.
         unique = {json.dumps(_grid_table(g), sort_keys=True): g for g in grids}
@@ -411,7 +542,13 @@ class Suite:
         return replace(self, name=CHANGED, description=description)
 
     def to_toml(self) -> str:
-        """Write the suite as TOML that `parse` can read."""
+        """Write the suite as TOML.
+
+        Returns
+        -------
+        str
+            Text that `parse` reads.
+        """
         lines = [
             f"name = {_toml(self.name)}",
             f"description = {_toml(self.description)}",
@@ -459,9 +596,27 @@ def bundled_suites() -> dict[str, Any]:
 
 
 def parse_seeds(value: Any) -> tuple[int, ...]:
-    """Parse seeds: a number n means 0 to n - 1, a list such as ``4,7,9`` means exactly these.
+    """Parse seeds.
 
-    Raises `UsageError` if a seed is not valid or occurs twice, or if there are too many.
+    Parameters
+    ----------
+    value : int, str or list
+        A number n means 0 to n - 1. A list such as ``4,7,9`` means exactly these seeds.
+
+    Returns
+    -------
+    tuple of int
+        The seeds.
+
+    Raises
+    ------
+    UsageError
+        If a seed is not valid or occurs twice, or if there are too many.
+
+    Examples
+    --------
+    >>> parse_seeds(3), parse_seeds("4,7,9")
+    ((0, 1, 2), (4, 7, 9))
     """
     items = value if isinstance(value, (list, tuple)) else [value]
     if any(isinstance(each, bool) or not isinstance(each, (int, str)) for each in items):

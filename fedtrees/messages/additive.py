@@ -56,7 +56,18 @@ class ShapeFunctions(Message):
         return (slice(a, b) for a, b in pairwise(begin.tolist()))
 
     def cuts_of(self, column: int) -> NDArray[np.float64]:
-        """Return the cuts of a column, float64."""
+        """Return the cuts of a column.
+
+        Parameters
+        ----------
+        column : int
+            Position of the column in the schema.
+
+        Returns
+        -------
+        cuts : float64 array, shape (c,)
+            Borders of its bins, ascending.
+        """
         return self.cuts[self.offsets[column] : self.offsets[column + 1]]
 
     def model(self) -> "AdditiveModel":
@@ -108,7 +119,18 @@ class AdditiveModel:
     message: ShapeFunctions
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return probabilities of class 1, float64, shape (n,)."""
+        """Return probabilities of class 1.
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows, NaN where a value is missing.
+
+        Returns
+        -------
+        probabilities : float64 array, shape (n,)
+            Prediction with the mean of the bags, weighted by their rows.
+        """
         m = self.message
         # interpret-core predicts with the mean of the bags, weighted by their rows.
         mean = np.average(m.scores, axis=0, weights=m.bag_weights)

@@ -35,16 +35,27 @@ class MaskKeysRequest(Request["MaskKeys"]):
 
 @message(discloses=_NOTHING)
 class MaskKeys(Message):
-    """A client's public key, 32 bytes."""
+    """A client's public key.
+
+    Attributes
+    ----------
+    keys : Sealed
+        32 bytes.
+    """
 
     keys: Sealed
 
 
 @message()
 class MaskRoster(Request["MaskShares"]):
-    """The public keys of all clients. `parties` has their names in the same order.
+    """The public keys of all clients.
 
-    The names are joined by commas, here and in the following messages.
+    Attributes
+    ----------
+    parties : str
+        Names of the clients, joined by commas.
+    keys : Sealed
+        Their keys, in the same order.
     """
 
     parties: str
@@ -53,14 +64,28 @@ class MaskRoster(Request["MaskShares"]):
 
 @message(discloses=_NOTHING)
 class MaskShares(Message):
-    """Secret shares of a client, encrypted for each other client, commitments and locked seeds."""
+    """Secret shares of a client, encrypted for each other client, commitments and locked seeds.
+
+    Attributes
+    ----------
+    boxes : Sealed
+        Result of `fedtrees.crypto.masks.MaskingParty.deal`.
+    """
 
     boxes: Sealed
 
 
 @message(discloses=_NOTHING)
 class MaskBoxes(Message):
-    """The encrypted shares that the other clients (`parties`) sent to one client, in order."""
+    """The encrypted shares that the other clients sent to one client.
+
+    Attributes
+    ----------
+    parties : str
+        Names of the other clients, joined by commas.
+    boxes : Sealed
+        Their encrypted shares, in the same order.
+    """
 
     parties: str
     boxes: Sealed
@@ -68,7 +93,15 @@ class MaskBoxes(Message):
 
 @message()
 class MaskSurvivors(Request["MaskOpening"]):
-    """The clients (`parties`) whose masked arrays arrived and enter the sum with number `sum`."""
+    """The clients whose masked arrays arrived and enter a sum.
+
+    Attributes
+    ----------
+    sum : int
+        Number of the sum in its batch.
+    parties : str
+        Names of the clients, joined by commas.
+    """
 
     sum: int
     parties: str
@@ -80,6 +113,13 @@ class MaskOpening(Message):
 
     These are shares of the self-masks of the clients in the sum, and of the lock keys of clients
     that dropped out.
+
+    Attributes
+    ----------
+    sum : int
+        Number of the sum in its batch.
+    shares : Sealed
+        One share for each client that dealt shares.
     """
 
     sum: int
@@ -107,9 +147,14 @@ class PaillierKey(Message):
 
 @message(discloses=_NOTHING)
 class PaillierSeeds(Message):
-    """Seeds of the masks that the clients (`parties`) add before encryption, in order.
+    """Seeds of the masks that clients add before encryption. Only the key holder can read them.
 
-    Only the key holder can read them.
+    Attributes
+    ----------
+    parties : str
+        Names of the clients, joined by commas.
+    seeds : Sealed
+        Their encrypted seeds, in the same order.
     """
 
     parties: str

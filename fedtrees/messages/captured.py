@@ -100,7 +100,15 @@ class ModelBytes(Message):
 
 @message(discloses={Reveal.COUNTS})
 class RowCount(Message):
-    """Number of rows of one party."""
+    """Number of rows of one party.
+
+    Attributes
+    ----------
+    rows : int
+        The number.
+    owner : str
+        Name of the party. Empty if it is the sender.
+    """
 
     rows: int
     owner: str = ""
@@ -114,6 +122,10 @@ class LabelShare(Message):
 
     Attributes
     ----------
+    rows : int
+        Number of rows of the party.
+    owner : str
+        Name of the party. Empty if it is the sender.
     share : float
         Sum of the party's labels divided by the number of rows of all parties, rounded to float32.
     """
@@ -125,7 +137,15 @@ class LabelShare(Message):
 
 @message(discloses={Reveal.LABELS})
 class Intercept(Message):
-    """Start of boosting that the first party sends to all. A probability for two classes."""
+    """Start of boosting that the first party sends to all. A probability for two classes.
+
+    Attributes
+    ----------
+    value : float
+        The start, in units of the target or as a probability.
+    owner : str
+        Name of the first party. Empty if it is the sender.
+    """
 
     value: float
     owner: str = ""
@@ -133,16 +153,29 @@ class Intercept(Message):
 
 @message(discloses={Reveal.COUNTS})
 class ColumnSizes(Message):
-    """Number of present (not missing) values of each column, int64, shape (d,)."""
+    """Number of present (not missing) values of each column.
+
+    Attributes
+    ----------
+    present : int64 array, shape (d,)
+        The numbers.
+    """
 
     present: NDArray[np.int64]
 
 
 @message(discloses=_COUNTING)
 class GradientTotals(Message):
-    """Sums of gradient and hessian over the root of a tree, float64, shape (2,).
+    """Sums of gradient and hessian over the root of a tree.
 
-    `parties` contains the names of the parties whose rows they cover, joined by commas.
+    Attributes
+    ----------
+    tree : int
+        Number of the tree, from 0.
+    sums : float64 array, shape (2,)
+        Sum of the gradients, and sum of the hessians.
+    parties : str
+        Names of the parties whose rows the sums cover, joined by commas.
     """
 
     tree: int
@@ -152,11 +185,19 @@ class GradientTotals(Message):
 
 @message(discloses=_COUNTING)
 class EvaluationSums(Message):
-    """The two sums that an evaluation metric of a round is computed from, float64, shape (2,).
+    """The two sums that an evaluation metric of a round is computed from.
 
     For a loss these are the sum of the losses and the sum of the row weights. For an AUC they are
-    the area and the product of the numbers of positive and negative rows. `parties` is as in
-    `GradientTotals`.
+    the area and the product of the numbers of positive and negative rows.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    sums : float64 array, shape (2,)
+        The sums.
+    parties : str
+        Names of the parties whose rows the sums cover, joined by commas.
     """
 
     round: int
@@ -173,6 +214,10 @@ class HistogramSegment(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
+    level : int
+        Depth of the nodes.
     nodes : int
         Number of nodes that the histogram covers.
     first : int
@@ -193,7 +238,15 @@ class HistogramSegment(Message):
 
 @message(discloses=FeatureSketch.discloses, verbatim=FeatureSketch.verbatim)
 class RankedSketch(FeatureSketch):
-    """A quantile summary with lower and upper bounds of the rank of each point, as in XGBoost."""
+    """A quantile summary that was sent with bounds of the rank of each point, as XGBoost does.
+
+    The other fields are those of `FeatureSketch`.
+
+    Attributes
+    ----------
+    whole : bool array, shape (d,)
+        Whether the summary contains every value of a column with its exact number of rows.
+    """
 
     whole: NDArray[np.bool_] = field(kw_only=True)
 
@@ -234,6 +287,8 @@ class RowGradients(Message):
 
     Attributes
     ----------
+    round : int
+        Round of boosting, from 0.
     g, h : float32 array, shape (n,)
         In the order of the rows.
     """
@@ -297,6 +352,12 @@ class PartitionBits(Message):
 
     Attributes
     ----------
+    owner : str
+        Name of the party.
+    round : int
+        Round of boosting, from 0.
+    level : int
+        Depth of the nodes.
     left : bool array, shape (n,)
         Whether the row goes left at a split of the party.
     missing : bool array, shape (n,)

@@ -19,7 +19,13 @@ _COUNTING = frozenset({Reveal.LABELS, Reveal.COUNTS})
 
 @message()
 class ClassTotalsRequest(Request["ClassTotals"]):
-    """Start a tree: ask each client to draw its rows and to count their classes."""
+    """Start a tree: ask each client to draw its rows and to count their classes.
+
+    Attributes
+    ----------
+    tree : int
+        Number of the tree, from 0.
+    """
 
     tree: int
 
@@ -27,9 +33,14 @@ class ClassTotalsRequest(Request["ClassTotals"]):
 # Each row is counted once per draw, which defenses of counts rely on.
 @message(discloses=_COUNTING, traits={Trait.SUMMED, Trait.COUNTED})
 class ClassTotals(Message):
-    """Number of a client's drawn rows of each class, int64, shape (K,).
+    """Number of a client's drawn rows of each class.
 
-    A row that the bootstrap draws twice counts twice.
+    Attributes
+    ----------
+    tree : int
+        Number of the tree, from 0.
+    counts : int64 array, shape (K,)
+        A row that the bootstrap draws twice counts twice.
     """
 
     tree: int
@@ -47,6 +58,8 @@ class ClassCountsRequest(Request["ClassCounts"]):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         Nodes to count.
     features : int32 array, shape (p,)
@@ -68,6 +81,8 @@ class ClassCounts(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         As in the request.
     counts : int64 array, shape (bins of all requested features, K)
@@ -96,6 +111,8 @@ class LeafClasses(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         Numbers of the leaves.
     probability : float64 array, shape (k, K)
@@ -247,7 +264,18 @@ class PrivateForest(Message):
 
     @staticmethod
     def of(forest: RandomDecisionForest) -> PrivateForest:
-        """Return the message form of a forest."""
+        """Return the message form of a forest.
+
+        Parameters
+        ----------
+        forest : RandomDecisionForest
+            Forest whose counts contain the noise already.
+
+        Returns
+        -------
+        PrivateForest
+            Message with the same arrays.
+        """
         splits = forest.splits
         return PrivateForest(splits.feature, splits.threshold, forest.counts, forest.rows)
 

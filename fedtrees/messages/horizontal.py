@@ -59,7 +59,15 @@ class BaseScore(Message):
 
 @message()
 class HistogramRequest(Request["Histogram"]):
-    """Ask a client for the gradient histograms of some nodes of a tree (`nodes`, int32)."""
+    """Ask a client for the gradient histograms of some nodes of a tree.
+
+    Attributes
+    ----------
+    tree : int
+        Number of the tree, from 0.
+    nodes : int32 array, shape (k,)
+        Numbers of the nodes within the tree.
+    """
 
     tree: int
     nodes: NDArray[np.int32]
@@ -72,6 +80,8 @@ class Histogram(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         The requested nodes.
     sums : int64 array, shape (k, total_bins, 2)
@@ -98,7 +108,20 @@ class Histogram(Message):
         return self.g_bits, self.h_bits
 
     def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
-        """Return how many units make 1, for gradient and hessian, and that sums are integers."""
+        """Return the unit of the sums and totals.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field. Both fields have the same units.
+
+        Returns
+        -------
+        units : float64 array, shape (2,)
+            Number of units that make 1, for gradient and hessian: 2^bits.
+        integers : bool
+            True, because the sums are integers.
+        """
         return np.ldexp(1.0, self.bits), True
 
     @property
@@ -111,7 +134,12 @@ class Histogram(Message):
 class LeafSumsRequest(Request["LeafSums"]):
     """Ask a client for the gradient sums of a tree's leaves, after its splits were announced.
 
-    `nodes` contains all leaves from left to right, int32.
+    Attributes
+    ----------
+    tree : int
+        Number of the tree, from 0.
+    nodes : int32 array, shape (k,)
+        All leaves of the tree from left to right.
     """
 
     tree: int
@@ -125,6 +153,8 @@ class LeafSums(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     sums : int64 array, shape (k, 2)
         Fixed-point sums of gradient and hessian. They include a share of the noise if clients add
         the noise.
@@ -140,8 +170,17 @@ class GlobalHistogram(Message):
 
     Attributes
     ----------
-    tree, nodes, sums, totals, g_bits, h_bits
-        As in `Histogram`.
+    tree : int
+        Number of the tree, from 0.
+    nodes : int32 array, shape (k,)
+        Numbers of the nodes within the tree.
+    sums : int64 array, shape (k, total_bins, 2)
+        Fixed-point sums of gradient and hessian over all clients.
+    totals : int64 array, shape (k, 2)
+        Sums over all rows of a root, including rows with missing values. The shape is (0, 2) for
+        all other nodes.
+    g_bits, h_bits : int
+        Binary places of gradients and hessians.
     allowed : bool array, shape (open nodes, total_bins), or None
         Splits that may be chosen. None if columns are not sampled and no defense restricts splits.
     """
@@ -160,13 +199,32 @@ class GlobalHistogram(Message):
         return self.g_bits, self.h_bits
 
     def unit_of(self, field: str) -> tuple[NDArray[np.float64], bool]:
-        """Return how many units make 1, for gradient and hessian, and that sums are integers."""
+        """Return the unit of the sums and totals.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field. Both fields have the same units.
+
+        Returns
+        -------
+        units : float64 array, shape (2,)
+            Number of units that make 1, for gradient and hessian: 2^bits.
+        integers : bool
+            True, because the sums are integers.
+        """
         return np.ldexp(1.0, self.bits), True
 
 
 @message()
 class ValidationRequest(Request["ValidationLoss"]):
-    """Ask a client for the loss of the model on the client's validation rows."""
+    """Ask a client for the loss of the model on the client's validation rows.
+
+    Attributes
+    ----------
+    round : int
+        Number of the last round of the model, from 0.
+    """
 
     round: int
 
@@ -178,6 +236,8 @@ class ValidationLoss(Message):
 
     Attributes
     ----------
+    round : int
+        Number of the last round of the model, from 0.
     sums : float64 array, shape (2,)
         Sum of the loss over these rows (nats, or squared target units, in steps of 2^-20), and
         their number.
@@ -190,7 +250,13 @@ class ValidationLoss(Message):
 # The best round depends on the labels of the validation rows.
 @message(discloses={Reveal.LABELS}, traits={Trait.ANNOUNCED})
 class StopBoosting(Message):
-    """Announce to the clients that the model consists of the first `rounds` rounds."""
+    """Announce to the clients that the model consists of the first `rounds` rounds.
+
+    Attributes
+    ----------
+    rounds : int
+        Number of rounds up to the one with the smallest validation loss.
+    """
 
     rounds: int
 
@@ -208,6 +274,8 @@ class NodeSplits(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         Numbers of the nodes.
     feature : int32 array, shape (k,)
@@ -260,6 +328,8 @@ class LeafValues(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (k,)
         Numbers of the leaves.
     value : float32 array, shape (k,)
@@ -327,7 +397,13 @@ class FeatureSketch(Message):
 # The smallest and the largest value are values of rows.
 @message(discloses={Reveal.FEATURES}, traits={Trait.SUMMARY}, verbatim={"low", "high"})
 class FeatureRanges(Message):
-    """A client's smallest and largest value of every feature, float32, shape (d,) each."""
+    """A client's smallest and largest value of every feature, without missing values.
+
+    Attributes
+    ----------
+    low, high : float32 array, shape (d,)
+        Smallest and largest value.
+    """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
@@ -381,7 +457,20 @@ class GridCounts(Message):
 # Merged cut points are values of rows of some client.
 @message(discloses={Reveal.FEATURES}, traits={Trait.ANNOUNCED}, verbatim={"values", "minimum"})
 class CutPoints(Message):
-    """The cut points that all parties bin with (`fedtrees.trees.binning.Cuts`)."""
+    """The cut points that all parties bin with (`fedtrees.trees.binning.Cuts`).
+
+    Attributes
+    ----------
+    values : float32 array, shape (total_bins,)
+        Upper border of every bin, increasing within a feature.
+    offsets : int32 array, shape (d + 1,)
+        The borders of feature f are ``values[offsets[f]:offsets[f + 1]]``.
+    minimum : float32 array, shape (d,)
+        A threshold below every value of each feature, which separates present from missing values.
+    categorical : bool array, shape (d,), or None
+        Features that are split by sets of categories, with one bin per category. None if all
+        features are split by thresholds.
+    """
 
     values: NDArray[np.float32]
     offsets: NDArray[np.int32]
@@ -414,6 +503,16 @@ def exact_summaries(transcript: Transcript) -> bool:
 
     A type of summary has noise if the transcript's ledger contains a privacy-loss event of that
     name.
+
+    Parameters
+    ----------
+    transcript : Transcript
+        Messages and privacy-loss events of a run.
+
+    Returns
+    -------
+    bool
+        True if any message of `SUMMARIES` was sent whose type has no event.
     """
     # Noise on a summary is recorded as an event with the name of its message type.
     sent_types = {type(d.message) for d in transcript}
@@ -423,7 +522,13 @@ def exact_summaries(transcript: Transcript) -> bool:
 
 @message()
 class GrowRequest(Request[Message]):
-    """Ask a client to grow trees on top of the last model that it received."""
+    """Ask a client to grow trees on top of the last model that it received.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    """
 
     round: int
 

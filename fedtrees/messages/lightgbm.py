@@ -52,17 +52,47 @@ class BinMappers(Message):
     sparse: NDArray[np.float64]
 
     def bins(self, column: int) -> NDArray[np.float64]:
-        """Return the upper borders, or the categories, of a column of the block."""
+        """Return the bins of a column of the block.
+
+        Parameters
+        ----------
+        column : int
+            Position of the column within the block.
+
+        Returns
+        -------
+        borders : float64 array
+            Upper borders of the bins, or the categories.
+        """
         return self.values[self.offsets[column] : self.offsets[column + 1]]
 
     def sent(self, column: int) -> int:
-        """Return the number of bins of a column of the block that histograms contain."""
+        """Return the number of bins of a column of the block that histograms contain.
+
+        Parameters
+        ----------
+        column : int
+            Position of the column within the block.
+
+        Returns
+        -------
+        int
+            All bins, without the most frequent one if it is the first.
+        """
         return len(self.bins(column)) - int(self.frequent[column] == 0)
 
 
 @message(discloses=_COUNTING)
 class ClassRows(Message):
-    """A machine's numbers of rows of class 1 and of class 0."""
+    """A machine's numbers of rows of class 1 and of class 0.
+
+    Attributes
+    ----------
+    rank : int
+        Number of the machine.
+    positives, negatives : int
+        Number of rows of class 1, and of class 0.
+    """
 
     rank: int
     positives: int
@@ -71,7 +101,17 @@ class ClassRows(Message):
 
 @message(discloses=_COUNTING)
 class WeightedLabels(Message):
-    """A machine's weighted sum of labels, and its sum of weights."""
+    """A machine's weighted sum of labels, and its sum of weights.
+
+    Attributes
+    ----------
+    rank : int
+        Number of the machine.
+    labels : float
+        Sum of the labels, each multiplied by the weight of its row.
+    weights : float
+        Sum of the weights.
+    """
 
     rank: int
     labels: float
@@ -84,6 +124,13 @@ class OwnStart(Message):
     """The start of boosting that one machine proposes. All machines use the mean of the proposals.
 
     For squared errors, it is the mean label of the machine's local rows.
+
+    Attributes
+    ----------
+    rank : int
+        Number of the machine.
+    score : float
+        The proposed margin.
     """
 
     rank: int
@@ -92,7 +139,19 @@ class OwnStart(Message):
 
 @message(discloses=_COUNTING)
 class RootSums(Message):
-    """Gradient sum, hessian sum and number of a machine's rows in a tree."""
+    """Gradient sum, hessian sum and number of a machine's rows in a tree.
+
+    Attributes
+    ----------
+    rank : int
+        Number of the machine.
+    tree : int
+        Number of the tree, from 0.
+    gradient, hessian : float
+        Sums over the machine's local rows.
+    rows : int
+        Number of these rows.
+    """
 
     rank: int
     tree: int
@@ -107,6 +166,8 @@ class FoundSplits(Message):
 
     Attributes
     ----------
+    rank : int
+        Number of the machine.
     tree, step : int
         Tree, and step within the tree. Step 0 concerns only the root.
     feature : int32 array, shape (2,)

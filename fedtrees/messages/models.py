@@ -43,6 +43,12 @@ def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
         Trees whose `g` and `h` are known.
     params : TreeParams
         Parameters that the trees were grown with. ``base_weights`` depends on the regularisation.
+
+    Returns
+    -------
+    dict of str to array
+        ``sizes``, int64, shape (T,), and the concatenated node arrays, each of shape (n_nodes,).
+        Gains that a tree does not know are 0.
     """
     # XGBoost's file format has these fields for every node.
     nodes = [
@@ -60,11 +66,23 @@ def pack(trees: Sequence[Tree], params: TreeParams) -> dict[str, NDArray[Any]]:
 
 
 def base_weights(tree: Tree, params: TreeParams) -> NDArray[np.float32]:
-    """Return XGBoost's ``base_weights`` of a tree, float32, shape (n_nodes,).
+    """Return XGBoost's ``base_weights`` of a tree.
 
     These are leaf outputs at leaves, and weights without learning rate at inner nodes. A root that
     is a leaf also has a weight without learning rate, because XGBoost computes its weight before it
     knows that no split follows.
+
+    Parameters
+    ----------
+    tree : Tree
+        Tree whose `g` and `h` are known.
+    params : TreeParams
+        Parameters with the regularisation.
+
+    Returns
+    -------
+    weights : float32 array, shape (n_nodes,)
+        In units of the margin.
     """
     assert tree.g is not None
     assert tree.h is not None
@@ -94,6 +112,12 @@ def unpack(
         L1 regularisation. A node with w = 0 can have any gradient sum from -alpha to alpha, and 0
         is returned.
 
+    Returns
+    -------
+    list of Tree
+        Trees in the order of the message. Their statistics are None if the message does not contain
+        them.
+
     Raises
     ------
     DataError
@@ -116,7 +140,15 @@ def unpack(
 def join(messages: Sequence[SharedTrees]) -> dict[str, NDArray[Any]]:
     """Concatenate the array fields of several messages, in order.
 
-    Optional fields that are None in any message are left out.
+    Parameters
+    ----------
+    messages : sequence of SharedTrees
+        Messages with trees.
+
+    Returns
+    -------
+    dict of str to array
+        Fields of a `SharedTrees`. Optional fields that are None in any message are left out.
     """
     return join_nodes(messages, {"sizes": np.int64, **_SHARED})
 
@@ -133,6 +165,8 @@ class BoostedModel(Message):
 
     Attributes
     ----------
+    objective : str
+        Name of the loss function, for example ``"binary:logistic"``.
     base_margin : float32 array, shape (K,)
         Initial prediction, as a margin.
     sizes : int64 array, shape (T,)
@@ -196,6 +230,11 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
         Known parameters of its training.
     n_rows : int
         Number of training rows.
+
+    Returns
+    -------
+    View
+        View of the role ``public``, whose only message is the model.
     """
     released = Seen(0, "owner", (PUBLIC,), as_message(model), "the released model")
     return View(
@@ -217,6 +256,16 @@ def as_message(model: Any) -> Message:
 
     Families register a conversion for their models. For any other model the method ``as_message()``
     is called.
+
+    Parameters
+    ----------
+    model : object
+        A released model.
+
+    Returns
+    -------
+    Message
+        Message with the content of the model.
 
     Raises
     ------

@@ -47,7 +47,13 @@ class ColumnSums(Message):
 
 @message(discloses={Reveal.FEATURES})
 class Standardisation(Message):
-    """Mean and standard deviation of every input column, float32, shape (D,) each."""
+    """Mean and standard deviation of every input column over the rows of all clients.
+
+    Attributes
+    ----------
+    mean, std : float32 array, shape (D,)
+        In the units of the column.
+    """
 
     mean: NDArray[np.float32]
     std: NDArray[np.float32]
@@ -60,6 +66,8 @@ class NetworkWeights(Request["NetworkUpdate"]):
 
     Attributes
     ----------
+    round : int
+        Number of the round, from 0.
     weights : float32 array, shape (parameters,)
         In the order of `fedtrees.neural.perceptron.Layers.split`.
     chosen : str
@@ -80,6 +88,8 @@ class NetworkUpdate(Message):
 
     Attributes
     ----------
+    round : int
+        Number of the round, from 0.
     update : float32 array, shape (parameters,)
         `rows` times the mean gradient of a batch, or `rows` times the change of the weights in
         local training. 0 from a client that takes no part.
@@ -93,7 +103,20 @@ class NetworkUpdate(Message):
     rows: NDArray[np.int64] = summable()
 
     def unit_of(self, field: str) -> tuple[float, bool]:
-        """Return the factor that a field was multiplied with, and whether it has integers."""
+        """Return the unit of a field.
+
+        Parameters
+        ----------
+        field : str
+            ``"update"``, a mean that was multiplied by the number of rows, or ``"rows"``.
+
+        Returns
+        -------
+        units : float
+            Factor that the field was multiplied by.
+        integers : bool
+            Whether the field contains integers.
+        """
         # The update is a mean that was multiplied with the number of rows.
         return (float(self.rows[0]), False) if field == "update" else (1.0, True)
 
@@ -126,7 +149,18 @@ class NetworkModel(Message):
 
     @staticmethod
     def of(network: TabularNetwork) -> NetworkModel:
-        """Return the message form of a network."""
+        """Return the message form of a network.
+
+        Parameters
+        ----------
+        network : TabularNetwork
+            Trained network with its encoding.
+
+        Returns
+        -------
+        NetworkModel
+            Message with the same arrays.
+        """
         e = network.encoding
         sizes = np.array(network.layers.sizes, dtype=np.int64)
         return NetworkModel(
@@ -162,6 +196,8 @@ class TreeNetworkModel(ClientModels):
 
     Attributes
     ----------
+    objective : str
+        Objective that converts the output of the network into a prediction.
     weights : float32 array, shape (parameters,)
         In the order of `fedtrees.neural.tree_outputs.RatesNetwork.split`.
     """
@@ -181,10 +217,22 @@ class TreeNetworkModel(ClientModels):
 
 
 def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the output of every tree for rows, float32, shape (n, models, trees per model).
+    """Return the output of every tree for rows.
 
     The outputs are leaf values: log-odds or target values, learning rate included, without base
     scores. In the authors' code the output of every tree includes the base score of its model.
+
+    Parameters
+    ----------
+    models : ClientModels
+        Local models of all clients.
+    X : float array, shape (n, d)
+        Rows, NaN where a value is missing.
+
+    Returns
+    -------
+    outputs : float32 array, shape (n, models, trees per model)
+        Leaf values.
 
     Raises
     ------
@@ -197,9 +245,23 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
 def leaf_values(
     trees: list[Tree] | tuple[Tree, ...], models: int, routes: Routes, X: NDArray[Any]
 ) -> NDArray[np.float32]:
-    """Return the leaf values of rows, float32, shape (n, models, trees per model).
+    """Return the leaf values of rows.
 
-    `routes` are the precomputed routes of `trees`, which are ordered model after model.
+    Parameters
+    ----------
+    trees : sequence of Tree
+        Trees of all models, model after model.
+    models : int
+        Number of models, each of which has as many trees.
+    routes : Routes
+        Routes of `trees`, which can be computed once for several blocks of rows.
+    X : float array, shape (n, d)
+        Rows, NaN where a value is missing.
+
+    Returns
+    -------
+    values : float32 array, shape (n, models, trees per model)
+        Values of the leaves that the rows reach.
     """
     leaves = routes.apply(X)
     values = np.empty((len(leaves), len(trees)), dtype=np.float32)
@@ -213,6 +275,18 @@ def start_of(models: ClientModels, objective: Objective) -> np.float32:
 
     Base scores are averaged in XGBoost's units. A client of one class (base score 0 or 1) therefore
     changes the log-odds by no more than its share.
+
+    Parameters
+    ----------
+    models : ClientModels
+        Local models of all clients.
+    objective : Objective
+        Loss function, which converts a base score into a margin.
+
+    Returns
+    -------
+    float32
+        Log-odds or target value.
     """
     # The mean is computed in float64 and rounded once.
     mean = np.asarray(np.mean(models.base_score, axis=0, dtype=np.float64), dtype=np.float32)
@@ -258,7 +332,18 @@ class TreeNetwork(LeafRouting):
         return RatesNetwork.of(models, trees, len(self.message.weights))
 
     def margin(self, X: NDArray[Any]) -> NDArray[np.float32]:
-        """Return log-odds or target values, float32, shape (n,)."""
+        """Return log-odds or target values of rows.
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows, NaN where a value is missing.
+
+        Returns
+        -------
+        margin : float32 array, shape (n,)
+            Output of the network plus the mean base score.
+        """
         X = self._routes.rows(X)
         start = start_of(self.message, self.objective)
         margins = np.empty(len(X), dtype=np.float32)
@@ -270,7 +355,18 @@ class TreeNetwork(LeafRouting):
         return margins
 
     def predict(self, X: NDArray[Any]) -> NDArray[np.float64]:
-        """Return probabilities of class 1, or target values, float64, shape (n,)."""
+        """Return probabilities of class 1, or target values.
+
+        Parameters
+        ----------
+        X : float array, shape (n, d)
+            Rows, NaN where a value is missing.
+
+        Returns
+        -------
+        predictions : float64 array, shape (n,)
+            Prediction of every row.
+        """
         return self.objective.predict(self.margin(X)[None])
 
     def as_message(self) -> TreeNetworkModel:

@@ -30,6 +30,8 @@ class ColumnScales(Message):
 
     Attributes
     ----------
+    party : str
+        Name of the party.
     columns : int32 array, shape (c,)
         Positions in the schema.
     mean, scale : float64 array, shape (c,)
@@ -47,14 +49,30 @@ class ColumnScales(Message):
 
 @message()
 class ScoresRequest(Request["EncryptedScores"]):
-    """Ask a party for the contribution of its columns to the scores of a round's rows."""
+    """Ask a party for the contribution of its columns to the scores of a round's rows.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    """
 
     round: int
 
 
 @message(discloses={Reveal.FEATURES})
 class EncryptedScores(Message):
-    """The reply: the scores ``z = X W`` of a party, and the powers of z that the sigmoid needs."""
+    """The reply: the scores ``z = X W`` of a party, and the powers of z that the sigmoid needs.
+
+    Attributes
+    ----------
+    party : str
+        Name of the party.
+    round : int
+        Number of the round, from 0.
+    scores : Sealed
+        Encrypted integers.
+    """
 
     party: str
     round: int
@@ -63,7 +81,15 @@ class EncryptedScores(Message):
 
 @message(discloses=_ROWS)
 class EncryptedResiduals(Message):
-    """Encrypted residuals ``d`` of a round's rows, sent to a party that computes its gradient."""
+    """Encrypted residuals ``d`` of a round's rows, sent to a party that computes its gradient.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    residuals : Sealed
+        Encrypted integers, one per row.
+    """
 
     round: int
     residuals: Sealed
@@ -77,6 +103,8 @@ class OpenedVector(Message):
     ----------
     party : str
         Party whose scores ``z = X W`` it contains. Empty for residuals.
+    round : int
+        Number of the round, from 0.
     values : uint8 array, shape (m, width)
         Packed integers.
     """
@@ -88,7 +116,19 @@ class OpenedVector(Message):
 
 @message(discloses=_ROWS)
 class EncryptedGradient(Request["Gradient"]):
-    """A party's encrypted gradient ``X' d``, for the arbiter to decrypt, and its binary places."""
+    """A party's encrypted gradient ``X' d``, for the arbiter to decrypt.
+
+    Attributes
+    ----------
+    party : str
+        Name of the party.
+    round : int
+        Number of the round, from 0.
+    gradient : Sealed
+        Encrypted integers, one per column.
+    bits : int
+        Their binary places.
+    """
 
     party: str
     round: int
@@ -102,6 +142,10 @@ class Gradient(Message):
 
     Attributes
     ----------
+    party : str
+        Name of the party.
+    round : int
+        Number of the round, from 0.
     values : uint8 array, shape (c, width)
         Packed integers.
     bits : int
@@ -114,11 +158,35 @@ class Gradient(Message):
     bits: int
 
     def unit_of(self, field: str) -> tuple[float, bool]:
-        """Return how many units make 1, and that the numbers are integers."""
+        """Return the unit of the gradient.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field. All fields have the same unit.
+
+        Returns
+        -------
+        units : float
+            Number of units that make 1: ``2^bits``.
+        integers : bool
+            True, because the numbers are integers.
+        """
         return 2.0**self.bits, True
 
     def numbers(self, field: str) -> NDArray[Any]:
-        """Return the unpacked integers."""
+        """Return the unpacked integers of a field.
+
+        Parameters
+        ----------
+        field : str
+            Name of the field, ``"values"``.
+
+        Returns
+        -------
+        object array, shape (c,)
+            Python integers.
+        """
         return unpack_integers(self.values)
 
 
@@ -150,14 +218,28 @@ class OwnDesign(Message):
 
 @message()
 class RowsToScore(Request["ScoresOfRows"]):
-    """Ask a party for the contribution of its columns to the scores of the test rows."""
+    """Ask a party for the contribution of its columns to the scores of the test rows.
+
+    Attributes
+    ----------
+    rows : int
+        Number of test rows.
+    """
 
     rows: int
 
 
 @message(discloses={Reveal.FEATURES})
 class ScoresOfRows(Message):
-    """The reply to `RowsToScore` in plain text: float64, shape (n,)."""
+    """The reply to `RowsToScore` in plain text.
+
+    Attributes
+    ----------
+    party : str
+        Name of the party.
+    scores : float64 array, shape (n,)
+        Contribution of its columns to the score of each row.
+    """
 
     party: str
     scores: NDArray[np.float64]
@@ -165,14 +247,26 @@ class ScoresOfRows(Message):
 
 @message(discloses={Reveal.MODEL})
 class HeldWeights(Message):
-    """The active party's share of a vertical model: its weights, in the order of `OwnDesign`."""
+    """The active party's share of a vertical model.
+
+    Attributes
+    ----------
+    weights : float64 array, shape (c,)
+        Weights in the order of the columns of `OwnDesign`.
+    """
 
     weights: NDArray[np.float64]
 
 
 @message()
 class MomentsRequest(Request["Moments"]):
-    """Ask clients for sums and sums of squares of their columns around given centres."""
+    """Ask clients for sums and sums of squares of their columns around given centres.
+
+    Attributes
+    ----------
+    around : float64 array, shape (c,)
+        The centres.
+    """
 
     around: NDArray[np.float64]
 
@@ -196,7 +290,13 @@ class Moments(Message):
 
 @message(discloses=_ROWS)
 class CommonScales(Message):
-    """Mean and standard deviation by which all clients standardise. The target comes last."""
+    """Mean and standard deviation by which all clients standardise. The target comes last.
+
+    Attributes
+    ----------
+    mean, scale : float64 array, shape (c,)
+        Over the rows of all clients.
+    """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
@@ -204,14 +304,28 @@ class CommonScales(Message):
 
 @message()
 class WeightsRequest(Request["LocalWeights"]):
-    """Ask clients for their weights after a local step."""
+    """Ask clients for their weights after a local step.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    """
 
     round: int
 
 
 @message(discloses=_ROWS | {Reveal.MODEL})
 class LocalWeights(Message):
-    """A client's weights after a step on its local rows, int64, in units of ``2^-bits``."""
+    """A client's weights after a step on its local rows.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    weights : int64 array, shape (c,)
+        In units of ``2^-bits``.
+    """
 
     round: int
     # Summed over clients, so that the server computes only the average.
@@ -220,21 +334,56 @@ class LocalWeights(Message):
 
 @message(discloses=_ROWS | {Reveal.MODEL})
 class AverageWeights(Message):
-    """The average of all clients' weights, int64, shape (c,), in units of ``2^-bits``."""
+    """The average of all clients' weights.
+
+    Attributes
+    ----------
+    round : int
+        Number of the round, from 0.
+    weights : int64 array, shape (c,)
+        In units of ``2^-bits``.
+    bits : int
+        Binary places of the weights.
+    """
 
     round: int
     weights: NDArray[np.int64]
     bits: int
 
     def unit_of(self, field: str) -> tuple[float, bool]:
-        """Return how many units make 1, and that the numbers are integers."""
+        """Return the unit of the weights.
+
+        Parameters
+        ----------
+        field : str
+            Name of a field. All fields have the same unit.
+
+        Returns
+        -------
+        units : float
+            Number of units that make 1: ``2^bits``.
+        integers : bool
+            True, because the numbers are integers.
+        """
         return 2.0**self.bits, True
 
 
 # The moments of the columns are part of the released model.
 @message(discloses={Reveal.MODEL})
 class RegressionWeights(Message):
-    """A released regression over standardised columns. The intercept comes last."""
+    """A released regression over standardised columns. The intercept comes last.
+
+    Attributes
+    ----------
+    kind : str
+        ``"logistic"`` or ``"linear"``.
+    classes : bool
+        Whether the target has classes.
+    mean, scale : float64 array, shape (c,)
+        Moments by which columns and target were standardised.
+    weights : float64 array, shape (c,)
+        Weights of the standardised columns, and the intercept.
+    """
 
     kind: str
     classes: bool
@@ -251,7 +400,18 @@ class RegressionWeights(Message):
         return self
 
     def predict(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Return probabilities of class 1, or target values, float64, shape (n,)."""
+        """Return probabilities of class 1, or target values.
+
+        Parameters
+        ----------
+        X : float32 array, shape (n, d)
+            Rows. A missing value (NaN) counts as the mean of its column.
+
+        Returns
+        -------
+        predictions : float64 array, shape (n,)
+            Prediction of every row.
+        """
         mean, scale = self.mean[:-1], self.scale[:-1]
         Z = (X.astype(np.float64) - mean) / np.where(scale > 0, scale, np.inf)
         z = np.full(len(X), self.weights[-1])

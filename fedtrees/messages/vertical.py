@@ -49,6 +49,8 @@ class BinCounts(Message):
 
     Attributes
     ----------
+    party : str
+        Name of the party.
     columns : int32 array, shape (c,)
         Positions in the schema.
     n_bins : int32 array, shape (c,)
@@ -67,6 +69,8 @@ class RootRows(Request["TreeColumns"]):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     rows : int32 array, shape (m,)
         Positions of the rows, ascending.
     """
@@ -82,6 +86,8 @@ class TreeColumns(Message):
 
     Attributes
     ----------
+    party : str
+        Name of the party.
     columns : int32 array, shape (c,)
         Positions in the schema, ascending.
     """
@@ -97,6 +103,8 @@ class RowStatistics(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     limit, terms : int
         Largest absolute value of a statistic, and largest number of rows that are added
         (`fedtrees.crypto.packing.Slots`).
@@ -120,6 +128,8 @@ class OwnRowStatistics(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     statistics : int64 array, shape (m, s)
         In the order of the rows of the tree.
     """
@@ -137,6 +147,8 @@ class NodeRows(Request["BinSums"]):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     asked : int32 array, shape (a,)
         Nodes whose sums are requested.
     nodes, parents : int32 array, shape (k,)
@@ -162,6 +174,10 @@ class BinSums(Message):
 
     Attributes
     ----------
+    party : str
+        Name of the party that added.
+    tree : int
+        Number of the tree, from 0.
     nodes : int32 array, shape (a,)
         The requested nodes.
     columns : int32 array, shape (c,)
@@ -186,8 +202,14 @@ class OpenedBinSums(Message):
 
     Attributes
     ----------
-    party, tree, nodes, columns
-        As in the `BinSums`.
+    party : str
+        Name of the party that added.
+    tree : int
+        Number of the tree, from 0.
+    nodes : int32 array, shape (a,)
+        The requested nodes.
+    columns : int32 array, shape (c,)
+        Positions in the schema of the columns that this tree may use.
     sums : int64 array, shape (a, bins of these columns, s)
         Fixed-point sums of the statistics.
     bits : int
@@ -205,7 +227,20 @@ class OpenedBinSums(Message):
     rows: NDArray[np.int64] | None = None
 
     def unit_of(self, field: str) -> tuple[float, bool]:
-        """Return how many units of a field make 1, and that its numbers are integers."""
+        """Return the unit of a field.
+
+        Parameters
+        ----------
+        field : str
+            ``"sums"``, or ``"rows"``, which is a number of rows.
+
+        Returns
+        -------
+        units : float
+            Number of units that make 1: ``2^bits`` for the sums.
+        integers : bool
+            True, because both fields contain integers.
+        """
         return (2.0**self.bits if field == "sums" else 1.0), True
 
 
@@ -216,6 +251,8 @@ class ChosenSplits(Request["RoutedRows"]):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes, left : int32 array, shape (k,)
         Nodes, and their left children. The number of the right child is one larger.
     columns : int32 array, shape (k,)
@@ -240,6 +277,8 @@ class RoutedRows(Message):
 
     Attributes
     ----------
+    tree : int
+        Number of the tree, from 0.
     nodes, left : int32 array, shape (k,)
         As in the `ChosenSplits`.
     goes_left : bool array
@@ -275,7 +314,13 @@ class RowsToRoute(Request["RoutesOfRows"]):
 # The direction of a test row depends on its value.
 @message(discloses={Reveal.FEATURES})
 class RoutesOfRows(Message):
-    """The reply to `RowsToRoute`: whether each row goes left, bool, in the order of its rows."""
+    """The reply to `RowsToRoute`: whether each row goes left.
+
+    Attributes
+    ----------
+    goes_left : bool array
+        Directions in the order of the rows of the request.
+    """
 
     goes_left: NDArray[np.bool_]
 
@@ -305,9 +350,23 @@ class RowBuckets(Message):
 
 
 def routed(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], NDArray[np.bool_]]]:
-    """Yield tree, node, the test rows at that node, and whether each of them goes left.
+    """Yield the test rows that reached a node, and their directions.
 
     The directions are those that the view contains: replies to `RowsToRoute`.
+
+    Parameters
+    ----------
+    view : View
+        Messages of the principals.
+
+    Yields
+    ------
+    tree, node : int
+        Number of the tree, and of the node within it.
+    rows : int32 array, shape (m,)
+        Positions among the test rows.
+    goes_left : bool array, shape (m,)
+        Whether each of these rows goes left.
     """
     request: RowsToRoute | None = None
     for item in view.seen:
@@ -327,7 +386,23 @@ def routed(view: View) -> Iterator[tuple[int, int, NDArray[np.int32], NDArray[np
 
 
 def sibling(node: int) -> int:
-    """Return the other child of a node's parent. Children form pairs, and the left child is odd."""
+    """Return the other child of a node's parent.
+
+    Parameters
+    ----------
+    node : int
+        Number of a node other than the root. Children form pairs, and the left child is odd.
+
+    Returns
+    -------
+    int
+        Number of its sibling.
+
+    Examples
+    --------
+    >>> sibling(3), sibling(4)
+    (4, 3)
+    """
     return node + 1 if node % 2 else node - 1
 
 
@@ -365,12 +440,29 @@ class KnownNodes:
         return [node for node in self.nodes if node not in self._left]
 
     def rows_of(self, node: int) -> NDArray[np.int32]:
-        """Return the rows of a known node, int32, ascending."""
+        """Return the rows of a known node.
+
+        Parameters
+        ----------
+        node : int
+            Number of the node.
+
+        Returns
+        -------
+        rows : int32 array, shape (m,)
+            Positions of the rows, ascending.
+        """
         # The partition stores the rows of one child after those of the other.
         return np.sort(self.partition.rows_of(node))
 
-    def told(self, message: NodeRows) -> None:
+    def record_announced(self, message: NodeRows) -> None:
         """Record the announced rows of nodes, and infer those of their siblings.
+
+        Parameters
+        ----------
+        message : NodeRows
+            Announcement to the party. Children of a parent whose split is already known are
+            skipped.
 
         Raises
         ------
@@ -390,8 +482,14 @@ class KnownNodes:
             self._in_node[announced_rows] = False
             self._split(np.array([parent]), np.array([min(node, sibling(int(node)))]), is_left)
 
-    def routed(self, message: RoutedRows) -> None:
-        """Record how a column owner split nodes."""
+    def record_routed(self, message: RoutedRows) -> None:
+        """Record how a column owner split nodes.
+
+        Parameters
+        ----------
+        message : RoutedRows
+            Directions of the rows. A message that was recorded before changes nothing.
+        """
         if len(message.nodes) and int(message.nodes[0]) not in self._left:
             self._split(message.nodes, message.left, message.goes_left)
 
@@ -408,12 +506,22 @@ class KnownNodes:
 
 
 def replayed(view: View) -> dict[int, KnownNodes]:
-    """Return what the principals can infer about every tree, by tree number.
+    """Return what the principals can infer about every tree.
 
     The result follows from the messages that they received and sent, for any number of principals.
     It contains the rows of roots, of announced nodes, of the siblings of such nodes, and of the
-    children of nodes that the principals split. Trees without a message to the principals are
-    missing.
+    children of nodes that the principals split.
+
+    Parameters
+    ----------
+    view : View
+        Messages of the principals.
+
+    Returns
+    -------
+    dict of int to KnownNodes
+        Known nodes by the number of the tree. Trees without a message to the principals are
+        missing.
     """
     trees: dict[int, KnownNodes] = {}
     for item in view.seen:
@@ -422,9 +530,9 @@ def replayed(view: View) -> dict[int, KnownNodes]:
             # Several colluding parties receive the same message, which must not reset the tree.
             trees.setdefault(message.tree, KnownNodes(message.rows))
         elif isinstance(message, NodeRows):
-            trees[message.tree].told(message)
+            trees[message.tree].record_announced(message)
         elif isinstance(message, RoutedRows):
-            trees[message.tree].routed(message)
+            trees[message.tree].record_routed(message)
     return trees
 
 
@@ -454,7 +562,20 @@ def visible_leaves(view: View) -> NDArray[np.int32]:
 
 
 def visible_nodes(view: View) -> Iterator[tuple[int, int, NDArray[np.int32]]]:
-    """Yield tree, node and rows of every visible node: roots, inner nodes and leaves."""
+    """Yield every visible node with its rows: roots, inner nodes and leaves.
+
+    Parameters
+    ----------
+    view : View
+        Messages of the principals.
+
+    Yields
+    ------
+    tree, node : int
+        Number of the tree, ascending, and of the node within it.
+    rows : int32 array, shape (m,)
+        Positions of the rows at the node, ascending.
+    """
     for tree, tree_nodes in sorted(replayed(view).items()):
         for node in tree_nodes.nodes:
             yield tree, node, tree_nodes.rows_of(node)
@@ -560,6 +681,7 @@ def summed_scores(
     Returns
     -------
     scores : float64 array, shape (n,) or (n, K)
+        Shape (n,) contains the probability of class 1, or the predicted value.
     """
     margin = np.repeat(base_margin[:, None], len(outputs[0]), axis=1)
     for t, output in enumerate(outputs):

@@ -98,9 +98,18 @@ def true_leaf_counts(
 def blind_leaf_counts(local_counts: LeafCounts, n: int) -> LeafCounts:
     """Scale the leaf counts of the adversary's local rows to n rows, and round them.
 
-    `local_counts` contains the counts of the local rows of the principals, routed through the same
-    tree. If they have no rows, every leaf and class gets the same share. Halves are rounded to
-    even.
+    Parameters
+    ----------
+    local_counts : LeafCounts
+        Counts of the local rows of the principals, routed through the same tree.
+    n : int
+        Number of rows of the tree.
+
+    Returns
+    -------
+    LeafCounts
+        Rounded counts, with halves rounded to even. If the principals have no rows, every leaf and
+        class gets the same share.
     """
     total = local_counts.counts.sum()
     if total == 0:
@@ -163,8 +172,24 @@ def score_leaf_counts(
 def share_right(guesses: Sequence[LeafCounts], truths: Sequence[LeafCounts]) -> float:
     """Return the share of the claimed leaves in which the counts of all classes are exact.
 
-    For an attack that only returns counts it is certain of, the share should be 1. `DataError` is
-    raised if no leaf is claimed, or a claimed tree or leaf does not exist.
+    For an attack that only returns counts it is certain of, the share should be 1.
+
+    Parameters
+    ----------
+    guesses : sequence of LeafCounts
+        Claimed counts, possibly of some leaves only.
+    truths : sequence of LeafCounts
+        True counts of all leaves of the trees.
+
+    Returns
+    -------
+    float
+        From 0 to 1.
+
+    Raises
+    ------
+    DataError
+        If no leaf is claimed, or a claimed tree or leaf does not exist.
     """
     by_tree = {truth.tree: truth for truth in truths}
     right: list[bool] = []
@@ -250,7 +275,15 @@ class LeafCountMetric(Metric[GrownTrees]):
     def truth(self, case: Case) -> GrownTrees | None:
         """Return the true counts of the scored trees.
 
-        None if no victim has complete rows, or the model has no trees of the victims' rows.
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        GrownTrees or None
+            None if no victim has complete rows, or the model has no trees of the victims' rows.
         """
         if case.victims_rows is None or not getattr(case.model, "trees", ()):
             return None
@@ -268,7 +301,20 @@ class LeafCountMetric(Metric[GrownTrees]):
         return GrownTrees(first, {t: len(rows) for t, rows in grown.items()}, everywhere)
 
     def refuses(self, claims: Sequence[LeafCounts], case: Case) -> str | None:
-        """Refuse unknown trees, a wrong number of classes, and two claims about one tree."""
+        """Refuse unknown trees, a wrong number of classes, and two claims about one tree.
+
+        Parameters
+        ----------
+        claims : sequence of LeafCounts
+            Claimed counts, one claim per tree.
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        str or None
+            The first violated rule, as a part of a sentence. None if the claims can be scored.
+        """
         named = [c.tree for c in claims]
         if len(set(named)) != len(named):
             return "counts of one tree were claimed twice"
@@ -290,6 +336,18 @@ class LeafCountMetric(Metric[GrownTrees]):
         the data. ``all-in-one`` claims that one leaf contains all of the victims' rows, which is
         right if the tests of such a tree do not separate them. It is granted the number of rows of
         each class, and the leaf that contains most rows.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : GrownTrees
+            Result of `truth`.
+
+        Returns
+        -------
+        dict of str to sequence of Claim
+            Counts of all scored trees by the name of the guess.
         """
         adversary_rows = case.blind_view().rows
         rows = Table.empty(case.schema) if adversary_rows is None else adversary_rows
@@ -303,7 +361,25 @@ class LeafCountMetric(Metric[GrownTrees]):
     def line(
         self, case: Case, truth: GrownTrees, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the blind baseline, without one for ``leaf_counts_right``."""
+        """Return the blind baseline, without one for ``leaf_counts_right``.
+
+        The blind guesses claim all leaves, while an attack selects the leaves that it is certain
+        of.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : GrownTrees
+            Result of `truth`.
+        measured : mapping of str to float
+            Baselines that were measured before training for this federation and threat model.
+
+        Returns
+        -------
+        dict of str to float
+            Baselines by key.
+        """
         baseline = super().line(case, truth, measured)
         # The blind guesses claim all leaves, while an attack selects the leaves that it is certain
         # of.
@@ -311,7 +387,20 @@ class LeafCountMetric(Metric[GrownTrees]):
         return baseline
 
     def score(self, claims: Sequence[LeafCounts], truth: GrownTrees) -> list[Score]:
-        """Score the counts of the first trees, and ``leaf_counts_right`` if it is defined."""
+        """Score the counts of the first trees, and ``leaf_counts_right`` if it is defined.
+
+        Parameters
+        ----------
+        claims : sequence of LeafCounts
+            Claimed counts, one claim per tree.
+        truth : GrownTrees
+            Result of `truth`.
+
+        Returns
+        -------
+        list of Score
+            One per measure.
+        """
         first = score_leaf_counts([c for c in claims if c.tree in truth.rows], truth.first)
         keys = ("leaf_counts_exact", "leaf_mass_exact", "count_error", "count1_error")
         scores = [Score(key, getattr(first, key)) for key in keys]

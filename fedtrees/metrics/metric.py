@@ -269,12 +269,36 @@ class Case:
         return cuts if all(equal) else None
 
     def rows_in(self, name: str, round: int) -> Table:
-        """Return the complete rows of one party that a round of training used."""
+        """Return the complete rows of one party that a round of training used.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        round : int
+            Number of the round, from 0.
+
+        Returns
+        -------
+        Table
+            All rows of the party, or those that the subsample of the round contains.
+        """
         table, used = self.local_data[name].table, self._used(name, round)
         return table if used is None else table.take(used)
 
     def victims_in(self, round: int) -> Table | None:
-        """Return the rows of `victims_rows` that a round of training used."""
+        """Return the rows of `victims_rows` that a round of training used.
+
+        Parameters
+        ----------
+        round : int
+            Number of the round, from 0.
+
+        Returns
+        -------
+        Table or None
+            None if no victim has complete rows.
+        """
         # Without subsampling, these are all rows of the victims.
         if all(self._used(name, round) is None for name in self.victims):
             return self.victims_rows
@@ -637,7 +661,17 @@ class Metric(ABC, Generic[T]):
 
 @dataclass(frozen=True)
 class Best:
-    """Best blind value of one score, and the name of the guess that reached it."""
+    """Best blind value of one score, and the name of the guess that reached it.
+
+    Attributes
+    ----------
+    value : float
+        The value.
+    guess : str
+        Name of the blind guess.
+    score : Score
+        The complete score, with its standard error.
+    """
 
     value: float
     guess: str
@@ -645,7 +679,18 @@ class Best:
 
 
 def blind_attacks(kind: type[Claim]) -> Iterator[str]:
-    """Yield the names of the attacks with the attribute `blind` that return claims of a type."""
+    """Yield the names of the attacks with the attribute `blind` that return claims of a type.
+
+    Parameters
+    ----------
+    kind : type of Claim
+        Type of the claims.
+
+    Yields
+    ------
+    str
+        Registered name of an attack.
+    """
     for name in register.names("attack"):
         maker = register.get("attack", name)
         if getattr(maker, "blind", False) and kind in claims_of(maker):
@@ -653,7 +698,18 @@ def blind_attacks(kind: type[Claim]) -> Iterator[str]:
 
 
 def metrics_of(kind: type[Claim]) -> list[Metric[Any]]:
-    """Return the metrics that score one type of claim."""
+    """Return the metrics that score one type of claim.
+
+    Parameters
+    ----------
+    kind : type of Claim
+        Type of the claims. Its subclasses and base classes have metrics of their own.
+
+    Returns
+    -------
+    list of Metric
+        Instances of all registered metrics whose attribute `of` is this type.
+    """
     return [m for m in all_metrics() if m.of is kind]
 
 

@@ -37,7 +37,20 @@ from fedtrees.trees.binning import Cuts
 
 
 def unscorable(claims: Sequence[Records], case: Case) -> str | None:
-    """Return why guessed rows cannot be compared with rows of the table, None if they can."""
+    """Return why guessed rows cannot be compared with rows of the table.
+
+    Parameters
+    ----------
+    claims : sequence of Records
+        The claim of one guess.
+    case : Case
+        Local data of all parties and the training.
+
+    Returns
+    -------
+    str or None
+        The first violated rule, as a part of a sentence. None if the rows can be compared.
+    """
     if len(claims) > 1:
         return "it claimed rows more than once"
     table, n_features = claims[0].table, len(case.schema.features)
@@ -104,7 +117,20 @@ class VictimsRows:
 
     @staticmethod
     def draw(rows: Table, case: Case) -> VictimsRows:
-        """Return the truth for the rows of the victims, or for a sample of them."""
+        """Return the truth for the rows of the victims, or for a sample of them.
+
+        Parameters
+        ----------
+        rows : Table
+            All rows of the victims.
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        VictimsRows
+            With all rows, or a sample of `MOST_SCORED` rows.
+        """
         known_columns = () if case.known_columns is None else tuple(case.known_columns[0].tolist())
         return VictimsRows(
             _scored_sample(rows, case), case.schema, case.top, len(rows), known_columns
@@ -199,20 +225,69 @@ class RecordMetric(Metric[VictimsRows]):
     prominence: ClassVar[int] = 2
 
     def truth(self, case: Case) -> VictimsRows | None:
-        """Return the victims' rows, None if no victim has complete rows."""
+        """Return the victims' rows.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        VictimsRows or None
+            None if no victim has complete rows.
+        """
         rows = case.victims_rows
         return None if rows is None else VictimsRows.draw(rows, case)
 
     def refuses(self, claims: Sequence[Records], case: Case) -> str | None:
-        """Refuse rows that do not fit the schema."""
+        """Return why guessed rows do not fit the schema.
+
+        Parameters
+        ----------
+        claims : sequence of Records
+            The claim of one guess.
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        str or None
+            Result of `unscorable`.
+        """
         return unscorable(claims, case)
 
     def counted(self, truth: VictimsRows) -> int:
-        """Return the number of all rows of the victims, also if only a sample is scored."""
+        """Return the number of all rows of the victims, also if only a sample is scored.
+
+        Parameters
+        ----------
+        truth : VictimsRows
+            Result of `truth`.
+
+        Returns
+        -------
+        int
+            Number of rows.
+        """
         return truth.n_rows
 
     def blind(self, case: Case, truth: VictimsRows) -> dict[str, Sequence[Claim]]:
-        """Return the guesses of `fedtrees.blind_baselines.guesses`, and claims of blind attacks."""
+        """Return the guesses of `fedtrees.blind_baselines.guesses`, and claims of blind attacks.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : VictimsRows
+            Result of `truth`.
+
+        Returns
+        -------
+        dict of str to sequence of Claim
+            Claims by the name of the guess. Columns that the threat model declares known are
+            correct.
+        """
         rng, first_victim = case.blind_rng(), next(iter(case.victims.values()))
         # The guesses depend on the principals (or on the population), the number of rows and the
         # seed.
@@ -239,6 +314,20 @@ class RecordMetric(Metric[VictimsRows]):
         """Append rows of the best blind guess to rows that the attack is certain of.
 
         Claims without a confidence are limited to the number of guessed rows instead.
+
+        Parameters
+        ----------
+        claims : sequence of Records
+            The claim of one guess.
+        truth : VictimsRows
+            Result of `truth`.
+        blind : callable
+            Returns the claim of the best blind guess, computed only if rows are missing.
+
+        Returns
+        -------
+        sequence of Records
+            The claim that is scored.
         """
         claim = claims[0]
         if claim.confidence is None:
@@ -259,7 +348,21 @@ class RecordMetric(Metric[VictimsRows]):
         ]
 
     def score(self, claims: Sequence[Records], truth: VictimsRows) -> list[Score]:
-        """Compute all scores of the guessed rows."""
+        """Compute all scores of the guessed rows.
+
+        Parameters
+        ----------
+        claims : sequence of Records
+            The claim of one guess.
+        truth : VictimsRows
+            Result of `truth`.
+
+        Returns
+        -------
+        list of Score
+            One per measure, and one per column for ``ra_of``. Measures that do not apply to the
+            table, such as ``target_error`` of a table with classes, are left out.
+        """
         result = score_records(
             claims[0].table, truth.rows, truth.schema, truth.top, limit=truth.n_rows
         )
@@ -280,7 +383,19 @@ class RecordMetric(Metric[VictimsRows]):
 
 @dataclass(frozen=True, eq=False)
 class Strangers:
-    """The victims' rows, and rows of the same distribution that are in no local data."""
+    """The victims' rows, and rows of the same distribution that are in no local data.
+
+    Attributes
+    ----------
+    rows : Table
+        Rows of the victims, or a sample of them.
+    reserve : Table
+        Rows that no party has, or a sample of them.
+    schema : Schema
+        Columns of the table.
+    streams : Streams
+        Source of the draws of the two tests.
+    """
 
     rows: Table
     reserve: Table
@@ -309,7 +424,16 @@ class SpecificityMetric(Metric[Strangers]):
     def truth(self, case: Case) -> Strangers | None:
         """Return victims' and reserve rows.
 
-        None if either is missing, or the threat model declares columns of the victims known.
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        Strangers or None
+            None if either is missing, or if the threat model declares columns of the victims known,
+            which would bring a guess closer to the victims' rows only.
         """
         rows = case.victims_rows
         if rows is None or case.reserve is None or case.known_columns is not None:
@@ -318,7 +442,20 @@ class SpecificityMetric(Metric[Strangers]):
         return Strangers(_scored_sample(rows, case), reserve, case.schema, case.streams)
 
     def score(self, claims: Sequence[Records], truth: Strangers) -> list[Score]:
-        """Compute the three scores, none if no row is guessed."""
+        """Compute the three scores.
+
+        Parameters
+        ----------
+        claims : sequence of Records
+            The claim of one guess.
+        truth : Strangers
+            Result of `truth`.
+
+        Returns
+        -------
+        list of Score
+            Empty if no row is guessed.
+        """
         guess, rng = claims[0].table, truth.streams.child("scores").rng("reserve")
         if not len(guess):
             return []
@@ -332,13 +469,36 @@ class SpecificityMetric(Metric[Strangers]):
         ]
 
     def line(self, case: Case, truth: Strangers, measured: Mapping[str, float]) -> dict[str, float]:
-        """Return chance level, 0.5, for ``leak_cdf`` and ``nearest_row``."""
+        """Return chance level for ``leak_cdf`` and ``nearest_row``.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : Strangers
+            Result of `truth`.
+        measured : mapping of str to float
+            Baselines that were measured before training for this federation and threat model.
+
+        Returns
+        -------
+        dict of str to float
+            0.5 for both scores, by key.
+        """
         return {"leak_cdf": 0.5, "nearest_row": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
 class BinnedVictims:
-    """Rows of every victim, and the bins of the training."""
+    """Rows of every victim, and the bins of the training.
+
+    Attributes
+    ----------
+    rows_by_victim : dict of str to Table
+        Complete rows of each victim.
+    cuts : Cuts
+        Cut points that all parties used.
+    """
 
     rows_by_victim: dict[str, Table]
     cuts: Cuts
@@ -371,17 +531,49 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def truth(self, case: Case) -> BinnedVictims | None:
         """Return the victims' rows and the cut points.
 
-        None if no common cut points were announced or no victim has complete rows.
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        BinnedVictims or None
+            None if no common cut points were announced or no victim has complete rows.
         """
         cuts, tables = case.cuts, case.complete
         return None if cuts is None or not tables else BinnedVictims(tables, cuts)
 
     def counted(self, truth: BinnedVictims) -> int:
-        """Return the number of the victims' rows."""
+        """Return the number of the victims' rows.
+
+        Parameters
+        ----------
+        truth : BinnedVictims
+            Result of `truth`.
+
+        Returns
+        -------
+        int
+            Number of rows of all victims.
+        """
         return sum(map(len, truth.rows_by_victim.values()))
 
     def score(self, claims: Sequence[Records], truth: BinnedVictims) -> list[Score]:
-        """Compute the scores of rows with a confidence, none if the claim has no confidence."""
+        """Compute the scores of rows with a confidence.
+
+        Parameters
+        ----------
+        claims : sequence of Records
+            The claim of one guess.
+        truth : BinnedVictims
+            Result of `truth`.
+
+        Returns
+        -------
+        list of Score
+            Empty if the claim has no confidence.
+        """
         claim = claims[0]
         if claim.confidence is None:
             return []
@@ -391,7 +583,23 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
     def line(
         self, case: Case, truth: BinnedVictims, measured: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the scores of the best single sample of the blind adversary."""
+        """Return the scores of the best single sample of the blind adversary.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : BinnedVictims
+            Result of `truth`.
+        measured : mapping of str to float
+            Baselines that were measured before training for this federation and threat model.
+
+        Returns
+        -------
+        dict of str to float
+            Baselines by key. A random owner is right with a probability of one over the number of
+            victims.
+        """
         rng = case.streams.child("blind").rng("returned-rows")
         guesses = case.blind_rows(row_budget(self.counted(truth)), rng, draws=1)
         scored = [
@@ -406,7 +614,17 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
 
 @dataclass(frozen=True, eq=False)
 class Everybody:
-    """Local data of all parties with complete rows, and the number of such rows of principals."""
+    """Local data of all parties with complete rows, and the number of such rows of principals.
+
+    Attributes
+    ----------
+    local_data : dict of str to LocalData
+        Data of each party with complete rows.
+    n_local_rows : int
+        Number of these rows that belong to the principals.
+    case : Case
+        Facts about the training.
+    """
 
     local_data: dict[str, LocalData]
     n_local_rows: int
@@ -440,7 +658,18 @@ class EveryRecordMetric(Metric[Everybody]):
     )  # fmt: skip
 
     def truth(self, case: Case) -> Everybody | None:
-        """Return the local data with complete rows, None if no victim has complete rows."""
+        """Return the local data with complete rows.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        Everybody or None
+            None if no victim has complete rows.
+        """
         if case.victims_rows is None:
             return None
         # A party without labels, for example a client without rows, has no rows to score.
@@ -449,11 +678,38 @@ class EveryRecordMetric(Metric[Everybody]):
         return Everybody(complete, adversary_count, case)
 
     def refuses(self, claims: Sequence[EveryRecord], case: Case) -> str | None:
-        """Refuse rows that do not fit the schema."""
+        """Return why guessed rows do not fit the schema.
+
+        Parameters
+        ----------
+        claims : sequence of EveryRecord
+            The claim of one guess.
+        case : Case
+            Local data of all parties and the training.
+
+        Returns
+        -------
+        str or None
+            Result of `unscorable`.
+        """
         return unscorable(claims, case)
 
     def score(self, claims: Sequence[EveryRecord], truth: Everybody) -> list[Score]:
-        """Compute the accuracy over the rows of all parties, or over those of one owner."""
+        """Compute the accuracy over the rows of all parties, or over those of one owner.
+
+        Parameters
+        ----------
+        claims : sequence of EveryRecord
+            The claim of one guess.
+        truth : Everybody
+            Result of `truth`.
+
+        Returns
+        -------
+        list of Score
+            ``ra_union`` for a claim without owners, otherwise ``ra_owner``, each also over the
+            named columns. Empty if no claimed owner is a party.
+        """
         claim, schema = claims[0], truth.case.schema
         if claim.owner is None:
             # The adversary knows its local rows. They are scored like reconstructed rows.
@@ -492,6 +748,20 @@ class EveryRecordMetric(Metric[Everybody]):
         """Return the blind baselines of both union scores, from those of ``ra`` and ``ra_top``.
 
         The rows of the principals are known, and the blind accuracy applies to the remaining rows.
+
+        Parameters
+        ----------
+        case : Case
+            Local data of all parties and the training.
+        truth : Everybody
+            Result of `truth`.
+        measured : mapping of str to float
+            Baselines that were measured before training for this federation and threat model.
+
+        Returns
+        -------
+        dict of str to float
+            Baselines by key.
         """
         # The rows of the principals are correct, and the remaining rows have the blind accuracy.
         share = truth.n_local_rows / sum(map(len, truth.local_data.values()))

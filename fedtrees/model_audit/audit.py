@@ -72,31 +72,68 @@ _REVEALS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One kind of number in a model file."""
+    """One kind of number in a model file.
+
+    Attributes
+    ----------
+    name : str
+        Name in the file, for example ``sum_hessian``.
+    state : {"present", "masked", "zero", "absent"}
+        A masked field contains one constant, which training never leaves.
+    value : float or None
+        The constant of a masked field.
+    needed : bool
+        Whether predictions need it.
+    reveals : str
+        The information about training rows that the field reveals if it is present.
+    """
 
     name: str
-    state: str  # present, masked (one constant, which training never leaves), zero or absent
-    value: float | None  # the constant of a masked field
-    needed: bool  # whether predictions need it
-    reveals: str  # the information about training rows that the field reveals if it is present
+    state: str
+    value: float | None
+    needed: bool
+    reveals: str
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """All results of the audit of one model file."""
+    """All results of the audit of one model file.
+
+    Attributes
+    ----------
+    model : ModelFile
+        Contents of the file.
+    fields : tuple of Field
+        State of every kind of number in the file.
+    settings : Settings or None
+        Learning rate eta and regularisation lambda. None if they cannot be inferred.
+    rows : Rows
+        Size of the training table.
+    sources : Sources
+        Clients that grew the trees.
+    trees : tuple of TreeExposure
+        Rows and labels in the leaves of each tree.
+    summary : Summary
+        Numbers of leaves over all trees.
+    restored : bool
+        Whether masked sums of hessians were computed from other statistics.
+    assumes : tuple of str
+        Conditions under which the counts are correct and which the file does not show. Empty if the
+        file contains the counts themselves.
+    hint : str
+        A sentence on the input that would allow more counts, or empty.
+    """
 
     model: ModelFile
     fields: tuple[Field, ...]
-    settings: Settings | None  # eta and lambda, None if they cannot be inferred
+    settings: Settings | None
     rows: Rows
     sources: Sources
     trees: tuple[TreeExposure, ...]
     summary: Summary
-    restored: bool = False  # whether masked sums of hessians were computed from other statistics
-    # Conditions under which the counts are correct and which the file does not show. Empty if the
-    # file contains the counts themselves.
+    restored: bool = False
     assumes: tuple[str, ...] = ()
-    hint: str = ""  # a sentence on the input that would allow more counts, or empty
+    hint: str = ""
 
 
 def audit(model: ModelFile, background: Known | None = None) -> Audit:
@@ -335,7 +372,18 @@ def _how(sources: Sources, same: bool) -> str:
 
 
 def fields_of(model: ModelFile) -> tuple[Field, ...]:
-    """Return the state of every kind of number in the file, except splits and leaf values."""
+    """Return the state of every kind of number in the file, except splits and leaf values.
+
+    Parameters
+    ----------
+    model : ModelFile
+        Contents of the file.
+
+    Returns
+    -------
+    tuple of Field
+        Statistics of the library's format, including those that this file lacks.
+    """
     out = []
     for name in STATISTICS.get(model.library, [*model.raw] or ["counts"]):
         state, constant = state_of(model.raw[name]) if name in model.raw else ("absent", None)

@@ -29,20 +29,46 @@ SMALL = 5
 
 @dataclass(frozen=True, eq=False)
 class TreeExposure:
-    """Rows and labels in the J leaves of one tree. All arrays have the shape (J,)."""
+    """Rows and labels in the J leaves of one tree.
 
-    at: int  # position of the tree in the forest, which contains rounds of one tree per output
-    output: int  # class to whose margin the tree contributes, 0 if there is a single margin
-    leaf: NDArray[np.intp]  # node numbers
-    n: Ints  # number of rows, `UNKNOWN` if it is not certain (also in the three arrays below)
-    n_pos: Ints  # number of rows of class 1 (of the tree's class, if there are more than two)
-    at_least: Ints  # lower bound on the number of rows
-    at_most: Ints  # upper bound
-    how: str  # why the counts follow from the file, or why they do not
-    base_score: float | None = None  # prediction of every row before the tree, None if they differ
-    source: str | None = None  # client that grew the tree, None if it is not known
-    index: int = UNKNOWN  # number of the tree in the file
-    saw_all_rows: bool = False  # whether the tree is known to have seen all rows of the table
+    Attributes
+    ----------
+    at : int
+        Position of the tree in the forest, which contains rounds of one tree per output.
+    output : int
+        Class to whose margin the tree contributes, 0 if there is a single margin.
+    leaf : int array, shape (J,)
+        Node numbers.
+    n : int64 array, shape (J,)
+        Number of rows, `UNKNOWN` if it is not certain. The same applies to the next three arrays.
+    n_pos : int64 array, shape (J,)
+        Number of rows of class 1, or of the tree's class if there are more than two.
+    at_least, at_most : int64 array, shape (J,)
+        Lower and upper bound on the number of rows.
+    how : str
+        Why the counts follow from the file, or why they do not.
+    base_score : float or None
+        Prediction of every row before the tree. None if the rows have different predictions.
+    source : str or None
+        Client that grew the tree. None if it is not known.
+    index : int
+        Number of the tree in the file.
+    saw_all_rows : bool
+        Whether the tree is known to have seen all rows of the table.
+    """
+
+    at: int
+    output: int
+    leaf: NDArray[np.intp]
+    n: Ints
+    n_pos: Ints
+    at_least: Ints
+    at_most: Ints
+    how: str
+    base_score: float | None = None
+    source: str | None = None
+    index: int = UNKNOWN
+    saw_all_rows: bool = False
 
     @staticmethod
     def of(
@@ -73,6 +99,7 @@ class TreeExposure:
         Returns
         -------
         exposure : TreeExposure
+            `UNKNOWN` where neither counts nor bounds are given.
         """
         parts = (*counts, *(bounds or (counts[0], counts[0])))
         unknown = np.full(len(leaf), UNKNOWN, dtype=np.int64)
@@ -136,6 +163,7 @@ def least_rows(h: Floats, g: Floats | None, scale: float) -> Ints:
     Returns
     -------
     least : int64 array, shape (J,)
+        At least 1 for a leaf whose H is not a rounding error.
     """
     need = 4 * h / scale
     if g is not None:
@@ -176,7 +204,17 @@ def most_rows(h: Floats, margins: tuple[float, float], total: int | None) -> Int
 
 @dataclass(frozen=True)
 class Summary:
-    """Number of leaves of the complete model, and of those in each mask of `TreeExposure`."""
+    """Number of leaves of the complete model, and of those in each mask of `TreeExposure`.
+
+    Attributes
+    ----------
+    leaves : int
+        Number of leaves of all trees.
+    counted, exact, small, single, isolated, one_label, pure : int
+        Number of leaves in the mask of this name.
+    rows_of_one_label, rows_in_pure : int
+        Rows in the leaves of `one_label` or `pure`, of the tree with the largest number.
+    """
 
     leaves: int
     counted: int
@@ -185,13 +223,24 @@ class Summary:
     single: int
     isolated: int
     one_label: int
-    rows_of_one_label: int  # rows in such leaves, of the tree with the largest number
+    rows_of_one_label: int
     pure: int
-    rows_in_pure: int  # rows in such leaves, of the tree with the largest number
+    rows_in_pure: int
 
 
 def summary(trees: Sequence[TreeExposure]) -> Summary:
-    """Count the leaves of all trees in each mask."""
+    """Count the leaves of all trees in each mask.
+
+    Parameters
+    ----------
+    trees : sequence of TreeExposure
+        Exposure of each tree.
+
+    Returns
+    -------
+    Summary
+        Sums over the trees.
+    """
     masks = ("counted", "exact", "small", "single", "isolated", "one_label", "pure")
     return Summary(
         leaves=sum(len(t.leaf) for t in trees),
@@ -245,14 +294,30 @@ class Known:
 
 @dataclass(frozen=True)
 class Rows:
-    """Size of the training table."""
+    """Size of the training table.
 
-    n: int | None  # None if it cannot be derived
-    n_pos: int | None  # rows of class 1, None if they cannot be derived
-    share: Fraction | None  # N1/N in lowest terms, derived from the base score
-    how: str  # the evidence, as a sentence
-    complete: bool = True  # False if the file shows that `n` is only a part of the table
-    declared: bool = False  # whether the auditor declared `n`. Only this shows that it is complete
+    Attributes
+    ----------
+    n : int or None
+        Number of rows. None if it cannot be derived.
+    n_pos : int or None
+        Number of rows of class 1. None if it cannot be derived.
+    share : Fraction or None
+        N1/N in lowest terms, derived from the base score.
+    how : str
+        The evidence, as a sentence.
+    complete : bool
+        False if the file shows that `n` is only a part of the table.
+    declared : bool
+        Whether the auditor declared `n`. Only this shows that it is complete.
+    """
+
+    n: int | None
+    n_pos: int | None
+    share: Fraction | None
+    how: str
+    complete: bool = True
+    declared: bool = False
 
     @property
     def total(self) -> int | None:

@@ -54,10 +54,24 @@ LARGEST = float(np.finfo(np.float32).max)  # XGBoost computes statistics and wei
 
 
 def read_xgboost(path: Path, data: bytes) -> ModelFile:
-    """Read a JSON or UBJSON file, whose contents are `data`.
+    """Read a model in the JSON or UBJSON format of XGBoost.
 
-    Raises `DataError` if it is not a complete and supported model, or if its statistics are
-    impossible.
+    Parameters
+    ----------
+    path : Path
+        Path of the file, for messages.
+    data : bytes
+        Its contents.
+
+    Returns
+    -------
+    ModelFile
+        Forest and statistics.
+
+    Raises
+    ------
+    DataError
+        If it is not a complete and supported model, or if its statistics are impossible.
     """
     document = model_of(data)
     learner = document["learner"]
@@ -244,9 +258,20 @@ def _usable(name: str, by_tree: list[Floats]) -> Sequence[Floats | None]:
 def state_of(by_tree: Sequence[Floats]) -> tuple[str, float | None]:
     """Return the state of a statistic, and the constant if it is masked.
 
-    The state is ``zero``, ``masked`` (one constant) or ``present``. In a model whose trees are
-    single leaves, all sums may be equal by chance. Then only the value 1, with which NVFlare masks,
-    counts as a mask.
+    In a model whose trees are single leaves, all sums may be equal by chance. Then only the value
+    1, with which NVFlare masks, counts as a mask.
+
+    Parameters
+    ----------
+    by_tree : sequence of float64 arrays
+        Values in the nodes of each tree.
+
+    Returns
+    -------
+    state : {"zero", "masked", "present"}
+        ``masked`` means that all values are one constant.
+    constant : float or None
+        The constant of a masked statistic.
     """
     values = np.concatenate([*map(np.ravel, by_tree), np.zeros(0)])
     if (values == 0).all():
@@ -275,9 +300,24 @@ LIGHTGBM_STATISTICS = (
 
 
 def read_lightgbm(path: Path, data: bytes) -> ModelFile:
-    """Read a text file, whose contents are `data`.
+    """Read a model in the text format of LightGBM.
 
-    Raises `DataError` if it is not a complete and supported model.
+    Parameters
+    ----------
+    path : Path
+        Path of the file, for messages.
+    data : bytes
+        Its contents.
+
+    Returns
+    -------
+    ModelFile
+        Forest and statistics.
+
+    Raises
+    ------
+    DataError
+        If it is not a complete and supported model.
     """
     forest = from_lightgbm_text(data)
     lines = data.decode("utf-8", errors="replace").splitlines()
@@ -378,6 +418,16 @@ def read_random_forest(path: Path) -> ModelFile:
     """Read a random forest together with its counts.
 
     Its counts are numbers of rows only if no row was drawn twice or weighted.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npz`` file of fedtrees.
+
+    Returns
+    -------
+    ModelFile
+        Forest and statistics.
     """
     forest = load_random_forest(path)
     used = 1 + max((int(t.feature.max(initial=-1)) for t in forest.trees), default=-1)
@@ -442,7 +492,18 @@ def _counts(tree: ClassTree, once: bool) -> Statistics:
 
 
 def read_released(path: Path) -> ModelFile:
-    """Read a private random decision forest. Its counts are certain only if they have no noise."""
+    """Read a private random decision forest. Its counts are certain only if they have no noise.
+
+    Parameters
+    ----------
+    path : Path
+        A ``.npz`` file of fedtrees.
+
+    Returns
+    -------
+    ModelFile
+        Forest, whose statistics are empty if its counts have noise.
+    """
     released, settings = load_released(path)
     used = 1 + int(released.splits.feature.max())
     names, categories = _columns(path, used)
@@ -493,6 +554,7 @@ def read_model(path: str | PathLike[str]) -> ModelFile:
     Returns
     -------
     model : ModelFile
+        Forest, statistics and settings of the file.
 
     Raises
     ------

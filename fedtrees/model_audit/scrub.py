@@ -50,6 +50,7 @@ def bare_model(model: ModelFile, stored_model: Mapping[str, Any]) -> dict[str, A
     Returns
     -------
     copy : dict
+        JSON object of the copy.
 
     Raises
     ------
@@ -260,12 +261,24 @@ LOST = (
 
 @dataclass(frozen=True)
 class Scrubbed:
-    """Result of scrubbing. Splits, leaf values and base score of the copy are bit-identical."""
+    """Result of scrubbing. Splits, leaf values and base score of the copy are bit-identical.
+
+    Attributes
+    ----------
+    path : Path
+        The copy.
+    points : int
+        Rows on which XGBoost's margins by both files agree bit for bit.
+    leaves_reached : float
+        Share of all leaves that some of these rows reach.
+    not_compared : str
+        Why XGBoost could not compare the files, as a sentence. Empty if it could.
+    """
 
     path: Path
-    points: int  # rows on which XGBoost's margins by both files agree bit for bit
-    leaves_reached: float  # share of all leaves that some of these rows reach
-    not_compared: str = ""  # why XGBoost could not compare the files, as a sentence
+    points: int
+    leaves_reached: float
+    not_compared: str = ""
 
     @property
     def same(self) -> bool | None:
@@ -288,6 +301,7 @@ def scrub(model: ModelFile, out: Path, rows: NDArray[np.float32] | None = None) 
     Returns
     -------
     result : Scrubbed
+        Path of the copy, and the comparison of the predictions.
 
     Raises
     ------
@@ -398,16 +412,41 @@ def _same_trees(a: Forest, b: Forest | RandomForest) -> bool:
 
 
 def covering_points(forest: Forest, width: int) -> Iterator[NDArray[np.float32]]:
-    """Return a point for each leaf of each tree, float32, shape (width,).
+    """Return a point for each leaf of each tree.
 
     The columns that the path to the leaf does not test are missing values (NaN). A point does not
     reach its leaf if no float32 value satisfies all conditions of the path.
+
+    Parameters
+    ----------
+    forest : Forest
+        The trees.
+    width : int
+        Number of columns.
+
+    Returns
+    -------
+    iterator of float32 arrays, each of shape (width,)
+        Points in the order of the trees and leaves.
     """
     return chain.from_iterable(_points(tree, width) for tree in forest.trees)
 
 
 def compact(forest: Forest) -> tuple[Forest, NDArray[np.intp]]:
-    """Return the forest on the columns of its splits and column 0, and these columns."""
+    """Return the forest on the columns of its splits and column 0, and these columns.
+
+    Parameters
+    ----------
+    forest : Forest
+        The trees.
+
+    Returns
+    -------
+    forest : Forest
+        The same trees with renumbered columns.
+    columns : int array
+        Original number of each column, ascending.
+    """
     named = np.concatenate([[0], *(tree.feature for tree in forest.trees)])
     used = np.unique(np.maximum(named, 0)).astype(np.intp)
 

@@ -72,12 +72,39 @@ class Noise(Channel):
             raise UsageError(f"scale must be a finite number > 0; got {self.scale!r}")
 
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> Noise:
-        """Return the noise in the units of a message."""
+        """Return the noise in the units of a message.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Number of units that make one, for every number of a cell.
+        integers : bool
+            Whether the numbers of the message are integers. The noise is then discrete.
+
+        Returns
+        -------
+        Noise
+            Noise whose scale is multiplied by the units.
+        """
         scale = plain(np.asarray(self.scale) * np.asarray(units, dtype=np.float64))
         return replace(self, scale=scale, integers=integers)
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Add noise to x. With a scale per number of a cell, the numbers are processed in order."""
+        """Add noise to every number.
+
+        Parameters
+        ----------
+        x : array, shape (..., c)
+            True values.
+        rng : numpy.random.Generator
+            Source of the noise. With one scale per number of a cell, the noise of the first number
+            of all cells is drawn first.
+
+        Returns
+        -------
+        y : array, shape (..., c)
+            Noisy values.
+        """
         assert rng is not None
         if isinstance(self.scale, float | int):
             return np.asarray(x + self._drawn(self.scale, np.shape(x), rng))
@@ -85,7 +112,18 @@ class Noise(Channel):
         return np.asarray(x + np.stack(noise, axis=-1))
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return y and the variance of the noise."""
+        """Return y and the variance of the noise.
+
+        Parameters
+        ----------
+        y : array, shape (..., c)
+            Noisy values.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (..., c)
+            The variance is in squared units of y.
+        """
         y = np.asarray(y, dtype=np.float64)
         return y, np.broadcast_to(self._variance(np.asarray(self.scale, np.float64)), y.shape)
 
@@ -125,7 +163,7 @@ class Noise(Channel):
 
 @dataclass(frozen=True)
 class Laplace(Noise):
-    """Laplace noise. On integers it is the two-sided geometric distribution (Ghosh et al. 2012).
+    """Laplace noise. On integers it is the two-sided geometric distribution.
 
     Attributes
     ----------
@@ -134,12 +172,40 @@ class Laplace(Noise):
         distribution is infinitely divisible. On integers, probabilities are exact for one draw and
         for scales up to 1000 (`fedtrees.privacy.mechanisms`). For wider noise they are those of the
         continuous distribution, from half a step below to half a step above.
+
+    References
+    ----------
+    Arpita Ghosh, Tim Roughgarden and Mukund Sundararajan: Universally Utility-Maximizing Privacy
+    Mechanisms, SIAM Journal on Computing 41 (2012), define the two-sided geometric distribution.
+
+    Samuel Kotz, Tomasz Kozubowski and Krzysztof Podgórski: The Laplace Distribution and
+    Generalizations (2001), Sections 2.2.4 and 4.1, for sums of draws.
+
+    Examples
+    --------
+    Noise of scale 1 that is five times as likely at 0 as at ``log(5)``:
+
+    >>> noise = Laplace(1.0)
+    >>> at = np.array([[0.0], [np.log(5)]])
+    >>> np.exp(noise.log_likelihood(at, np.zeros((2, 1)))).round(3)
+    array([0.5, 0.1])
     """
 
     draws: float = 1
 
     def sum_of_draws(self, n: float) -> Channel:
-        """Return the sum of n times as many draws."""
+        """Return the sum of n times as many draws.
+
+        Parameters
+        ----------
+        n : float
+            Factor, above 0.
+
+        Returns
+        -------
+        Channel
+            Laplace noise with n times as many draws of the same scale.
+        """
         return replace(self, draws=n * self.draws)
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
@@ -244,10 +310,30 @@ def _laplace(scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[An
 
 
 class TruncatedLaplace(Laplace):
-    """Laplace noise truncated toward 0, as the code of Gorgé et al. (2026) adds to counts."""
+    """Laplace noise truncated toward 0, as the code of Gorgé et al. (2026) adds to counts.
+
+    Its values are integers, but a value of 0 is more likely than for `Laplace` on integers.
+    """
 
     def sum_of_draws(self, n: float) -> Channel:
-        """Return the channel of n consecutive draws."""
+        """Return the channel of n consecutive draws.
+
+        Parameters
+        ----------
+        n : float
+            Number of draws, an integer.
+
+        Returns
+        -------
+        Channel
+            A `fedtrees.core.channel.Chain`, because the sum of truncated draws has no simple
+            formula.
+
+        Raises
+        ------
+        ProtocolError
+            If n is not an integer.
+        """
         return Channel.sum_of_draws(self, n)
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
@@ -264,8 +350,20 @@ class TruncatedLaplace(Laplace):
 class Gaussian(Noise):
     """Gaussian noise. On integers it is the discrete Gaussian (Canonne et al. 2020).
 
-    Probabilities of intervals of integers are those of the continuous Gaussian from half a step
-    below to half a step above. This approximation is good if the scale is large.
+    The scale is the standard deviation. Probabilities of intervals of integers are those of the
+    continuous Gaussian from half a step below to half a step above. This approximation is good if
+    the scale is large.
+
+    References
+    ----------
+    Clément Canonne, Gautam Kamath and Thomas Steinke: The Discrete Gaussian for Differential
+    Privacy, NeurIPS 2020.
+
+    Examples
+    --------
+    >>> mean, variance = Gaussian(2.0).sum_of_draws(4).posterior_moments(np.zeros((1, 1)))
+    >>> variance
+    array([[16.]])
     """
 
     def _drawn(self, scale: float, shape: Shape, rng: np.random.Generator) -> NDArray[Any]:
@@ -277,7 +375,18 @@ class Gaussian(Noise):
         return scale**2
 
     def sum_of_draws(self, n: float) -> Channel:
-        """Return Gaussian noise with n times the variance."""
+        """Return Gaussian noise with n times the variance.
+
+        Parameters
+        ----------
+        n : float
+            Number of draws, above 0.
+
+        Returns
+        -------
+        Channel
+            Gaussian noise whose scale is multiplied by the square root of n.
+        """
         return Gaussian(plain(np.asarray(self.scale) * np.sqrt(n)), self.integers)
 
     def _log_mass(self, low: Floats, high: Floats, scale: Floats) -> Floats:
@@ -309,11 +418,37 @@ class NoisyShares(Channel):
     scale: float
 
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
-        """Return the channel itself, because shares have no unit."""
+        """Return the channel itself, because shares have no unit.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Not used.
+        integers : bool
+            Not used.
+
+        Returns
+        -------
+        Channel
+            This object.
+        """
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Add noise, clip and normalise. If all shares are clipped to 0, return equal shares."""
+        """Add noise, clip and normalise.
+
+        Parameters
+        ----------
+        x : float array, shape (..., K)
+            True shares of K classes.
+        rng : numpy.random.Generator
+            Source of the noise.
+
+        Returns
+        -------
+        y : float array, shape (..., K)
+            Noisy shares, which add up to 1. If all shares are clipped to 0, they are equal.
+        """
         assert rng is not None
         noisy = np.clip(x + rng.laplace(scale=self.scale, size=np.shape(x)), 0, 1)
         even = np.full_like(noisy, 1 / noisy.shape[-1])
@@ -322,7 +457,7 @@ class NoisyShares(Channel):
         return even
 
     def log_mass(self, lo: NDArray[Any], hi: NDArray[Any], x: NDArray[Any]) -> Floats:
-        """Return the log density at the middle of the box. The size of the box does not matter.
+        """Return the log density at the middle of a box. The size of the box does not matter.
 
         The noisy shares before the division are z = ``t y`` for some t, their sum. If all of them
         are below 1, the density is that of z, integrated over ``t^(s-1) dt`` with s the number of
@@ -340,6 +475,8 @@ class NoisyShares(Channel):
         Returns
         -------
         log_density : float64 array, shape (...)
+            Logarithm of the density of each record. The integral over t is a Gauss-Legendre
+            quadrature.
         """
         y = (np.asarray(lo, dtype=np.float64) + np.asarray(hi)) / 2
         x, y = np.broadcast_arrays(np.asarray(x, dtype=np.float64), y)
@@ -370,7 +507,18 @@ class NoisyShares(Channel):
         return np.asarray(np.logaddexp(log_total, capped - (power + 1) * np.log(largest)))
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
-        """Return y and the variance of the noise, without the effect of the division."""
+        """Return y and the variance of the noise, without the effect of the division.
+
+        Parameters
+        ----------
+        y : array, shape (..., K)
+            Received shares.
+
+        Returns
+        -------
+        mean, variance : float64 array, shape (..., K)
+            The variance is twice the squared scale.
+        """
         y = np.asarray(y, dtype=np.float64)
         return y, np.full(y.shape, 2 * self.scale**2)
 
@@ -391,23 +539,73 @@ class Response(Channel):
         In nats, above 0.
     classes : int
         Number of classes.
+
+    References
+    ----------
+    Stanley Warner: Randomized Response: A Survey Technique for Eliminating Evasive Answer Bias,
+    Journal of the American Statistical Association 60 (1965), for two classes.
+
+    Examples
+    --------
+    With odds of 3 against each of two further classes, 3 of 5 responses are true:
+
+    >>> response = Response(np.log(3), 3)
+    >>> np.exp(response.log_likelihood(np.array([[1], [2]]), np.array([[1], [1]]))).round(3)
+    array([0.6, 0.2])
     """
 
     epsilon: float
     classes: int
 
     def in_units_of(self, units: ArrayLike, integers: bool = True) -> Channel:
-        """Return the channel itself, because a label has no unit."""
+        """Return the channel itself, because a label has no unit.
+
+        Parameters
+        ----------
+        units : float or array, shape (c,)
+            Not used.
+        integers : bool
+            Not used.
+
+        Returns
+        -------
+        Channel
+            This object.
+        """
         return self
 
     def send(self, x: NDArray[Any], rng: np.random.Generator | None = None) -> NDArray[Any]:
-        """Draw a response for every label."""
+        """Draw a response for every label.
+
+        Parameters
+        ----------
+        x : int array, shape (..., 1)
+            True labels, from 0 to ``classes - 1``.
+        rng : numpy.random.Generator
+            Source of the responses.
+
+        Returns
+        -------
+        y : int array, shape (..., 1)
+            Responses.
+        """
         assert rng is not None
         prior = np.full((np.size(x), self.classes), 1.0 / self.classes)
         return respond(np.ravel(x), prior, odds_within(self.epsilon), rng).reshape(np.shape(x))
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
-        """Return the range of all classes, because each of them can lead to any response."""
+        """Return the range of all classes, because each of them can lead to any response.
+
+        Parameters
+        ----------
+        lo, hi : array, shape (..., 1)
+            First and last response.
+
+        Returns
+        -------
+        first, last : float64 array, shape (..., 1)
+            Zeros, and the number of the last class.
+        """
         shape = np.broadcast_shapes(np.shape(lo), np.shape(hi))
         return np.zeros(shape), np.full(shape, self.classes - 1.0)
 
@@ -424,6 +622,7 @@ class Response(Channel):
         Returns
         -------
         log_mass : float64 array, shape (...)
+            In nats.
         """
         odds, x = float(odds_within(self.epsilon)), np.asarray(x)
         first, last = np.maximum(np.ceil(lo), 0), np.minimum(np.floor(hi), self.classes - 1)

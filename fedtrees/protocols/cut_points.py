@@ -167,6 +167,13 @@ class BinningClient(Party):
     The number and resolution of the summaries follow from its copy of the agreement
     (`agreed_plan`). A dishonest server can therefore not request a private summary twice, or an
     exact one in its place.
+
+    Parameters
+    ----------
+    name : str
+        Name of the client.
+    data : Table
+        Local rows.
     """
 
     role = "client"

@@ -27,18 +27,30 @@ _Z = 1.96  # 97.5% quantile of the standard normal distribution
 FEW_SEEDS, FEW_ROWS = 5, 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """Mean over ``n`` seeds with its interval.
 
     The interval is NaN if ``n`` is below 2 and no standard error is known. All numbers are NaN if
-    ``n`` is 0.
+    ``n`` is 0. Two estimates are equal if all numbers are equal, and NaN equals NaN. (The generated
+    comparison of a dataclass decides the latter differently before and after Python 3.13.)
     """
 
     mean: float = math.nan
     low: float = math.nan
     high: float = math.nan
     n: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Estimate) and self._numbers() == other._numbers()
+
+    def __hash__(self) -> int:
+        return hash(self._numbers())
+
+    def _numbers(self) -> tuple[float | None, ...]:
+        """Return all numbers, with None in the place of NaN."""
+        numbers = (self.mean, self.low, self.high, self.n)
+        return tuple(None if math.isnan(number) else number for number in numbers)
 
     @property
     def known(self) -> bool:

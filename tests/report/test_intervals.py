@@ -35,3 +35,12 @@ def test_intervals_repeat_and_cover():
     assert found[0] == t_estimate(values[0])
     inside = np.mean([f.low <= 0 <= f.high for f in found])
     assert 0.91 < inside < 0.99
+
+
+def test_estimates_with_missing_numbers_are_equal_and_have_one_hash():
+    one_seed = t_estimate([0.5])
+    same = Estimate(0.5, float("nan"), float("nan"), 1)  # another NaN object
+    assert one_seed == same
+    assert len({one_seed, same}) == 1
+    assert one_seed != Estimate(0.5, 0.4, 0.6, 1)
+    assert Estimate() == t_estimate([])

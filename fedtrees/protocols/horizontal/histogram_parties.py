@@ -80,7 +80,18 @@ class GrowingClient(BinningClient):
 
     @handles(BaseScore, margin="once", g_bits="once", h_bits="once")
     def store_base_score(self, message: BaseScore) -> None:
-        """Store the initial prediction of every row, once."""
+        """Store the initial prediction of every row, once.
+
+        Parameters
+        ----------
+        message : BaseScore
+            Initial prediction and fixed-point units, which the server broadcasts.
+
+        Raises
+        ------
+        BeyondParametersError
+            If the client received an initial prediction before.
+        """
         if self.has_base_score:
             refuse(message, "", "every prediction has started; it starts once")
         self.has_base_score = True
@@ -93,7 +104,13 @@ class GrowingClient(BinningClient):
         **dict.fromkeys(names_of_type(NodeSplits), "as a derived type of client checks it"),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children of the split nodes."""
+        """Move rows to the children of the split nodes.
+
+        Parameters
+        ----------
+        message : NodeSplits
+            The splits that the server chose for one level.
+        """
         splits = message
         chosen = Decisions(
             splits.nodes,
@@ -107,7 +124,13 @@ class GrowingClient(BinningClient):
         self.follow_splits(chosen)
 
     def follow_splits(self, chosen: Decisions) -> None:
-        """Move rows by splits, whether the server sent them or the client found them."""
+        """Move rows by splits, whether the server sent them or the client computed them.
+
+        Parameters
+        ----------
+        chosen : Decisions
+            Split of each node.
+        """
         self.partition.split(self.bins, chosen)
 
     @handles(
@@ -119,7 +142,19 @@ class GrowingClient(BinningClient):
         h="not read",
     )
     def end_tree(self, message: LeafValues) -> None:
-        """Add the leaf values to the predictions."""
+        """Add the leaf values to the predictions.
+
+        Parameters
+        ----------
+        message : LeafValues
+            Values of all leaves of the current tree.
+
+        Raises
+        ------
+        BeyondParametersError
+            If the tree is not the current one or has ended, if a node has several values, or if a
+            value is not finite.
+        """
         if message.tree != self.tree or message.tree == self.last_finished_tree:
             refuse(message, "tree", f"tree {self.tree} is grown, and ends once")
         nodes = message.nodes
@@ -244,7 +279,18 @@ class HistogramClient(GrowingClient):
         offsets="at most `max_bin` bins of a column, or the number that the schema declares",
     )
     def bin(self, message: CutPoints) -> None:
-        """Bin the rows. Raise `BeyondParametersError` if a column has too many bins."""
+        """Bin the rows.
+
+        Parameters
+        ----------
+        message : CutPoints
+            The cut points, which the server broadcasts.
+
+        Raises
+        ------
+        BeyondParametersError
+            If a column has more bins than agreed.
+        """
         if message.offsets.shape == (len(self.schema.features) + 1,):  # checked below
             check_cuts(message, self.params, self.schema)
         super().bin(message)
@@ -257,7 +303,18 @@ class HistogramClient(GrowingClient):
         h_bits="as `g_bits`",
     )
     def store_base_score(self, message: BaseScore) -> None:
-        """Store the initial prediction, after comparing it with the agreed score and units."""
+        """Store the initial prediction, after comparing it with the agreed score and units.
+
+        Parameters
+        ----------
+        message : BaseScore
+            Initial prediction and fixed-point units, which the server broadcasts.
+
+        Raises
+        ------
+        BeyondParametersError
+            If the agreed base score or its units exclude the message.
+        """
         # A dishonest server could change the start, so that gradients reveal more than agreed.
         outputs, score = self.objective.n_outputs, self.params.base_score
         if message.margin.shape != (outputs,) or not np.isfinite(message.margin).all():
@@ -294,10 +351,20 @@ class HistogramClient(GrowingClient):
     def count_labels(self, message: LabelSumsRequest) -> LabelSums:
         """Answer with number of rows and label sums, once.
 
+        Parameters
+        ----------
+        message : LabelSumsRequest
+            Request of the server, without content.
+
+        Returns
+        -------
+        LabelSums
+            Sums over the training rows. Validation rows are not counted.
+
         Raises
         ------
         BeyondParametersError
-            If the agreed base score and objective need no label sums.
+            If the agreed base score and objective need no label sums, or if they were sent before.
         """
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
@@ -315,6 +382,16 @@ class HistogramClient(GrowingClient):
     )
     def histogram(self, message: HistogramRequest) -> Histogram:
         """Answer with the histograms of the requested nodes. A new tree starts with its root.
+
+        Parameters
+        ----------
+        message : HistogramRequest
+            Tree and nodes.
+
+        Returns
+        -------
+        Histogram
+            Gradient sums of the client's rows. Only those of a root include totals.
 
         Raises
         ------
@@ -336,7 +413,18 @@ class HistogramClient(GrowingClient):
         return Histogram(message.tree, message.nodes, sums, totals, *self.bits)
 
     def start_tree(self, tree: int) -> None:
-        """Put all rows into the root, and compute the gradients once per round."""
+        """Put all rows into the root, and compute the gradients once per round.
+
+        Parameters
+        ----------
+        tree : int
+            Number of the tree.
+
+        Raises
+        ------
+        BeyondParametersError
+            If it is not the next tree, or if it is beyond the agreed number of trees.
+        """
         n_trees = self.params.trees * self.objective.n_outputs
         if tree != self.tree + 1 or tree >= n_trees:
             raise BeyondParametersError(
@@ -353,7 +441,20 @@ class HistogramClient(GrowingClient):
         self.partition = RowPartition(len(self.data))
 
     def compute_gradients(self, round: int) -> NDArray[np.int64]:
-        """Return the fixed-point gradients of every output and row, int64, shape (K, n, 2)."""
+        """Return the fixed-point gradients of every output and row.
+
+        Gradients are clipped if a defense requires it. Defenses of single rows act on the result.
+
+        Parameters
+        ----------
+        round : int
+            Number of the round, which determines the sampled rows.
+
+        Returns
+        -------
+        units : int64 array, shape (K, n, 2)
+            Gradient and hessian in units of 2^-bits. Rows that the round does not use have zeros.
+        """
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
         if self.clip is None:
@@ -377,12 +478,34 @@ class HistogramClient(GrowingClient):
         **dict.fromkeys(("g", "h", "gain"), "not read"),
     )
     def split(self, message: NodeSplits) -> None:
-        """Move rows to the children of the split nodes."""
+        """Move rows to the children of the split nodes.
+
+        Parameters
+        ----------
+        message : NodeSplits
+            The splits that the server chose for one level.
+
+        Raises
+        ------
+        BeyondParametersError
+            If the splits are those of another tree, or if the public parameters exclude them.
+        """
         check_equal(message, "tree", self.tree, "the tree that is grown")
         super().split(message)
 
     def follow_splits(self, chosen: Decisions) -> None:
-        """Move rows by splits that the public parameters permit."""
+        """Move rows by splits that the public parameters permit.
+
+        Parameters
+        ----------
+        chosen : Decisions
+            Split of each node.
+
+        Raises
+        ------
+        BeyondParametersError
+            If no tree has started, or if the public parameters exclude a split (`check_splits`).
+        """
         if self.tree < 0:
             raise BeyondParametersError("splits before the first tree; ask for its root first")
         check_splits(chosen, self.limits, self.cuts.n_bins, self.complete)
@@ -393,7 +516,24 @@ class HistogramClient(GrowingClient):
         round="in order, each once, after the trees of the round; refused without early stopping",
     )
     def validate(self, message: ValidationRequest) -> ValidationLoss:
-        """Answer with the loss over the validation rows, once for each finished round."""
+        """Answer with the loss over the validation rows, once for each finished round.
+
+        Parameters
+        ----------
+        message : ValidationRequest
+            Number of the finished round.
+
+        Returns
+        -------
+        ValidationLoss
+            Sum of the losses in steps of 2^-20, and number of validation rows.
+
+        Raises
+        ------
+        BeyondParametersError
+            If there is no early stopping, if the round is not finished, or if it was answered
+            before.
+        """
         if not self.params.early_stopping_rounds:
             refuse(message, "", "early_stopping_rounds=0: there are no validation rows")
         finished = self.last_finished_tree + 1
@@ -413,7 +553,13 @@ class HistogramClient(GrowingClient):
 
     @handles(StopBoosting, rounds="any: it is stored, and nothing is answered")
     def stop(self, message: StopBoosting) -> None:
-        """Store the number of rounds of the model."""
+        """Store the number of rounds of the model.
+
+        Parameters
+        ----------
+        message : StopBoosting
+            Number of rounds with the smallest validation loss.
+        """
         self.rounds = message.rounds
 
 
@@ -421,6 +567,13 @@ class HistogramServer(Coordinator):
     """The server: it agrees on cut points and base score, sums histograms, and grows the forest.
 
     Subclasses define which messages the clients receive after each level and each tree.
+
+    Parameters
+    ----------
+    seat : Seat
+        Name of the server, schema of the table, and defenses of the run.
+    protocol : HistogramProtocol
+        Public parameters.
 
     Attributes
     ----------
@@ -444,7 +597,18 @@ class HistogramServer(Coordinator):
             self.exact = tuple(f for f in every if not defense.changes((Histogram, f), *arguments))
 
     def train(self, net: Network) -> Forest:
-        """Boost tree by tree, level by level."""
+        """Boost tree by tree, level by level.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+
+        Returns
+        -------
+        Forest
+            The trained model. With early stopping, it ends with the round of the smallest loss.
+        """
         categories = self.params.category_counts(self.schema)
         method, gather = (self.params.cuts, self.params.max_bin), self.gathers_sketches
         self.cuts = settle_cuts(net, *method, self.schema, categories, gather=gather)
@@ -466,7 +630,25 @@ class HistogramServer(Coordinator):
         return forest.first(best)
 
     def validation_loss(self, net: Network, round: int) -> float:
-        """Return the mean loss over all validation rows, from a secure sum."""
+        """Return the mean loss over all validation rows, from a secure sum.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        round : int
+            Number of the finished round.
+
+        Returns
+        -------
+        float
+            In nats, or in squared units of the target.
+
+        Raises
+        ------
+        DataError
+            If no row of the federation is a validation row.
+        """
         reason = "loss on validation rows, for early stopping"
         total = net.request_sum("client", ValidationRequest(round), reason=reason)
         loss, rows = total.sums
@@ -479,7 +661,20 @@ class HistogramServer(Coordinator):
         return float(loss / max(rows, 1.0))
 
     def grow(self, net: Network, tree: int) -> Tree:
-        """Grow one tree from summed histograms."""
+        """Grow one tree from summed histograms.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        tree : int
+            Number of the tree.
+
+        Returns
+        -------
+        Tree
+            The tree that the clients grew as well.
+        """
         total = self.ask_histograms(net, tree, ROOT)
         root_totals, complete = total.totals[0], self.schema.complete
         unbounded = math.isinf(self.objective.bounds[0])
@@ -501,7 +696,7 @@ class HistogramServer(Coordinator):
             total = self.ask_histograms(net, tree, grower.to_build)
 
     def ask_histograms(self, net: Network, tree: int, nodes: NDArray[np.int32]) -> Histogram:
-        """Request the clients' histograms of some nodes, and return their sum.
+        """Request the clients' histograms of some nodes.
 
         Parameters
         ----------
@@ -510,7 +705,17 @@ class HistogramServer(Coordinator):
         tree : int
             Number of the tree.
         nodes : int32 array, shape (k,)
-            Nodes.
+            Numbers of the nodes.
+
+        Returns
+        -------
+        Histogram
+            Sum over all clients.
+
+        Raises
+        ------
+        BeyondParametersError
+            If a sum exceeds the possible contribution of the declared rows (`check_sums`).
         """
         request = HistogramRequest(tree, nodes)
         total = net.request_sum("client", request, reason="gradient sums per bin, to find splits")
@@ -518,7 +723,22 @@ class HistogramServer(Coordinator):
         return total
 
     def check_sums(self, net: Network, total: Histogram) -> None:
-        """Raise `BeyondParametersError` if sums exceed what all declared rows can contribute."""
+        """Check that sums do not exceed the possible contribution of all declared rows.
+
+        Fields that a defense changes, and sums with sample weights, are not checked.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+        total : Histogram
+            Sum over all clients.
+
+        Raises
+        ------
+        BeyondParametersError
+            If a sum of gradients or hessians is too large, or a sum of hessians is too negative.
+        """
         rows = sum(net.declared.values())
         if not rows or net.weighted:
             return
@@ -568,7 +788,18 @@ class HistogramServer(Coordinator):
         """
 
     def agree_on_base_score(self, net: Network) -> BaseScore:
-        """Agree on initial prediction and fixed-point units, and broadcast both."""
+        """Agree on initial prediction and fixed-point units, and broadcast both.
+
+        Parameters
+        ----------
+        net : Network
+            Network of the run.
+
+        Returns
+        -------
+        BaseScore
+            The message that the clients received. A defense may have changed it.
+        """
         score, objective = self.params.base_score, self.objective
         reason = "the fixed start of every prediction"
         if score is None or math.isinf(objective.bounds[0]):
@@ -608,8 +839,14 @@ class DecidingServer(HistogramServer):
 
         Parameters
         ----------
-        net, grower, total, mask
-            As in `HistogramServer.share_level`.
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Split finder with the open nodes.
+        total : Histogram
+            Summed histograms.
+        mask : bool array or None
+            Permitted splits, None for all.
         """
         chosen = grower.choose_splits(total.sums, mask)
         if len(chosen):
@@ -624,8 +861,18 @@ class DecidingServer(HistogramServer):
 
         Parameters
         ----------
-        net, grower, tree
-            As in `HistogramServer.share_tree`.
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Grower of the finished tree.
+        tree : int
+            Number of the tree.
+
+        Returns
+        -------
+        Tree
+            The tree with the values that the clients received. Its nodes have no statistics if
+            these were not sent.
         """
         nodes, sums = grower.leaves()
         g, h = from_fixed(sums, grower.bits).T

@@ -78,7 +78,18 @@ class AllReduceClient(HistogramClient):
         ),
     )
     def follow(self, message: GlobalHistogram) -> None:
-        """Find the splits of a level from the global sums, and move the rows."""
+        """Find the splits of a level from the global sums, and move the rows.
+
+        Parameters
+        ----------
+        message : GlobalHistogram
+            Histograms summed over all clients. Those of a root start a tree.
+
+        Raises
+        ------
+        BeyondParametersError
+            If the sums are those of another tree, or if the public parameters exclude the splits.
+        """
         check_equal(message, "tree", self.tree, "the tree that is grown")
         # Only the histogram of a root has totals. It starts a new tree.
         if message.totals.size:
@@ -112,8 +123,14 @@ class AllReduceServer(HistogramServer):
 
         Parameters
         ----------
-        net, grower, total, mask
-            As in `HistogramServer.share_level`.
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Split finder with the open nodes.
+        total : Histogram
+            Summed histograms.
+        mask : bool array or None
+            Permitted splits, None for all.
         """
         message = GlobalHistogram(**vars(total), allowed=mask)
         reason = "summed histograms: every client finds the splits itself"
@@ -126,8 +143,17 @@ class AllReduceServer(HistogramServer):
 
         Parameters
         ----------
-        net, grower, tree
-            As in `HistogramServer.share_tree`.
+        net : Network
+            Network of the run.
+        grower : TreeGrower
+            Grower of the finished tree.
+        tree : int
+            Number of the tree.
+
+        Returns
+        -------
+        Tree
+            The finished tree.
         """
         return grower.finish()
 

@@ -332,7 +332,7 @@ class Passive(SplitHolder):
         """Answer with the encrypted sums over the bins of the requested nodes."""
         self.limited.check_request(message)
         # The party records the rows of all nodes, and derives those of siblings.
-        self.known.told(message)
+        self.known.record_announced(message)
         sent, rows = self.statistics, self.known.partition
         self.bins.compute_bins(rows, message.asked)
         _, width = sent.statistics.shape
@@ -400,7 +400,7 @@ class Passive(SplitHolder):
         )
         self.note_splits(m)
         routed = RoutedRows(m.tree, m.nodes, m.left, goes_left)
-        self.known.routed(routed)
+        self.known.record_routed(routed)
         return routed
 
 
