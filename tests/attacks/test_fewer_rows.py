@@ -28,7 +28,7 @@ def strong():
 @pytest.mark.parametrize("level", ["values", "statistics"])
 def test_the_equations_of_a_share_are_that_share_of_all(strong, level):
     evidence = strong.evidence(level).change(reg_alpha=0.1)
-    basis = ReconstructionContext.of(evidence, strong.own, strong.schema)
+    basis = ReconstructionContext.of(evidence, strong.local_rows, strong.schema)
     few, sums, _ = with_fewer_rows(evidence, basis.sums, (), 0.25)
     for t, tree in enumerate(evidence.trees):
         leaves = basis.grid.leaves(tree)
@@ -60,13 +60,13 @@ def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
     assert share_of(len(strong.victims)) == 0.5
     rng = np.random.default_rng(0)
     evidence = strong.evidence(level)
-    found = reconstruct(evidence, strong.own, strong.schema, Options(chains=2), rng)
+    found = reconstruct(evidence, strong.local_rows, strong.schema, Options(chains=2), rng)
     rows = guessed.rows(found)
     assert len(rows) < 0.6 * len(strong.victims) or level == "histograms"
     (table,) = found.all(LeafCounts)  # still of all
     assert table.counts.sum() == pytest.approx(len(strong.victims), abs=3)
     seen = strong.victims.take(rng.permutation(len(strong.victims))[: len(rows)])
-    own = strong.own.take(rng.integers(0, 40, len(rows)))
+    own = strong.local_rows.take(rng.integers(0, 40, len(rows)))
     assert accuracy(rows, seen, strong.schema) > accuracy(own, seen, strong.schema) + 0.02
 
 
@@ -76,7 +76,7 @@ def test_joint_reconstructs_as_many(strong, monkeypatch):
     monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", 140)
     options = joint.Options(chains=1, moves=20, samples=2)
     rng = np.random.default_rng(0)
-    found = joint.reconstruct(strong.evidence(), strong.own, strong.schema, options, rng)
+    found = joint.reconstruct(strong.evidence(), strong.local_rows, strong.schema, options, rng)
     assert len(guessed.rows(found)) == 140
     (table,) = found.all(LeafCounts)
     assert table.counts.sum() == len(strong.victims)

@@ -29,9 +29,9 @@ class Setting:
         evidence = w.evidence(level, constant_hessian=constant_hessian)
         d = len(w.schema.features)
         self.grid = Grid.of(evidence.trees, d)
-        low, high = value_ranges(w.schema, w.own, self.grid, None, "schema")
-        self.prior = make_prior(w.schema, w.own, self.grid, low, high)
-        sums = victim_sums(evidence, w.own, len(evidence.trees))
+        low, high = value_ranges(w.schema, w.local_rows, self.grid, None, "schema")
+        self.prior = make_prior(w.schema, w.local_rows, self.grid, low, high)
+        sums = victim_sums(evidence, w.local_rows, len(evidence.trees))
         self.world = World.of(evidence, sums, self.grid)
         self.cell, self.label = self.grid.cells(w.victims.X), w.victims.y
         n = len(self.label)
@@ -165,10 +165,10 @@ def test_states_are_visited_as_often_as_their_probability_says(labels):
     two = np.array([np.flatnonzero(w.victims.y == c)[0] for c in (0, 1)])
     w = replace(w, victims=w.victims.take(two))
     setting = Setting(w, "statistics")
-    own = [np.flatnonzero(w.own.y == c)[0] for c in (0, 1)]
+    own = [np.flatnonzero(w.local_rows.y == c)[0] for c in (0, 1)]
     setting.prior = replace(
         setting.prior,
-        rows=w.own.take(np.array(own)),
+        rows=w.local_rows.take(np.array(own)),
         row_cells=np.ascontiguousarray(setting.prior.row_cells[own]),
     )
     target = State.of(

@@ -8,7 +8,7 @@ import guessed
 import numpy as np
 import pytest
 from federations import view_in
-from peeling_world import SERVER, SHARED, Run, made_up, patients, schema_of
+from peeling_world import SERVER, SHARED, Run, gaussian_table, patients, schema_of
 
 from fedtrees.attacks.peeling.attack import HistogramPeeling
 from fedtrees.attacks.peeling.peel import confidence_of
@@ -71,7 +71,7 @@ def test_a_secure_sum_hides_owners_only(principals):
 @pytest.mark.parametrize("depth", [2, 3, 5])
 def test_what_is_returned_is_part_of_the_truth(seed, depth):
     """Nodes of many rows and few trees: what cannot be told must not be returned."""
-    run = Run(NVFlareHist(trees=12, max_depth=depth, max_bin=16), made_up(seed))
+    run = Run(NVFlareHist(trees=12, max_depth=depth, max_bin=16), gaussian_table(seed))
     guess = run.attack()
     wrong = (Counter(run.keys(guessed.rows(guess))) - run.counts()).total()
     assert wrong <= 1.5 + 2 * (1 - guessed.confidence(guess)).sum()
@@ -80,7 +80,7 @@ def test_what_is_returned_is_part_of_the_truth(seed, depth):
 @pytest.mark.long
 @pytest.mark.parametrize("clients", [2, 3, 10])
 def test_missing_values_and_categories_are_read_off(clients):
-    table = made_up(3, n=200, codes=2)
+    table = gaussian_table(3, n=200, codes=2)
     X = table.X.copy()
     X[np.random.default_rng(1).random(X.shape) < 0.1] = np.nan
     table = Table(X, table.y)

@@ -21,7 +21,7 @@ QUICK = Options(chains=2)
 
 
 def attack(w, evidence, own="own", options=QUICK, seed=0):
-    own = w.own if isinstance(own, str) else own
+    own = w.local_rows if isinstance(own, str) else own
     return reconstruct(evidence, own, w.schema, options, np.random.default_rng(seed))
 
 
@@ -40,7 +40,7 @@ def test_it_beats_resampling_own_rows(strong, level):
     assert len(guess) == len(strong.victims)
     rng = np.random.default_rng(0)
     blind = [
-        accuracy(strong.own.take(rng.integers(0, 40, 280)), strong.victims, strong.schema)
+        accuracy(strong.local_rows.take(rng.integers(0, 40, 280)), strong.victims, strong.schema)
         for _ in range(3)
     ]
     # victims' labels and first leaves are exact, which own rows can only estimate
@@ -129,7 +129,7 @@ def test_same_evidence_same_guess(strong, level):
 def test_order_of_the_victims_rows_does_not_matter(level):
     w = world(*structured(200), 40, trees=8)
     order = np.concatenate([np.arange(40), 40 + np.random.default_rng(9).permutation(160)])
-    rows = w.everyone
+    rows = w.all_rows
     shuffled = Table(rows.X[order], rows.y[order])
     from fedtrees.trees.boosted.boosting import grow_forest
 
@@ -145,14 +145,14 @@ def test_order_of_the_victims_rows_does_not_matter(level):
 
 def test_union_scope_guesses_all_rows_and_counts_victims_only(strong):
     guess = attack(strong, strong.evidence(), options=replace(QUICK, scope="union"))
-    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.own)
+    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.local_rows)
     np.testing.assert_array_equal(guessed.counts(guess)[0].n1, strong.first_counts()[1])
 
 
 def test_without_own_rows_the_sums_still_speak(strong):
     guess = attack(strong, strong.evidence(), own=None)
-    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.own)
-    assert guessed.rows(guess).y.sum() == strong.everyone.y.sum()
+    assert len(guessed.rows(guess)) == len(strong.victims) + len(strong.local_rows)
+    assert guessed.rows(guess).y.sum() == strong.all_rows.y.sum()
 
 
 LEAF = Tree(
