@@ -420,7 +420,12 @@ def test_routing_reveals_the_labels_of_predicted_rows():
     )
     run.predict(predicted_rows.X)
     case = Case(
-        local_data, run.transcript.roles, ("passive-1",), schema, Streams(1), queried_rows=predicted_rows
+        local_data,
+        run.transcript.roles,
+        ("passive-1",),
+        schema,
+        Streams(1),
+        queried_rows=predicted_rows,
     )
     metric = RoutedLabelScores()
     truth = metric.truth(case)
