@@ -344,7 +344,7 @@ def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
 
     assert said(python, "-c", "import fedtrees; print(fedtrees.__file__)").startswith(str(site))
     fedtrees = python.with_name("fedtrees")
-    assert "compare" in said(fedtrees, "--help")
+    assert "results" in said(fedtrees, "--help")
     planned = said(fedtrees, "bench", "--dry-run")
     assert re.search(r"^data +breast-cancer", planned, re.M)
     assert "into runs/quick" in planned

@@ -47,7 +47,7 @@ def view_and_case(role="server", attribute=0, defense="none", seed=0):
         local_data, roles, (NAMES[role],), schema, Streams(0), f"{role}[sensitive={attribute}]"
     )
     return view_of(
-        run, case.principals, local_data, known_rows=case.known, entries=case.entries
+        run, case.principals, local_data, known_rows=case.known_labels, entries=case.known_entries
     ), case
 
 
@@ -68,7 +68,7 @@ def test_the_adversary_knows_all_attributes_of_the_victims_except_one():
 
 def test_the_attack_needs_a_threat_with_a_sensitive_attribute():
     view, _ = view_and_case()
-    reason = AttributeInference().inapplicable(replace(view, entries=None))
+    reason = AttributeInference().inapplicable(replace(view, known_entries=None))
     assert reason.code == "not-all-but-one"
     with pytest.raises(UsageError, match="counted from 0"):
         view_and_case("server", 5)
@@ -173,7 +173,9 @@ def test_a_confident_model_reveals_the_attribute():
     run = train(forest, local_data, schema, seed=1)  # The attack fits no sums of this protocol.
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(local_data, roles, ("public",), schema, Streams(0), "public[sensitive=0]")
-    view = view_of(run, ("public",), local_data, known_rows=case.known, entries=case.entries)
+    view = view_of(
+        run, ("public",), local_data, known_rows=case.known_labels, entries=case.known_entries
+    )
     value = AttributeInference().run(view, np.random.default_rng(0)).first(Entries).value
     y = KnownRows.of(view).rows.y
     assert value[y == 1].mean() > value[y == 0].mean()
