@@ -58,9 +58,9 @@ def register_attacks_of(file: str, digest: str) -> bool:
     if not description.attacks:
         return False
     names = ", ".join(repr(attack.name) for attack in description.attacks)
-    if description.others:
+    if description.other_plugins:
         raise UsageError(
-            f"plugin {file!r} registers {', '.join(description.others)} and the attack {names}: "
+            f"plugin {file!r} registers {', '.join(description.other_plugins)} and the attack {names}: "
             "the code of an attack is imported only by processes without the truth, so put "
             "attacks in a separate file and give both (register.get and "
             "fedtrees.core.messages.message_type find "
