@@ -301,8 +301,8 @@ def build_view(training: Training, case: Case) -> View:
     """
     threat = Threat.parse(case.threat)
     query_rights = (threat.queries, threat.answers, threat.records)
-    knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
-    knowledge["rows"] = None if case.asked is None else case.asked.X
+    knowledge: dict[str, Any] = {"known_rows": case.known_labels, "entries": case.known_entries}
+    knowledge["rows"] = None if case.queried_rows is None else case.queried_rows.X
     return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 
 

@@ -54,7 +54,7 @@ def train_two_parties(protocol, seed=0, parties=2):
 def v_measure_of(attack, view, y):
     """Return the V-measure of the clusters that an attack claims."""
     (claim,) = attack.run(view, np.random.default_rng(0)).all(Labels)
-    np.testing.assert_array_equal(claim.ids, view.own[0].ids)
+    np.testing.assert_array_equal(claim.ids, view.local_data[0].ids)
     return v_measure_score(y, claim.cluster)
 
 
@@ -286,13 +286,13 @@ def test_few_known_labels_are_drawn_declared_spread_and_not_scored(few_restarts)
     protocol = register.make("protocol", parse_grid("vertical-forest")[0])
     roles = dict(protocol.roles(2))
     case = Case(local_data, roles, ("passive-1",), schema, Streams(1), "passive[labels=20]")
-    assert len(case.known) == 20
-    np.testing.assert_array_equal(case.known.y, table.target[case.known.ids])
+    assert len(case.known_labels) == 20
+    np.testing.assert_array_equal(case.known_labels.y, table.target[case.known_labels.ids])
     truth = LabelScores().truth(case)
     assert len(truth.ids) == len(table.target) - 20
-    assert not np.isin(truth.ids, case.known.ids).any()
+    assert not np.isin(truth.ids, case.known_labels.ids).any()
     run = train(protocol, local_data, schema, seed=1)
-    view = view_of(run, ("passive-1",), local_data, known_rows=case.known)
+    view = view_of(run, ("passive-1",), local_data, known_rows=case.known_labels)
     guess = FewShot().run(view, np.random.default_rng(0))
     scores = {score.name: score.value for score in LabelScores().score(guess.claims, truth)}
     assert LabelScores().refuses(guess.claims, case) is None
@@ -420,7 +420,12 @@ def test_routing_reveals_the_labels_of_predicted_rows():
     )
     run.predict(predicted_rows.X)
     case = Case(
-        local_data, run.transcript.roles, ("passive-1",), schema, Streams(1), asked=predicted_rows
+        local_data,
+        run.transcript.roles,
+        ("passive-1",),
+        schema,
+        Streams(1),
+        queried_rows=predicted_rows,
     )
     metric = RoutedLabelScores()
     truth = metric.truth(case)
