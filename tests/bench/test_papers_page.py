@@ -1,4 +1,4 @@
-"""The page of published tables and figures is complete, and follows from stored files."""
+"""The page of published tables and figures is complete and is generated from stored files."""
 
 import re
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_every_table_and_figure_of_a_paper_is_listed_once(paper):
 
 
 def test_the_papers_have_no_further_tables_or_figures():
-    """The captions in the texts of the papers name no number above those of the registry."""
+    """The captions in the texts of the papers have no number above those in the registry."""
     folder = data_dir().parent / "papers"
     if not folder.is_dir():
         pytest.skip("needs the texts of the papers")
@@ -59,9 +59,9 @@ def test_the_papers_have_no_further_tables_or_figures():
         sorted(folder.glob("0*.txt")), NUMBERED.values(), strict=True
     ):
         text = path.read_text(encoding="utf-8")
-        for kind, most in (("Tab(?:le|\\.)", tables), ("Fig(?:ure|\\.)", figures)):
+        for kind, largest in (("Tab(?:le|\\.)", tables), ("Fig(?:ure|\\.)", figures)):
             numbers = re.findall(rf"{kind} (\d+)", text, re.IGNORECASE)
-            assert max(map(int, numbers), default=0) <= most, (path.name, kind)
+            assert max(map(int, numbers), default=0) <= largest, (path.name, kind)
 
 
 def test_every_item_has_values_or_a_status():
