@@ -15,7 +15,7 @@ import pytest
 import fedtrees
 
 sys.path.insert(0, str(Path(__file__).parent / "report"))
-from test_report_browser import AXE, BROWSER, CHECKED, dom, wider
+from test_report_browser import AXE, BROWSER, CHECKED, dom, overflowing_elements
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("index", "studies/peeling", "notebooks/view_attack")
@@ -102,4 +102,4 @@ def test_a_screen_reader_meets_no_barrier_on_a_page(site, name, theme, tmp_path)
 def test_no_page_is_wider_than_a_telephone(site, name, tmp_path):
     copy = shutil.copytree(site, tmp_path / "site")
     folder = (copy / f"{name}.html").parent
-    assert wider(folder / f"{Path(name).name}.html", folder) == []
+    assert overflowing_elements(folder / f"{Path(name).name}.html", folder) == []
