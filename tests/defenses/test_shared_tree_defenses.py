@@ -283,8 +283,7 @@ def test_defenses_that_do_not_fit_a_protocol_state_the_reason(defense, name, nee
     reason = str(check_fit(protocol, [make(defense)]))
     if needs == "min_leaf_rows":
         assert (
-            reason
-            == f"{defense!r} acts through {needs}, a step that no party of {name!r} executes"
+            reason == f"{defense!r} acts through {needs}, a step that no party of {name!r} executes"
         )
     else:
         assert (
