@@ -131,7 +131,7 @@ def without(name, target):
 ABOUT_ALL = ("families", "style", "references", "perf", "counts_campaign")
 #: Tests that compare documents with all families, or clone the repository.
 ABOUT_DOCS = (
-    "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
+    "attacks/test_all_that_is_seen.py::test_the_docs_list_the_attacks_that_use_each_message",
     "test_docs.py::test_the_exposure_table_equals_the_output_of_explain",
     "test_docs.py::test_a_wheel_installs_nothing_outside_fedtrees",
     "cli/test_reference.py::test_generated_parts_of_the_documentation_are_current[reference/columns.md]",

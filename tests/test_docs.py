@@ -361,7 +361,7 @@ def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
         str(site)
     )
     fedtrees = python.with_name("fedtrees")
-    assert "compare" in output_of(fedtrees, "--help")
+    assert "results" in output_of(fedtrees, "--help")
     planned = output_of(fedtrees, "bench", "--dry-run")
     assert re.search(r"^data +breast-cancer", planned, re.M)
     assert "into runs/quick" in planned

@@ -192,5 +192,5 @@ def _probe(name: str, called: list[str]) -> Defense:
 def _writeable(view: View) -> bool:
     """Return whether an array of a view can be changed."""
     arrays = [getattr(s.message, f.name) for s in view.seen for f in fields(s.message)]
-    own_arrays = [getattr(part, f.name) for part in view.own for f in fields(part)]
+    own_arrays = [getattr(part, f.name) for part in view.local_data for f in fields(part)]
     return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own_arrays])

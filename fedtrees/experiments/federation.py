@@ -142,7 +142,7 @@ class Federation:
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),
             splits={} if training is None else training.splits,
-            asked=None if training is None else self.test,
+            queried_rows=None if training is None else self.test,
             bins_of_rows={} if training is None else training.bins_of_rows,
         )
 

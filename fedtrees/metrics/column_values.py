@@ -103,7 +103,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         view = case.blind_view()
         adversary_rows, separate_columns = (
             view.rows,
-            [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)],
+            [h.X[~np.isnan(h.X)] for h in view.local_data if len(h.columns)],
         )
         features = case.schema.features
 

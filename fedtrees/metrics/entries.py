@@ -74,7 +74,7 @@ class EntriesMetric(Metric[VictimsEntries]):
 
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the cells that are not declared known, None if there are none."""
-        declared = case.entries
+        declared = case.known_entries
         known_cells = (
             set()
             if declared is None
@@ -137,13 +137,13 @@ class EntriesMetric(Metric[VictimsEntries]):
             "modes": _claims(truth, _by_column(truth, _mode)),
             "densest": _claims(truth, _by_column(truth, _densest)),
         }
-        declared, view = case.entries, case.blind_view()
+        declared, view = case.known_entries, case.blind_view()
         if case.knowledge is not None and case.knowledge.sensitive is not None:
             # Local rows contain the sensitive attribute. Regressions on known values are not
             # needed.
             cells = imputed(view, CLOSE)
             return guesses if cells is None else {**guesses, "imputed": [Entries("", *cells)]}
-        with_columns = [h for h in view.own if len(h.columns)]
+        with_columns = [h for h in view.local_data if len(h.columns)]
         if declared is not None and with_columns:
             guesses["regressed"] = _claims(truth, _predict_cells(truth, declared, with_columns[0]))
             guesses["regressed-together"] = _claims(

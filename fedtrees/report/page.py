@@ -117,7 +117,7 @@ def note(findings: SettingFindings) -> str:
     if u.fallen:
         parts.append(
             f"{measure(u.fallen).head} is undefined in {u.lacking} of {many(u.seeds, 'seed')}: a "
-            f"held-out set lacks one class. Prices are in {measure(u.metric).head}."
+            f"test set lacks one class. Prices are in {measure(u.metric).head}."
         )
     elif u.few:
         parts.append(u.few)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from federations import leaf_scores
-from test_sampled_rounds import federation, trained
+from test_sampled_rounds import make_federation, train_and_view
 from timberstrike_world import structured
 
 from fedtrees.attacks.exact_decoding.attack import Lattice
@@ -34,9 +34,9 @@ def coded(seed=0, n=240, missing=0.1):
 
 @pytest.fixture(scope="module", params=[2, 10])  # partitions, and single categories
 def run(request):
-    made = federation(coded(), codes=CODES)
+    made = make_federation(coded(), codes=CODES)
     params = f"trees=8,max_depth=4,enable_categorical=true,max_cat_to_onehot={request.param}"
-    return made, *trained(made, f"fedtree-hist[{params}]", "client-1")
+    return made, *train_and_view(made, f"fedtree-hist[{params}]", "client-1")
 
 
 def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(run):
@@ -95,10 +95,10 @@ def test_first_counts_are_exact_and_codes_are_codes(run, attack):
 def test_what_lattice_certifies_is_right():
     later = 0
     for seed in range(6):
-        made = federation(coded(seed, n=120, missing=0.0), codes=CODES)
+        made = make_federation(coded(seed, n=120, missing=0.0), codes=CODES)
         params = f"trees=4,max_depth=2,max_cat_to_onehot={2 + 8 * (seed % 2)}"
         protocol = f"fedtree-hist[{params},enable_categorical=true]"
-        training, view = trained(made, protocol, "client-1")
+        training, view = train_and_view(made, protocol, "client-1")
         guess = Lattice().run(view, np.random.default_rng(0))
         assert leaf_scores(guess, made, ("client-1",), training)["leaf_counts_right"] == 1
         later += guess.notes["leaves_certified"] > len(training.model.trees[0].leaves)
@@ -106,6 +106,8 @@ def test_what_lattice_certifies_is_right():
 
 
 def test_more_categories_than_a_word_has_bits_are_refused():
-    made = federation(coded(), codes=65)
-    _, view = trained(made, "fedtree-hist[trees=1,max_depth=2,enable_categorical=true]", "client-1")
+    made = make_federation(coded(), codes=65)
+    _, view = train_and_view(
+        made, "fedtree-hist[trees=1,max_depth=2,enable_categorical=true]", "client-1"
+    )
     assert "at most 64 categories" in str(TimberStrike().inapplicable(view))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counted_world import odd_run
-from peeling_world import SERVER, Run, made_up
+from peeling_world import SERVER, Run, gaussian_table
 from scipy.stats import poisson
 
 from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
@@ -25,7 +25,7 @@ from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.forests.local_forests import LocalForests
 from fedtrees.trees.forest.random_forest import ClassTree, shares
 
-TABLE = made_up(0, 90)
+TABLE = gaussian_table(0, 90)
 
 
 @pytest.mark.long
@@ -72,7 +72,7 @@ def test_no_sure_row_is_wrong_whatever_the_forest():
 def test_rows_are_likely_where_all_counts_are_explained():
     returned = wrong = 0
     for seed in range(3):
-        run = Run(ForestHist(trees=30, max_bin=8), made_up(seed, 40), 2, SERVER)
+        run = Run(ForestHist(trees=30, max_bin=8), gaussian_table(seed, 40), 2, SERVER)
         guess = run.attack()
         returned += len(guess.claims[0].table)
         wrong += run.wrong(guess).sum()
@@ -118,7 +118,7 @@ def test_leaf_counts_of_whole_tables_tell_rows():
 
 @pytest.mark.long
 def test_splits_and_leaves_on_the_way_are_the_released_forest():
-    run = Run(ForestHist(trees=4), made_up(0, 60))
+    run = Run(ForestHist(trees=4), gaussian_table(0, 60))
     released = run.training.model.trees
     for ours, theirs in zip(read_target_forests(run.view)[0].trees, released, strict=True):
         assert (ours.feature == theirs.feature).all()

@@ -7,7 +7,7 @@ from collections import Counter
 import guessed
 import numpy as np
 import pytest
-from peeling_world import SERVER, Run, made_up, misleading, patients, schema_of
+from peeling_world import SERVER, Run, gaussian_table, misleading_table, patients, schema_of
 
 from fedtrees.attacks.observations.noise_channels import law_of_rows
 from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
@@ -57,7 +57,7 @@ def test_labels_are_as_sure_as_the_noise_leaves_them():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_read_of_few_coarse_rows_is_true(seed):
-    table, codes = misleading(np.random.default_rng(seed))
+    table, codes = misleading_table(np.random.default_rng(seed))
     table = Table.concat([table, table.take(np.arange(len(table) // 3))])
     protocol = NVFlareHist(trees=5, max_depth=3, max_bin=8)
     made = {"schema": schema_of(table, codes), "parts": [LaplaceGradient(epsilon=2.0)]}
@@ -68,7 +68,7 @@ def test_what_is_read_of_few_coarse_rows_is_true(seed):
 
 @pytest.mark.long
 def test_timberstrike_takes_rows_that_were_read_and_guesses_the_others():
-    run = Run(FINE, made_up(0, 150), principals=SERVER, parts=[LaplaceGradient(epsilon=1.0)])
+    run = Run(FINE, gaussian_table(0, 150), principals=SERVER, parts=[LaplaceGradient(epsilon=1.0)])
     guess = TimberStrike(chains=2).run(run.view, np.random.default_rng(0))
     assert guess.notes["marked_rows"] >= 45
     assert len(guessed.rows(guess)) == 150

@@ -33,7 +33,7 @@ def wine():
 
 
 def attack(w, evidence, options=QUICK, seed=0):
-    return reconstruct(evidence, w.own, w.schema, options, np.random.default_rng(seed))
+    return reconstruct(evidence, w.local_rows, w.schema, options, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -62,7 +62,7 @@ def test_rows_lie_in_the_counted_leaves_of_their_own_class(wine, level, monkeypa
 
 
 def test_bins_tell_far_more_than_the_best_blind_guess(wine):
-    blind = blind_guesses(wine.own, wine.schema, len(wine.victims), np.random.default_rng(0))
+    blind = blind_guesses(wine.local_rows, wine.schema, len(wine.victims), np.random.default_rng(0))
     best = max(accuracy(g, wine.victims, wine.schema) for g in blind.values())
     bins = guessed.rows(attack(wine, wine.evidence("histograms"), Options()))
     assert accuracy(bins, wine.victims, wine.schema) > best + 0.04
@@ -83,7 +83,7 @@ def test_sums_of_later_rounds_pull_rows_towards_the_truth():
 
 def test_sums_of_the_victims_are_those_of_their_gradients(wine):
     """The trees of a round are grown on the margins before it, own rows' part included."""
-    sums = victim_sums(wine.evidence(), wine.own, len(wine.forest.trees))
+    sums = victim_sums(wine.evidence(), wine.local_rows, len(wine.forest.trees))
     rows, objective = wine.victims, wine.forest.objective
     leaf = wine.forest.apply(rows.X)
     for t, tree in enumerate(wine.forest.trees):
@@ -131,7 +131,7 @@ def test_all_trees_at_once_read_several_classes(wine):
     """Chains meet the sums of later rounds: what is left of them is far below a row's gradient."""
     quick = joint.Options(chains=4, moves=400)
     rng = np.random.default_rng(0)
-    guess = joint.reconstruct(wine.evidence(), wine.own, wine.schema, quick, rng)
+    guess = joint.reconstruct(wine.evidence(), wine.local_rows, wine.schema, quick, rng)
     counts = guess.all(LeafCounts)
     assert [c.tree for c in counts] == [0, 1, 2]
     for c in counts:
@@ -146,14 +146,14 @@ def test_blind_labels_of_several_classes_follow_own_rows():
     schema = Schema((Feature("a", low=0, high=1),), "y", ("x", "y", "z"))
     w = world(np.random.default_rng(0).random((60, 1)), np.arange(60) % 3, 40, classes=3, trees=1)
     rng = np.random.default_rng(1)
-    for name, guess in blind_guesses(w.own, schema, 600, rng).items():
+    for name, guess in blind_guesses(w.local_rows, schema, 600, rng).items():
         shares = np.bincount(guess.y, minlength=3) / 600
         if name == "constant":
             assert shares.max() == 1
         else:
-            np.testing.assert_allclose(shares, np.bincount(w.own.y) / 40, atol=0.08)
+            np.testing.assert_allclose(shares, np.bincount(w.local_rows.y) / 40, atol=0.08)
     counts = np.array([40, 0, 20])
     for name, guess in blind_guesses(None, schema, 30, rng, counts=counts, draws=1).items():
         assert np.bincount(guess.y, minlength=3).tolist() == [20, 0, 10], name
     with pytest.raises(DataError, match="3 classes"):
-        blind_guesses(w.own, schema, 10, rng, counts=np.array([4, 6]))
+        blind_guesses(w.local_rows, schema, 10, rng, counts=np.array([4, 6]))

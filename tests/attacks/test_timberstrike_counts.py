@@ -22,7 +22,7 @@ ONE_TREE = Options(max_trees=1, chains=1)
 
 
 def guess_counts(w, evidence, own="own", options=ONE_TREE):
-    own = w.own if own == "own" else own
+    own = w.local_rows if own == "own" else own
     guess = reconstruct(evidence, own, w.schema, options, np.random.default_rng(0))
     return guessed.counts(guess)[0]
 

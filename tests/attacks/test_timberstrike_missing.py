@@ -29,12 +29,12 @@ def half():
 
 
 def basis_of(w):
-    return ReconstructionContext.of(w.evidence(), w.own, w.schema).with_missing_values()
+    return ReconstructionContext.of(w.evidence(), w.local_rows, w.schema).with_missing_values()
 
 
 def test_of_all_leaves_a_rows_own_is_the_one_that_takes_its_values(half):
     """The way a missing value takes is the forest's, which routes rows on its own."""
-    grid, table = basis_of(half).grid, half.everyone
+    grid, table = basis_of(half).grid, half.all_rows
     cells = grid.cells(table.X)
     for tree, leaf in zip(half.forest.trees, half.forest.apply(table.X).T, strict=True):
         leaves = grid.leaves(tree)
@@ -81,7 +81,7 @@ def test_in_open_boxes_values_are_missing_as_often_as_own_ones_of_the_label(half
     boxes = open_boxes((1000, 1000), basis.grid, half.evidence())
     missing = guessed_missing(half, basis, boxes, "prior")
     for c in (0, 1):
-        own = np.isnan(half.own.X[half.own.y == c]).mean(axis=0)
+        own = np.isnan(half.local_rows.X[half.local_rows.y == c]).mean(axis=0)
         np.testing.assert_allclose(missing[boxes.y == c].mean(axis=0), own, atol=0.07)
 
 
@@ -91,9 +91,11 @@ def test_in_open_boxes_values_are_missing_as_often_as_own_ones_of_the_label(half
 def test_a_guess_has_as_many_missing_values_and_beats_own_rows_drawn_again(share, level):
     w = damaged(share)
     rng = np.random.default_rng(0)
-    told = (reconstruct(w.evidence(level), w.own, w.schema, Options(chains=5), rng) for _ in "ab")
+    told = (
+        reconstruct(w.evidence(level), w.local_rows, w.schema, Options(chains=5), rng) for _ in "ab"
+    )
     guesses = [guessed.rows(guess) for guess in told]
-    drawn = [w.own.take(rng.integers(0, 80, len(w.victims))) for _ in range(3)]
+    drawn = [w.local_rows.take(rng.integers(0, 80, len(w.victims))) for _ in range(3)]
     for guess in guesses:
         assert abs(np.isnan(guess.X).mean() - np.isnan(w.victims.X).mean()) < 0.1
     ours, blind = (
@@ -109,7 +111,9 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
     evidence = w.evidence(level)
     turned = tuple(replace(t, default_left=~t.default_left) for t in evidence.trees)
     a, b = (
-        guessed.rows(reconstruct(e, w.own, w.schema, Options(chains=2), np.random.default_rng(0)))
+        guessed.rows(
+            reconstruct(e, w.local_rows, w.schema, Options(chains=2), np.random.default_rng(0))
+        )
         for e in (evidence, evidence.change(trees=turned))
     )
     np.testing.assert_array_equal(a.X, b.X)
@@ -118,5 +122,5 @@ def test_where_nothing_is_missing_the_way_of_missing_values_changes_nothing(leve
 def test_without_own_rows_as_knowledge_no_value_is_guessed_missing(half):
     options = Options(chains=1, use_prior=False)
     rng = np.random.default_rng(0)
-    guess = guessed.rows(reconstruct(half.evidence(), half.own, half.schema, options, rng))
+    guess = guessed.rows(reconstruct(half.evidence(), half.local_rows, half.schema, options, rng))
     assert not np.isnan(guess.X).any()

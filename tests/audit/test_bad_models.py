@@ -352,7 +352,7 @@ def test_splits_by_categories_are_counted(tmp_path):
 
 def test_a_model_without_statistics_says_so(tmp_path):
     path = trained.central(tmp_path / "m.json", max_depth=2, base_score=0.5).path
-    found = audit(read_model(trained.edited(path, tmp_path / "bare.json", trained.strip)))
+    found = audit(read_model(trained.edit_trees(path, tmp_path / "bare.json", trained.strip)))
     assert {f.state for f in found.fields if not f.needed} == {"zero"}
     assert found.summary.counted == 0
     assert found.settings is None

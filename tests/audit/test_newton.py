@@ -24,7 +24,7 @@ SETTINGS = [
 def test_the_settings_of_a_training_are_read_off_its_model(tmp_path, params, masked):
     path = trained.central(tmp_path / "m.json", **params).path
     if masked:
-        path = trained.edited(path, tmp_path / "masked.json", trained.mask)
+        path = trained.edit_trees(path, tmp_path / "masked.json", trained.mask)
     model = read_model(path)
     found = infer_settings(model.forest.trees, model.statistics)
     assert (found.learning_rate, found.reg_lambda) == (params["eta"], params["reg_lambda"])
@@ -35,7 +35,7 @@ def test_the_settings_of_a_training_are_read_off_its_model(tmp_path, params, mas
 
 def test_every_masked_sum_is_solved_for_within_its_error(tmp_path):
     whole = trained.central(tmp_path / "m.json", max_depth=6).path
-    masked = read_model(trained.edited(whole, tmp_path / "masked.json", trained.mask))
+    masked = read_model(trained.edit_trees(whole, tmp_path / "masked.json", trained.mask))
     settings, off, size = Settings(0.3, 1.0, "given"), [], []
     for tree, known, hidden in zip(
         masked.forest.trees, read_model(whole).statistics, masked.statistics, strict=True
@@ -56,7 +56,9 @@ def test_trees_of_hundreds_of_leaves_are_solved_piece_by_piece(tmp_path, masked)
     X = rng.normal(size=(4000, 5)).astype(np.float32)
     y = (rng.random(4000) < 1 / (1 + np.exp(-X.sum(axis=1)))).astype(int)
     whole = trained.central(tmp_path / "m.json", 2, X, y, max_depth=12)
-    path = trained.edited(whole.path, tmp_path / "masked.json", trained.mask) if masked else None
+    path = (
+        trained.edit_trees(whole.path, tmp_path / "masked.json", trained.mask) if masked else None
+    )
     first = audit(read_model(path or whole.path)).trees[0]
     assert len(first.leaf) > 2 * MAX_LEAVES
     n, n_pos = whole.true_counts(0, first.leaf)
@@ -74,7 +76,7 @@ def test_no_settings_are_named_where_none_fit(tmp_path):
 def test_masked_stumps_name_no_settings(tmp_path):
     """Two equations for two unknown sums: any eta agrees with them."""
     path = trained.central(tmp_path / "m.json", max_depth=1).path
-    model = read_model(trained.edited(path, tmp_path / "masked.json", trained.mask))
+    model = read_model(trained.edit_trees(path, tmp_path / "masked.json", trained.mask))
     assert infer_settings(model.forest.trees, model.statistics) is None
 
 

@@ -81,7 +81,7 @@ def test_a_threshold_that_nothing_is_below_leaves_its_leaf_unreached(tmp_path):
     def lower(tree):
         tree["split_conditions"][0] = float(np.finfo(np.float32).min)
 
-    low = trained.edited(made.path, tmp_path / "low.json", lower)
+    low = trained.edit_trees(made.path, tmp_path / "low.json", lower)
     assert scrub(read_model(low), tmp_path / "out.json").leaves_reached == 0.5
 
 

@@ -106,6 +106,40 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     error_of(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
+FORMER = "note: attack 'timberstrike': the parameter 'most' is called 'max_level'"
+
+
+def test_a_former_name_of_a_parameter_is_one_note_without_a_source_path(capsys, tmp_path):
+    attacks = ("-a", "timberstrike[most=values]", "-a", "timberstrike[most=values,chains=2]")
+    folder = str(tmp_path / "run")
+    code, _, errors = call(capsys, "bench", *TINY, *attacks, "--dry-run", "--output", folder)
+    assert code == 0
+    assert " ".join(errors.split()).count(FORMER) == 1
+    assert "FormerNameWarning" not in errors
+    assert "registry.py" not in errors
+    assert "register.make" not in errors
+
+
+@pytest.mark.long
+def test_processes_of_attacks_do_not_repeat_the_note_about_a_former_name(tmp_path):
+    options = ("-d", "split-only", "--threat", "server", "-a", "timberstrike[most=values]")
+    command = (
+        sys.executable,
+        "-m",
+        "fedtrees.cli.main",
+        "bench",
+        *TINY,
+        *options,
+        "--output",
+        "run",
+    )
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert " ".join(process.stderr.split()).count(FORMER) == 1
+    assert process.stderr.count("'most' is called") == 1
+    assert "FormerNameWarning" not in process.stderr
+
+
 def test_without_a_terminal_log_lines_name_the_cell_and_use_the_singular(capsys):
     from fedtrees.cli.bench import Log
 

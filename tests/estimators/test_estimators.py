@@ -132,7 +132,7 @@ def test_a_pickled_estimator_is_equal_and_its_views_stay_read_only():
     (item, cuts), *_ = unpickled.view("client-0").messages(CutPoints)
     assert item.sender == "server"
     assert not cuts.values.flags.writeable
-    (own_data,) = unpickled.view("client-0").own
+    (own_data,) = unpickled.view("client-0").local_data
     assert np.array_equal(own_data.X, model.local_data_["client-0"].X)
     assert not own_data.X.flags.writeable
 
