@@ -280,8 +280,8 @@ def recommend(
     >>> print(result.verdict)  # doctest: +SKIP
     """
     arguments = dict(locals())
-    own = ("max_exact_rows", "max_membership", "min_auc", "minutes", "layout", "deployed")
-    limits = {name: arguments.pop(name) for name in own}
+    own_arguments = ("max_exact_rows", "max_membership", "min_auc", "minutes", "layout", "deployed")
+    limits = {name: arguments.pop(name) for name in own_arguments}
     with ExitStack() as refused:
         arguments, new = with_table_written(arguments)
         refused.callback(remove_files, new)

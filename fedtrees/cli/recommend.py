@@ -54,7 +54,7 @@ def recommend(
         ),
     ] = "",
     format: Output = Format.TABLE,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Find a protocol and a defense that meet your limits on your table, or show that none does.
 
@@ -67,7 +67,7 @@ def recommend(
     if deployed in SYSTEMS:
         print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
     result = search(
-        BenchOptions(**given),
+        BenchOptions(**options),
         max_exact_rows,
         max_membership,
         min_auc,

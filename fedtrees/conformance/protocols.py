@@ -133,8 +133,8 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
             seen.setdefault(place, []).extend(differences)
     if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for stated, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
-        rule = f"its noise on {stated} is the stated noise (`noise_channels`)"
+    for label, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
+        rule = f"its noise on {label} is the stated noise (`noise_channels`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 

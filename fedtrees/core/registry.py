@@ -42,6 +42,8 @@ _FORMER_PARAMETERS = {
         "starts": "base_scores",
     },
     ("attack", "joint"): {"most": "max_level"},
+    ("attack", "tableak"): {"most": "max_rows"},
+    ("attack", "leaf-inversion"): {"most": "max_rows"},
 }
 
 

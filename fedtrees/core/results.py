@@ -392,7 +392,7 @@ class Measure:
         population.
     explained : str
         Explanation of the phrase: a sentence below a verdict.
-    beside : tuple of str
+    covered_by : tuple of str
         Keys that express the same leak more plainly. If one of them leaks, this one is not
         reported.
     severity : int
@@ -423,7 +423,7 @@ class Measure:
     counted_by: str = ""
     phrase: str = ""
     explained: str = ""
-    beside: tuple[str, ...] = ()
+    covered_by: tuple[str, ...] = ()
     severity: int = LAST
     required: bool = False
     margin: float = 1.0

@@ -66,7 +66,7 @@ class EntriesMetric(Metric[VictimsEntries]):
         Measure("entries", "values found", "share of cells", slot="guess", head="missing cells",
                 severity=120, phrase="infer {} of the other parties' values"),
         Measure("entries_close", "values nearly found", "share of cells", severity=130,
-                phrase="come close to {} of the other parties' values", beside=("entries",)),
+                phrase="come close to {} of the other parties' values", covered_by=("entries",)),
         Measure("exact_entry_rows", "rows with every value found", "share of rows", klass="person"),
         Measure("relative_error", "relative error of values", "ratio", 0.0, decimals=2),
     )  # fmt: skip

@@ -64,7 +64,7 @@ class LabelScores(Metric[TrueLabels]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("v_measure", "V-measure", "score, 0 to 1", slot="guess", head="class grouping",
                 decimals=2, severity=180, phrase="sort rows into classes with a V-measure of {}",
-                beside=("label_accuracy",)),
+                covered_by=("label_accuracy",)),
         Measure("label_accuracy", "label accuracy under the best matching", "share of rows",
                 klass="person", slot="rows", short="label accuracy", head="labels inferred",
                 counted_by="rows", severity=30, phrase="infer the class of {}"),
@@ -317,7 +317,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("class_error", "error of a class's share at one client", "share of rows", 0.0,
                 "group", decimals=3, severity=165, short="class share error",
-                beside=("bin_counts",),
+                covered_by=("bin_counts",),
                 phrase="estimate the share of each class at one client with an error of {}"),
     )  # fmt: skip
 

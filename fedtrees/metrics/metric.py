@@ -109,7 +109,7 @@ class Case:
     reserve : Table or None
         Rows of the same distribution that are in no local data and are used only for the
         specificity test.
-    others : Table or None
+    remaining_rows : Table or None
         All rows of the same distribution that are in no local data. The non-members among the
         candidates of membership attacks are drawn from them.
     population : Table or None
@@ -141,7 +141,7 @@ class Case:
     threat: str = ""
     top: tuple[str, ...] = ()
     reserve: Table | None = None
-    others: Table | None = None
+    remaining_rows: Table | None = None
     population: Table | None = None
     knows_population: bool = False
     model: Any = None
@@ -231,7 +231,7 @@ class Case:
         columns of all parties are joined to complete rows. None if there are no complete rows of
         victims or no non-members.
         """
-        members, other_rows = self.victims_rows, self.others
+        members, other_rows = self.victims_rows, self.remaining_rows
         # No party has complete rows, and the adversary has no data: join the columns of all
         # parties.
         if members is None and len(self.victims) == len(self.local_data):

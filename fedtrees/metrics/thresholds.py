@@ -83,7 +83,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                 phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
                 severity=200, phrase="give {} of the ranges of one person's values",
-                beside=("thresholds",)),
+                covered_by=("thresholds",)),
         Measure("threshold_width", "width of thresholds", "share of a range", 0.0, "group"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")

@@ -56,7 +56,9 @@ def train_with_candidates(defense="none", principal="server"):
     protocol = FedTreeHist(trees=4, max_depth=3, max_bin=256)
     run = train(protocol, local_data, schema, defense=make_defense(parse_one(defense)), seed=1)
     roles = {**run.transcript.roles, "public": "public"}
-    case = Case(local_data, roles, (principal,), schema, Streams(0), principal, others=others)
+    case = Case(
+        local_data, roles, (principal,), schema, Streams(0), principal, remaining_rows=others
+    )
     return with_background("membership", view_of(run, (principal,), local_data), case), case
 
 
@@ -261,7 +263,9 @@ def test_members_of_random_forests_are_distinguished_from_nonmembers(spec):
         run = train(register.make("protocol", parse_grid(spec)[0]), local_data, schema, seed=seed)
         roles = {**run.transcript.roles, "public": "public"}
         others = Table(X, y).take(np.arange(120, 240))
-        case = Case(local_data, roles, ("public",), schema, Streams(0), "public", others=others)
+        case = Case(
+            local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others
+        )
         view = with_background("membership", view_of(run, ("public",), local_data), case)
         assert MembershipInference().inapplicable(view) is None
         scores = scores_by_test(view)
@@ -310,7 +314,7 @@ def test_in_vertical_training_only_outsiders_infer_membership_of_complete_rows(s
         reason = MembershipInference().inapplicable(view_of(run, (principal,), local_data))
         assert reason.code == "rows-known-by-id"
     roles = {**run.transcript.roles, "public": "public"}
-    case = Case(local_data, roles, ("public",), schema, Streams(0), "public", others=others)
+    case = Case(local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others)
     view = with_background("membership", view_of(run, ("public",), local_data), case)
     member_rows = {(*row, y) for row, y in zip(members.X.tolist(), members.y.tolist(), strict=True)}
     candidate_rows = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)

@@ -94,7 +94,7 @@ def test_every_leak_has_its_own_phrase():
         assert measure.phrase.count("{}") == 1
         # More letters do not fit the height of a figure's panel.
         assert len(measure.short) <= 26
-        assert {*measure.beside} <= {other.key for other in with_phrase}
+        assert {*measure.covered_by} <= {other.key for other in with_phrase}
 
 
 def test_a_measure_without_a_best_value_is_neither_better_nor_worse():
@@ -130,7 +130,7 @@ def test_a_results_file_is_described_by_a_second_file():
 
 def test_a_plugins_measure_is_read_from_the_description_in_the_run(monkeypatch):
     plugin_measure = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
-                   counted_by="rows", phrase="{}", beside=("ra", "rows"), severity=3)  # fmt: skip
+                   counted_by="rows", phrase="{}", covered_by=("ra", "rows"), severity=3)  # fmt: skip
     monkeypatch.setattr(results, "_read", {})
     with monkeypatch.context() as patch:
         patch.setattr(results, "_measures", lambda names: {"mine": plugin_measure})
