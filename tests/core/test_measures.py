@@ -129,8 +129,18 @@ def test_a_results_file_is_described_by_a_second_file():
 
 
 def test_a_plugins_measure_is_read_from_the_description_in_the_run(monkeypatch):
-    plugin_measure = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
-                   counted_by="rows", phrase="{}", covered_by=("ra", "rows"), severity=3)  # fmt: skip
+    plugin_measure = Measure(
+        "mine",
+        "my share",
+        "rows",
+        best=None,
+        klass="person",
+        head="Mine",
+        counted_by="rows",
+        phrase="{}",
+        covered_by=("ra", "rows"),
+        severity=3,
+    )
     monkeypatch.setattr(results, "_read", {})
     with monkeypatch.context() as patch:
         patch.setattr(results, "_measures", lambda names: {"mine": plugin_measure})
