@@ -61,7 +61,7 @@ def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, rest = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "reconstruct 800 of 2,000 rows in every column" in risks
-    assert "Beyond the search limit of timberstrike" in rest.partition("## Not tested")[2]
+    assert "The searches of timberstrike[time_limit=10] stopped" in rest
     assert "reconstruct" not in rest.partition("## Residual risk")[2]
 
 
@@ -75,11 +75,11 @@ def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
     ("given", "broken", "why"),
     [
         # Beyond the wish on the mean; only by the end of its interval; by what few rows can show.
-        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*wished: 1\.0%"),
-        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; wished: 1\.0%"),
-        ({"n": 20}, False, r"up to 6\.0% by the interval; wished: 1\.0%"),
-        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 members.*wished: 5\.0%"),
-        ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
+        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*your limit: 1\.0%"),
+        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; your limit: 1\.0%"),
+        ({"n": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
+        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 .*limit: 5\.0%"),
+        ({"auc": 0.7}, True, r"AUC 0\.701; your limit: at least 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
@@ -91,10 +91,24 @@ def test_what_is_not_shown_to_meet_the_wish_is_never_named(tmp_path, given, brok
     only = next(t for t in found.tried if t.name == NAME)
     assert found.choice is None
     assert bool(only.broken) is broken
-    assert any(line.startswith(f"Not {NAME}: ") for line in found.verdict)
+    assert any(line.startswith(f"Not recommended: `{NAME}`. ") for line in found.verdict)
     assert re.search(why, only.unmet), only.unmet
     assert (found.nearest is None) == bool(given.get("left_out"))
-    assert "None of 2 recipes is shown to meet it." in found.page()
+    assert "None of 2 tested recipes is shown to meet your limits." in found.page()
+
+
+def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp_path):
+    (risks,) = advice(tmp_path, left_out=("joint",)).sections["Risks without a measure"]
+    assert "no leak is shown" not in risks
+    assert "not tested completely: 2 of 3 applicable attacks ran" in risks
+
+
+def test_an_unreachable_limit_is_named_with_both_baselines(tmp_path):
+    lines = advice(tmp_path, blind=0.06).verdict
+    assert any(
+        "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
+        for line in lines
+    )
 
 
 def test_what_the_documentation_names_is_among_the_candidates():
@@ -200,7 +214,9 @@ def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tm
         assert not stopped.value.code
         out, err = capsys.readouterr()
         assert "1 seed ran; 3 are needed for an interval." in out
-        assert "None of 2 recipes is shown to meet it. Nearest: `fedtree-hist" in out
+        assert (
+            "None of 2 tested recipes is shown to meet your limits. Nearest: `fedtree-hist" in out
+        )
         assert ("cells: 0 to compute" in err) == bool(more)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
 
