@@ -128,7 +128,7 @@ def without(name, target):
 ABOUT_ALL = ("families", "style", "references", "perf", "counts_campaign")
 #: Tests that compare documents with all families, or clone the repository.
 ABOUT_DOCS = (
-    "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
+    "attacks/test_all_that_is_seen.py::test_the_docs_list_the_attacks_that_use_each_message",
     "test_docs.py::test_the_table_of_who_is_exposed_is_the_one_that_is_printed",
     "test_docs.py::test_a_wheel_installs_nothing_outside_fedtrees",
     "cli/test_reference.py::test_what_is_generated_in_the_docs_is_of_today[reference/columns.md]",

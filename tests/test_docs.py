@@ -344,7 +344,7 @@ def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
 
     assert said(python, "-c", "import fedtrees; print(fedtrees.__file__)").startswith(str(site))
     fedtrees = python.with_name("fedtrees")
-    assert "compare" in said(fedtrees, "--help")
+    assert "results" in said(fedtrees, "--help")
     planned = said(fedtrees, "bench", "--dry-run")
     assert re.search(r"^data +breast-cancer", planned, re.M)
     assert "into runs/quick" in planned
@@ -406,3 +406,27 @@ def test_links_of_the_pages_in_the_root_folder_exist(page):
         if anchor:
             heads = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
             assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in heads}
+
+
+def test_the_functions_on_the_path_of_a_command_exist():
+    """The table of `concepts` names functions and classes by which a developer finds the code."""
+    page = (ROOT / "docs/explanation/concepts.md").read_text(encoding="utf-8")
+    section = page.partition("## From a command to its verdict")[2].partition("\n## ")[0]
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for top in ("fedtrees", "defenses", "attacks")
+        for path in (ROOT / top).rglob("*.py")
+    )
+    names = set()
+    for line in section.splitlines():
+        if re.match(r"\| \d", line):
+            names |= {*re.findall(r"`([\w.]+)`", line.split("|")[2])}
+    names = {name for name in names if not name.startswith("fedtrees.")} - {"fedtree-hist"}
+    assert len(names) > 25
+    missing = {
+        part
+        for name in names
+        for part in name.split(".")
+        if not re.search(rf"^\s*(?:class|def) {part}\b", sources, re.M)
+    }
+    assert not missing

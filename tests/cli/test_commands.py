@@ -103,6 +103,31 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     fails(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
+FORMER = "note: attack 'timberstrike': the parameter 'most' is called 'max_level'"
+
+
+def test_a_former_name_of_a_parameter_is_one_note_without_a_source_path(capsys, tmp_path):
+    attacks = ("-a", "timberstrike[most=values]", "-a", "timberstrike[most=values,chains=2]")
+    folder = str(tmp_path / "run")
+    code, _, err = call(capsys, "bench", *TINY, *attacks, "--dry-run", "--output", folder)
+    assert code == 0
+    assert " ".join(err.split()).count(FORMER) == 1
+    assert "FormerNameWarning" not in err
+    assert "registry.py" not in err
+    assert "register.make" not in err
+
+
+@pytest.mark.long
+def test_processes_of_attacks_do_not_repeat_the_note_about_a_former_name(tmp_path):
+    given = ("-d", "split-only", "--threat", "server", "-a", "timberstrike[most=values]")
+    command = (sys.executable, "-m", "fedtrees.cli.main", "bench", *TINY, *given, "--output", "run")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert " ".join(done.stderr.split()).count(FORMER) == 1
+    assert done.stderr.count("'most' is called") == 1
+    assert "FormerNameWarning" not in done.stderr
+
+
 def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
     from fedtrees.cli.bench import Log
 

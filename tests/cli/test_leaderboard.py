@@ -130,6 +130,22 @@ def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, c
     assert (honest / "accepted.csv").read_text().splitlines()[1].startswith(f"{digest},20")
 
 
+def state_of_earlier_releases(row):
+    return row | {"state_code": "ok", "reason_code": "", "reason_args": "", "reason": ""} if (
+        row["reason_code"] == "no-value") else row  # fmt: skip
+
+
+@pytest.mark.long
+def test_missing_values_with_the_state_of_earlier_releases_are_accepted(all_of, tmp_path, capsys):
+    rows = (all_of / "ours/rows.csv").read_text()
+    assert "no-value" in rows
+    forge(all_of / "ours", state_of_earlier_releases)
+    assert "no-value" not in (all_of / "ours/rows.csv").read_text()
+    site = tmp_path / "site"
+    code = call("leaderboard", "build", all_of, "-o", site, "--recompute", 3, "--draw", "x")
+    assert code == 0, capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_a_cell_left_out_and_one_too_many_are_refused(all_of, capsys):
     forge(all_of / "ours", lambda r: None if r["stage"] == "attack" else r)

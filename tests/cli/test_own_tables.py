@@ -85,8 +85,8 @@ def test_dry_run_warns_about_tables_that_are_too_small(call, tmp_path):
                         "--clients", 2, "--seeds", 1, "--output", tmp_path / "run")  # fmt: skip
     assert code == 0
     said = " ".join(err.split())
-    assert "t: 1 held-out row; a false positive rate of 1% needs 100" in said
-    assert "no held-out row has the class 'no'; AUC is undefined" in said
+    assert "t: 1 test row; a false positive rate of 1% needs 100" in said
+    assert "no test row has the class 'no'; AUC is undefined" in said
     assert "client-1 has 2 training rows; with fewer than 10" in said
 
 

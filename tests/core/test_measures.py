@@ -85,7 +85,7 @@ def test_every_leak_has_its_words_and_no_two_the_same():
         assert m.klass in ("person", "guess", "group")
         assert m.phrase.count("{}") == 1
         assert len(m.short) <= 26  # letters that the height of a figure's panel holds
-        assert {*m.beside} <= {other.key for other in said}
+        assert {*m.covered_by} <= {other.key for other in said}
 
 
 def test_what_has_no_perfect_value_is_neither_better_nor_worse():
@@ -112,7 +112,8 @@ def test_a_results_file_is_described_beside_it():
 
 def test_what_a_run_s_file_says_of_a_plugin_s_measure_is_read(monkeypatch):
     mine = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
-                   counted_by="rows", phrase="{}", beside=("ra", "rows"), severity=3)  # fmt: skip
+                   counted_by="rows", phrase="{}", covered_by=("ra", "rows"),
+                   severity=3)  # fmt: skip
     monkeypatch.setattr(results, "_read", {})
     with monkeypatch.context() as patch:
         patch.setattr(results, "_measures", lambda names: {"mine": mine})

@@ -55,7 +55,7 @@ def test_which_rows_were_added_is_told_by_short_powers_and_not_by_r_to_the_n(key
             payload = blind.sum_rows("passive", sent, sums, lambda c=codes, at=nodes: (c, at), None)
         else:
             sealed = EncryptedRows.from_payload(sent, keys.public, slots, rows.shape)
-            packed = sealed.sums(codes, nodes, (1, 2)).packed(short)
+            packed = sealed.sums(codes, nodes, (1, 2)).pack(short)
             payload = keys.public.write_ciphertexts(packed.ciphertexts)
         seen = symbols(payload[-128:], keys.public)[0]  # of the lowest place of the last ciphertext
         guess = 0 if seen == np.prod(known) * known[0] else other

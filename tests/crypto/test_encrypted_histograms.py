@@ -46,11 +46,11 @@ def test_they_are_the_plain_sums(keys, owner, seed, n, features, statistics, n_n
     slots = Slots(LIMIT, max(n, 1))
     sent = EncryptedRows.of(rows, slots, owner).payload
     sealed = EncryptedRows.from_payload(sent, keys.public, slots, rows.shape)
-    packed = sealed.sums(bins, nodes, shape).packed(
+    packed = sealed.sums(bins, nodes, shape).pack(
         DJNObfuscators(keys.public) if n % 5 == 0 else owner
     )
     read = PackedHistogram.from_payload(packed.payload, keys.public, slots, packed.shape)
-    assert np.array_equal(read.opened(keys), plain(rows, bins, nodes, shape))
+    assert np.array_equal(read.decrypt(keys), plain(rows, bins, nodes, shape))
 
 
 def test_extreme_rows_in_one_bin_do_not_overflow(keys, owner):
@@ -59,7 +59,7 @@ def test_extreme_rows_in_one_bin_do_not_overflow(keys, owner):
     slots = Slots(LIMIT, n)
     sealed = EncryptedRows.of(rows, slots, owner)
     bins, nodes = np.zeros((n, 1), dtype=np.uint8), np.zeros(n, dtype=np.int64)
-    found = sealed.sums(bins, nodes, (1, 3)).packed(owner).opened(keys)
+    found = sealed.sums(bins, nodes, (1, 3)).pack(owner).decrypt(keys)
     assert found.tolist() == [[[[n * LIMIT, -n * LIMIT], [0, 0], [0, 0]]]]
 
 
@@ -70,7 +70,7 @@ def test_class_counts_share_a_plaintext(keys, owner):
     sealed = EncryptedRows.of(rows, Slots(1, 5), OwnerObfuscators(keys, ledger))
     assert ledger.done["encrypted"] == 5
     bins = np.array([[0], [1], [0], [1], [0]])
-    found = sealed.sums(bins, np.zeros(5, int), (1, 2)).packed(owner).opened(keys)
+    found = sealed.sums(bins, np.zeros(5, int), (1, 2)).pack(owner).decrypt(keys)
     assert found.tolist() == [[[[1, 1, 1], [0, 0, 2]]]]
 
 
@@ -82,7 +82,7 @@ def test_how_much_crosses_is_known_before(keys, owner):
     nodes = np.array([0, 0, 0, 0, 1, 1])
     sizes, sent = set(), set()
     for bins in (np.zeros((n, features), int), np.arange(n * features).reshape(n, features)):
-        packed = rows.sums(bins, nodes, (2, n_bins)).packed(owner)
+        packed = rows.sums(bins, nodes, (2, n_bins)).pack(owner)
         sizes.add(len(packed.payload))
         sent.add(int(packed.sent.sum()))
     assert sizes == {histogram_traffic([4, 2], features, n_bins, 2, slots, 512).nbytes}
@@ -99,7 +99,7 @@ def test_the_work_is_one_addition_a_row_and_one_shift_a_bin(keys, owner):
     sums = rows.sums(bins, np.zeros(n, int), (1, n_bins), ledger)
     assert ledger.done["added"] == n * features - features * n_bins
     ledger = OperationCounter()
-    packed = sums.packed(OwnerObfuscators(keys, ledger))
+    packed = sums.pack(OwnerObfuscators(keys, ledger))
     per = Slots(LIMIT, n).per_plaintext(512) // 2
     assert len(packed.ciphertexts) == -(-features * n_bins // per)
     assert ledger.done["multiplied"] == features * n_bins - len(packed.ciphertexts)
@@ -108,10 +108,10 @@ def test_the_work_is_one_addition_a_row_and_one_shift_a_bin(keys, owner):
 def test_what_is_sent_back_is_fresh(keys, owner):
     rows = EncryptedRows.of(np.ones((3, 1), np.int64), Slots(1, 3), owner)
     sums = rows.sums(np.zeros((3, 1), int), np.zeros(3, int), (1, 1))
-    first, second = sums.packed(owner), sums.packed(owner)
+    first, second = sums.pack(owner), sums.pack(owner)
     assert first.ciphertexts != second.ciphertexts
     assert first.ciphertexts != sums.cells
-    assert np.array_equal(first.opened(keys), second.opened(keys))
+    assert np.array_equal(first.decrypt(keys), second.decrypt(keys))
 
 
 def test_what_does_not_fit_is_refused(keys, other_keys, owner):
@@ -126,7 +126,7 @@ def test_what_does_not_fit_is_refused(keys, other_keys, owner):
             sealed.sums(*wrong, (1, 2))
     with pytest.raises(PlaintextOverflowError, match="do not fit one plaintext"):
         EncryptedRows.of(np.ones((1, 20), np.int64), Slots(2**40, 2), owner)
-    packed = sealed.sums(bins, nodes - [0, 0, 0, 1], (1, 2)).packed(owner)
+    packed = sealed.sums(bins, nodes - [0, 0, 0, 1], (1, 2)).pack(owner)
     for payload in (
         packed.payload[:-1],
         packed.payload + b"x",
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_refused(keys, other_keys, owner):
         with pytest.raises((MalformedError, WrongKeyError)):
             PackedHistogram.from_payload(payload, keys.public, packed.slots, packed.shape)
     with pytest.raises(PlaintextOverflowError, match="key"):
-        packed.opened(other_keys)
+        packed.decrypt(other_keys)
 
 
 def test_the_default_key_holds_the_same(capfd):
@@ -144,13 +144,13 @@ def test_the_default_key_holds_the_same(capfd):
     rows, bins, nodes = draw(1, 12, 2, 2, (2, 8))
     blind = DJNObfuscators(keys.public)
     sealed = EncryptedRows.of(rows, Slots(LIMIT, 12), blind).sums(bins, nodes, (2, 8))
-    assert np.array_equal(sealed.packed(blind).opened(keys), plain(rows, bins, nodes, (2, 8)))
+    assert np.array_equal(sealed.pack(blind).decrypt(keys), plain(rows, bins, nodes, (2, 8)))
 
 
 def test_rows_and_histograms_open_only_as_what_they_were_sent_as(keys, owner):
     rows, bins, nodes = draw(3, 6, 2, 2, (2, 4))
     slots, sent = Slots(LIMIT, 6), EncryptedRows.of(rows, Slots(LIMIT, 6), owner)
-    packed = sent.sums(bins, nodes, (2, 4)).packed(owner)
+    packed = sent.sums(bins, nodes, (2, 4)).pack(owner)
     assert EncryptedRows.from_payload(sent.payload, keys.public, slots, (6, 2)) == sent
     for other, shape in ((slots, (6, 1)), (slots, (6, 3)), (Slots(LIMIT, 12), (6, 2))):
         with pytest.raises(WrongKeyError, match="ciphertexts do not match"):

@@ -270,7 +270,7 @@ def test_a_wrong_lock_spoils_the_sum_that_its_owner_is_gone_from_and_no_other(wh
     for name, boxes in one.server.boxes().items():
         one.take_boxes(name, boxes)
     one.leaves["c"] = 2
-    with pytest.raises(WrongKeyError, match="do not tell its lock of sum 0"):
+    with pytest.raises(WrongKeyError, match="do not determine the lock of 'c' in sum 0"):
         one.open(0)
     assert np.array_equal(one.open(1), one.arrays["a"] + one.arrays["b"])
 

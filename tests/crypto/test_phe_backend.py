@@ -26,10 +26,10 @@ from fedtrees.core.specs import parse_grid, parse_one
 from fedtrees.core.wire import encode
 from fedtrees.crypto import phe_backend
 from fedtrees.crypto.costs import OperationCounter
+from fedtrees.crypto.encrypted_sums import Adder, Encrypter, KeyHolder
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.modes import BACKENDS, load_backend
 from fedtrees.crypto.packing import Slots
-from fedtrees.crypto.paillier_sum import Adder, Encrypter, KeyHolder
 from fedtrees.crypto.phe_backend import (
     PheKeyPair,
     PheObfuscators,

@@ -29,11 +29,11 @@ from fedtrees.core.transcript import PUBLIC, Transcript
 from fedtrees.core.wire import encode
 from fedtrees.crypto import masks, primitives, shamir
 from fedtrees.crypto.costs import MARK_BYTES
+from fedtrees.crypto.encrypted_sums import Encrypter
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_keys import TAG_BYTES
 from fedtrees.crypto.masking import SUMS_AT_ONCE
 from fedtrees.crypto.masks import MaskingParty
-from fedtrees.crypto.paillier_sum import Encrypter
 from fedtrees.crypto.primitives import (
     CryptoError,
     MissingPartyError,

@@ -51,7 +51,7 @@ def recognised(keys, rows, sums):
     return [
         codes.tolist()
         for codes in tables
-        if read.sums(codes[:, None], np.zeros(5, int), shape).packed(none).payload == sums
+        if read.sums(codes[:, None], np.zeros(5, int), shape).pack(none).payload == sums
     ]
 
 

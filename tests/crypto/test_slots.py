@@ -123,13 +123,13 @@ def test_encrypted_arrays_add_up(keys, owner, data, shape):
     ]
     sealed = [EncryptedArray.of(a, slots, owner) for a in arrays]
     crossed = [EncryptedArray.from_payload(s.payload(), keys.public, slots, shape) for s in sealed]
-    total = crossed[0].plus(crossed[1]).plus(crossed[2])
-    opened = total.opened(keys)
+    total = crossed[0].add(crossed[1]).add(crossed[2])
+    opened = total.decrypt(keys)
     assert opened.dtype == np.int64
     assert np.array_equal(opened, sum(arrays))
     assert opened.shape == shape
     with pytest.raises(PlaintextOverflowError, match="a sum of 4 arrays"):
-        total.plus(crossed[0])
+        total.add(crossed[0])
 
 
 def test_arrays_that_do_not_belong_together_are_refused(keys, other_keys, owner):
@@ -137,13 +137,13 @@ def test_arrays_that_do_not_belong_together_are_refused(keys, other_keys, owner)
     sealed = EncryptedArray.of(array, slots, owner)
     foreign = EncryptedArray.of(array, slots, OwnerObfuscators(other_keys))
     with pytest.raises(WrongKeyError, match="do not add up"):
-        sealed.plus(foreign)
+        sealed.add(foreign)
     with pytest.raises(WrongKeyError, match="does not open"):
-        foreign.opened(keys)
+        foreign.decrypt(keys)
     with pytest.raises(MalformedError):
-        sealed.plus(EncryptedArray.of(array[:4], slots, owner))
+        sealed.add(EncryptedArray.of(array[:4], slots, owner))
     with pytest.raises(MalformedError):
-        sealed.plus(EncryptedArray.of(array, Slots(11, 2), owner))
+        sealed.add(EncryptedArray.of(array, Slots(11, 2), owner))
     with pytest.raises(MalformedError, match="bytes"):
         EncryptedArray.from_payload(sealed.payload()[:-1], keys.public, slots, (5,))
 
@@ -159,10 +159,10 @@ def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
 def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
     """Read in other shapes, slots or terms its ciphertexts open, mostly to wrong numbers."""
     array, slots = np.arange(-3, 9).reshape(3, 4), Slots(20, 3)
-    total = EncryptedArray.of(array, slots, owner).plus(EncryptedArray.of(array, slots, owner))
+    total = EncryptedArray.of(array, slots, owner).add(EncryptedArray.of(array, slots, owner))
     right = {"slots": slots, "shape": (3, 4), "terms": 2, "place": ""}
     assert np.array_equal(
-        EncryptedArray.from_payload(total.payload(), keys.public, **right).opened(keys), 2 * array
+        EncryptedArray.from_payload(total.payload(), keys.public, **right).decrypt(keys), 2 * array
     )
     wrong = [
         *({"shape": shape} for shape in [(4, 3), (12,), (2, 6), (11,), (1, 3, 4), (5,)]),

@@ -435,5 +435,5 @@ def test_two_files_of_one_name_are_called_by_their_folders(written):
 def test_the_same_rows_twice_are_refused(written):
     paths = [written({"age": AGES, "ill": ILL}, name) for name in ("a.csv", "b.csv")]
     for twice in (paths, paths[:1] * 2):
-        with pytest.raises(DataError, match="have the same rows; held-out rows of one client"):
+        with pytest.raises(DataError, match="have the same rows; test rows of one client"):
             load_clients(twice, "ill")

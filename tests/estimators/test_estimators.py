@@ -132,7 +132,7 @@ def test_a_pickled_estimator_is_the_same_and_its_views_stay_read_only():
     (seen, cuts), *_ = again.view("client-0").messages(CutPoints)
     assert seen.sender == "server"
     assert not cuts.values.flags.writeable
-    (own,) = again.view("client-0").own
+    (own,) = again.view("client-0").local_data
     assert np.array_equal(own.X, model.local_data_["client-0"].X)
     assert not own.X.flags.writeable
 

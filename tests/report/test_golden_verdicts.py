@@ -163,7 +163,7 @@ def check_near_blind(records, margin=0.05):
                 assert mean(by_seed) >= -margin, key
                 assert mean(by_seed) + half < margin, key
                 stayed.add(key)
-    return len({k for k in stayed if not stayed & {*measures()[k].beside}})
+    return len({k for k in stayed if not stayed & {*measures()[k].covered_by}})
 
 
 CASES = {

@@ -99,7 +99,7 @@ def test_a_price_on_few_rows_of_a_class_says_so(table):
     tried(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed, few in enumerate((30, 9, 12)):
         table.add("train", "none", seed, "rarest", few)
-    assert said(table)["NOTE"] == "Prices are uncertain: the rarest class has 9 held-out rows."
+    assert said(table)["NOTE"] == "Prices are uncertain: the rarest class has 9 test rows."
 
 
 def test_enough_rows_of_every_class_need_no_word(table):
@@ -377,3 +377,32 @@ def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(
     assert (
         describe_utility_change(UtilityChange(known.utility)) == "Not known: no model was trained."
     )
+
+
+MEASURES = ("exact_rows", "close_rows", "ra", "leaf_mass_exact", "members_1pct")
+
+
+@pytest.mark.parametrize(
+    ("advantage", "sentence"),
+    [
+        (0.3, "Without a defense, the party 'client' can "),
+        (0.0, "no advantage above the margin is shown for the party 'client'."),
+        (math.nan, "the results for the party 'client' neither show nor exclude a leak."),
+    ],
+)
+def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sentence):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        for metric in MEASURES:
+            mine = 0.5 + 0.001 * seed
+            table.attack("none", seed, "a", mine, metric, 0.4 + 0.6 * mine, n=100)
+            table.lines[-1]["threat"] = "server"
+        # Another advantage on each seed is not settled.
+        own = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
+        table.attack("none", seed, "a", own, "ra", 0.4 + 0.6 * own, n=100)
+        table.lines[-1]["threat"] = "client"
+    findings = RunAnalysis(table.folder, table.rows()).settings[0]
+    narrow, wide = (text_table(findings, width)[1] for width in (80, 300))
+    # A client whose results are settled needs no column, and therefore no line.
+    assert (sentence in narrow) == (advantage != 0.0)
+    assert "the party 'client'" not in wide
