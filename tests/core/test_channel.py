@@ -131,7 +131,7 @@ def test_sums_add_up_bounds_and_refuse_a_likelihood_that_the_split_decides():
     low, high = law.bounds(y)
     assert ((low <= x.sum(axis=0)) & (x.sum(axis=0) <= high)).all()
     assert (high - low).max() <= 0.3 * 2**30 + 3
-    with pytest.raises(ProtocolError, match="how a sum of 3 parties was split is not known"):
+    with pytest.raises(ProtocolError, match="depends on how the sum is split over the 3 parties"):
         law.log_likelihood(y, x.sum(axis=0))
     mean, variance = law.posterior_moments(y)
     assert np.std(x.sum(axis=0) - mean) == pytest.approx(np.sqrt(variance[0, 0]), rel=0.1)
@@ -223,9 +223,9 @@ def test_a_fraction_of_a_channel_that_states_no_law_for_it_is_refused():
     law = TruncatedLaplace(3.0, integers=True)
     assert law.sum_of_draws(2) == Chain((law, law))
     for draws in (0.25, 1.5):
-        with pytest.raises(ProtocolError, match="does not state the law"):
+        with pytest.raises(ProtocolError, match="does not state the distribution"):
             law.sum_of_draws(draws)
-    with pytest.raises(ProtocolError, match="does not state the law"):
+    with pytest.raises(ProtocolError, match="does not state the distribution"):
         chained([Share(law, colluders=1)], 3)
 
 
