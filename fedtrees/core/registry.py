@@ -42,7 +42,19 @@ _FORMER_PARAMETERS = {
         "starts": "base_scores",
     },
     ("attack", "joint"): {"most": "max_level"},
+    ("attack", "tableak"): {"most": "max_rows"},
+    ("attack", "leaf-inversion"): {"most": "max_rows"},
 }
+
+
+class FormerNameWarning(FutureWarning):
+    """A user typed the former name of a parameter, which still works in this release.
+
+    It is a `FutureWarning`, because Python shows those to users, in contrast to a
+    `DeprecationWarning`. The command line prints it as a note in one line.
+    """
+
+
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset")
 
 
@@ -295,7 +307,7 @@ def _with_present_names(kind: str, spec: Spec) -> Spec:
             warnings.warn(
                 f"{kind} {spec.name!r}: the parameter {key!r} is called {name!r}; the former name "
                 "is removed in the next release",
-                FutureWarning,  # printed to users, in contrast to DeprecationWarning
+                FormerNameWarning,
                 stacklevel=3,
             )
         if name in params:

@@ -88,6 +88,21 @@ def test_the_frame_is_tidy_and_the_verdict_is_text(run):
     assert "split-only" in run.verdict or "wine" in run.verdict
 
 
+def test_a_measure_without_a_value_states_why(run):
+    frame = run.frame
+    scored = frame["stage"].isin(["train", "attack", "blind", "reference"])
+    measured = frame[scored & (frame["metric"] != "") & (frame["status"] == "ok")]
+    missing = measured[measured["value"].isna()]
+    # Tables with columns that are not binary have no Hamming distance.
+    assert "hamming" in set(missing["metric"])
+    assert set(missing["state_code"]) == {"undefined"}
+    assert set(missing["reason_code"]) == {"no-value"}
+    reason = missing.loc[missing["metric"] == "hamming", "reason"].iloc[0]
+    assert reason == "hamming is not defined for this table or for this claim"
+    plain = measured[measured["value"].notna() & (measured["reason_code"] != "blind-perfect")]
+    assert set(plain["state_code"]) == {"ok"}
+
+
 @pytest.mark.long
 def test_figures_tables_and_copies(run, tmp_path):
     assert isinstance(run.figure(threat="client", width="column"), Figure)

@@ -162,13 +162,13 @@ def test_clients_see_the_ordered_trees_and_the_server_sees_who_sent_which():
     ]
     assert sent_messages == 3 * messages_of_a_round
     assert [message.first for _, message in client.messages(GlobalTrees)] == [0, 3, 6]
-    (own_rows,) = client.own
+    (own_rows,) = client.local_data
     np.testing.assert_array_equal(own_rows.X, clients[1].X)
     np.testing.assert_array_equal(own_rows.y, clients[1].y)
     server = view_of(training, ("server",), over_clients(clients))
     names = ["client-0", "client-1", "client-2"]
     assert [item.sender for item, _ in server.messages(ClientTrees)] == 3 * names
-    assert server.own == ()
+    assert server.local_data == ()
     assert server.rows is None
 
 

@@ -139,7 +139,7 @@ def test_clients_never_see_the_histogram_of_another_client(table, schema):
         assert not any(isinstance(message, Histogram) for message in received)
         assert len(view.rows) == len(clients[2])
         server = view_of(training, ("server",), over_clients(clients))
-        assert server.own == ()
+        assert server.local_data == ()
         assert server.rows is None
         owners = {item.sender for item, _ in server.messages(Histogram)}
         assert owners == {"client-0", "client-1", "client-2"}

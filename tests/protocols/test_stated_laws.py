@@ -57,7 +57,7 @@ def test_shared_noise_is_declared_for_the_complete_sum_only():
         channel.posterior_moments(np.zeros((1, 2))) for channel in (declared, share.total)
     )
     np.testing.assert_allclose(variance, 1.5 * claimed)
-    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
+    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].protocol_changes == ()
 
 
 @pytest.mark.parametrize("mechanism", ["geometric", "published"])
