@@ -41,18 +41,10 @@ SUPPORTED_OBJECTIVES = (
     "reg:squarederror",
 )
 OTHER_OBJECTIVES = (
-    "binary:hinge",
-    "reg:logistic",
-    "count:poisson",
-    "reg:gamma",
-    "reg:tweedie",
-    "reg:pseudohubererror",
-    "reg:absoluteerror",
-    "reg:quantileerror",
-    "reg:squaredlogerror",
-    "rank:pairwise",
-    "survival:cox",
-)
+    "binary:hinge", "reg:logistic", "count:poisson", "reg:gamma", "reg:tweedie",
+    "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror", "reg:squaredlogerror",
+    "rank:pairwise", "survival:cox",
+)  # fmt: skip
 CLASSES = ("multi:softprob", "multi:softmax")
 
 
