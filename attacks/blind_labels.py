@@ -35,7 +35,7 @@ class ClusterOwnColumns(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals know no rows without labels, None if they do."""
-        if not view.own or any(local_data.y is not None for local_data in view.own):
+        if not view.local_data or any(local_data.y is not None for local_data in view.local_data):
             return Reason("no-unlabelled-rows")
         return None
 
@@ -82,21 +82,21 @@ class ClassifyOwnColumns(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return why known labels or rows without labels are missing, None if both exist."""
         why = ClusterOwnColumns().inapplicable(view)
-        if why is None and view.known is None:
+        if why is None and view.known_labels is None:
             return Reason("no-known-labels", threat=THREAT)
         return why
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Classify the rows that all principals have."""
         why = self.inapplicable(view)
-        if why or view.known is None or view.known.y is None:
+        if why or view.known_labels is None or view.known_labels.y is None:
             return Guess.none(why or Reason("no-known-labels", threat=THREAT))
         ids, X = own_columns_of(view)
-        y = view.known.y
+        y = view.known_labels.y
         if not X.shape[1] or (y == y[0]).all():
             return Guess.none(Reason("one-known-class" if X.shape[1] else "no-own-columns"))
         order = np.argsort(ids)
-        rows = order[np.searchsorted(ids[order], view.known.ids)]
+        rows = order[np.searchsorted(ids[order], view.known_labels.ids)]
         X = np.column_stack([X, np.ones(len(X))])
         one_hot = np.eye(max(len(view.schema.classes), 2))[y]
         weight = (1 / np.maximum(one_hot.sum(axis=0), 1))[y][:, None]

@@ -117,16 +117,16 @@ class ClearGradients(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the principals see no gradients of rows whose labels they lack."""
         seen = any(i.sender not in view.principals for i, _ in view.messages(RowGradients))
-        unlabelled = view.own and all(local_data.y is None for local_data in view.own)
+        unlabelled = view.local_data and all(local_data.y is None for local_data in view.local_data)
         return None if seen and unlabelled else Reason("no-gradients-in-clear")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the labels of all rows."""
         received = [m for i, m in view.messages(RowGradients) if i.sender not in view.principals]
-        if not received or not view.own:
+        if not received or not view.local_data:
             return Guess.none(Reason("no-gradients-in-clear"))
         y = (received[0].g < 0).astype(np.int64)
-        return Guess((Labels(view.own[0].ids, y, np.eye(2)[y]),))
+        return Guess((Labels(view.local_data[0].ids, y, np.eye(2)[y]),))
 
 
 @register.attack("split-values")

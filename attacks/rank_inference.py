@@ -35,10 +35,11 @@ _RIDGE = 1.0
 def encode_local_data(view: View) -> NDArray[np.float64]:
     """Return local columns as centred ranks, and one-hot labels, float64, shape (n, c).
 
-    The columns of all principals come first, in the order of `view.own`, and then the labels.
+    The columns of all principals come first, in the order of `view.local_data`, and then the
+    labels.
     """
-    ids, parts, labels = view.own[0].ids, [], []
-    for local_data in view.own:
+    ids, parts, labels = view.local_data[0].ids, [], []
+    for local_data in view.local_data:
         order = np.argsort(local_data.ids)[np.argsort(np.argsort(ids))]
         parts += [_centred_ranks(x) for x in local_data.X[order].T]
         if local_data.y is not None and view.schema.classes:
@@ -228,7 +229,7 @@ class SplitOrdering(Attack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return why no split of another party is known to the principals, None if one is."""
-        if not view.own or not _bounds(view):
+        if not view.local_data or not _bounds(view):
             return Reason("no-splits")
         return None
 
@@ -237,9 +238,13 @@ class SplitOrdering(Attack):
         bounds, claims = _bounds(view), []
         if not bounds:
             return Guess.none(Reason("no-splits"))
-        ids, local_data = view.own[0].ids, encode_local_data(view)
+        ids, local_data = view.local_data[0].ids, encode_local_data(view)
         local_columns, name_votes = (
-            [int(c) for local_data_of_party in view.own for c in local_data_of_party.columns],
+            [
+                int(c)
+                for local_data_of_party in view.local_data
+                for c in local_data_of_party.columns
+            ],
             0,
         )
         for column, bound in sorted(bounds.items()):
@@ -304,7 +309,7 @@ def _bounds(view: View) -> dict[int, RankBounds]:
 
 def owners_of_others(view: View) -> dict[int, str]:
     """Return the party of every announced column that no principal has, by column."""
-    local_columns = {int(c) for local_data in view.own for c in local_data.columns}
+    local_columns = {int(c) for local_data in view.local_data for c in local_data.columns}
     announced = ((int(c), m.party) for _, m in view.messages(BinCounts) for c in m.columns)
     return {c: party for c, party in announced if c not in local_columns} | column_owners(view)
 

@@ -153,7 +153,7 @@ class IDLMID(Defense):
         """
         level = _level(ctx)
         widths, ends = np.diff(level.offsets), level.offsets[1:] - 1
-        of_passive = np.repeat(level.others, widths)
+        of_passive = np.repeat(level.passive_columns, widths)
         assert level.left is not None
         # The last candidate of a column has all rows with a value on its left side.
         left = level.left[:, of_passive]

@@ -48,7 +48,7 @@ NEEDED = {"regression": {"bits": 24, "batch": 0}}
 #: Parameters of defenses: those without a default, and less effort.
 STRENGTH = {"epsilon": 4.0, "xi": 0.1, "scale": 0.1, "step": 0.01, "share": 0.1}
 DEFENSES = {"paillier": {"mode": "ideal"}}
-#: Less effort of attacks that search; what they do is the same.
+# Less effort of attacks that search, with the same algorithm.
 EFFORT = {
     "draft-dp": {"work": 0.001},
     "label-mixture": {"rows": 40},
@@ -67,7 +67,7 @@ EFFORT = {
 AMOUNTS = {"queries": 100, "entries": 10, "labels": 10}
 #: Columns that identify a cell.
 CELL = ("stage", "protocol", "defense", "defense_params", "threat", "attack", "seed")
-TOP = ("a", "c")  # columns with a score of their own
+TOP = ("a", "c")  # columns that are scored separately
 #: Measures that have no value for some guesses by definition: the Hamming distance needs tables of
 #: bits, and the area under the curve needs probabilities of two classes.
 UNDEFINED = ("hamming", "label_auc", "routed_auc")
@@ -102,12 +102,14 @@ def threats_of(protocol: Spec) -> list[str]:
 
     Behaviours are left out if the protocol has no party whose place they take.
     """
-    made = register.get("protocol", protocol.name)
-    roles = roles_of(register.make("protocol", protocol), parties_of(made)).values()
-    needed = [t for name in contenders() for t in register.get("attack", name).threats]
-    found = [*made.info.adversaries, *roles, PUBLIC, *map(scaled, needed)]
+    protocol_class = register.get("protocol", protocol.name)
+    roles = roles_of(register.make("protocol", protocol), parties_of(protocol_class)).values()
+    needed = [threat for name in contenders() for threat in register.get("attack", name).threats]
+    threats = [*protocol_class.info.adversaries, *roles, PUBLIC, *map(scaled, needed)]
     return [
-        t for t in dict.fromkeys(found) if threat_fits(t, protocol) and takes_place(t, protocol)
+        threat
+        for threat in dict.fromkeys(threats)
+        if threat_fits(threat, protocol) and takes_place(threat, protocol)
     ]
 
 
@@ -116,8 +118,8 @@ def takes_place(threat: str, protocol: Spec) -> bool:
     """Return whether the behaviour of a threat, if it has one, fits a party of the protocol."""
     behaviour = threat.partition(":")[2].partition("[")[0]
     return not behaviour or any(
-        run.transcript.roles[who] == threat.partition(":")[0]
-        for run, _, who in cheated_runs(behaviour, [str(protocol)])
+        run.transcript.roles[party] == threat.partition(":")[0]
+        for run, _, party in cheated_runs(behaviour, [str(protocol)])
     )
 
 
@@ -130,9 +132,16 @@ def scaled(threat: str) -> str:
 
 def fitting(protocol: Spec) -> list[str]:
     """Return the defenses that a protocol takes, with parameters; "none" first."""
-    made = register.make("protocol", protocol)
+    protocol_object = register.make("protocol", protocol)
     specs = [Spec(name, needs(name)) for name in register.names("defense")]
-    return ["none", *(str(s) for s in specs if check_fit(made, [register.make("defense", s)]).ok)]
+    return [
+        "none",
+        *(
+            str(spec)
+            for spec in specs
+            if check_fit(protocol_object, [register.make("defense", spec)]).ok
+        ),
+    ]
 
 
 def parties_of(protocol: type) -> int:
@@ -141,21 +150,21 @@ def parties_of(protocol: type) -> int:
 
 def suite_of(protocol: str, table: str, seed: int, seconds: float) -> str:
     """Return the suite of one protocol, as TOML."""
-    made = register.get("protocol", protocol)
+    protocol_class = register.get("protocol", protocol)
     small = SMALL | {
         k: v for name, more in NEEDED.items() if name in protocol for k, v in more.items()
     }
     if table == "number":  # gradients of a number are not bounded by themselves
         small["clip"] = 3.0
-    known = inspect.signature(made).parameters
-    spec = Spec(protocol, {key: value for key, value in small.items() if key in known})
+    parameters = inspect.signature(protocol_class).parameters
+    spec = Spec(protocol, {key: value for key, value in small.items() if key in parameters})
     lists = {
         "data": [f"campaign-{table}"],
         "protocols": [str(spec)],
         "defenses": fitting(spec),
         "threats": threats_of(spec),
         "attacks": [str(Spec(name, EFFORT.get(name, {}))) for name in contenders()],
-        "clients": [parties_of(made)],
+        "clients": [parties_of(protocol_class)],
     }
     grid = "\n".join(f"{key} = {json.dumps(value)}" for key, value in lists.items())
     return f"name = 'campaign'\nseeds = [{seed}]\ntime_limit = {seconds}\n[[grid]]\n{grid}\n"
@@ -206,16 +215,18 @@ def main() -> None:
     options.add_argument("--protocol", action="append", help="default: every one, repeatable")
     options.add_argument("--table", action="append", choices=TABLES, help="default: binary")
     options.add_argument("--time-limit", type=float, default=SECONDS, metavar="SECONDS")
-    given = options.parse_args()
-    for kind in TABLES:
-        register.dataset(f"campaign-{kind}")(lambda *_, kind=kind, **__: table_of(kind))
-    total, wrong, begun = Counter[str](), [], time.monotonic()
-    for seed in range(given.first, given.first + given.seeds):
-        for table in given.table or ("binary",):
-            for protocol in given.protocol or trainable():
+    arguments = options.parse_args()
+    for table_kind in TABLES:
+        register.dataset(f"campaign-{table_kind}")(
+            lambda *_, table_kind=table_kind, **__: table_of(table_kind)
+        )
+    total, problems, start = Counter[str](), [], time.monotonic()
+    for seed in range(arguments.first, arguments.first + arguments.seeds):
+        for table in arguments.table or ("binary",):
+            for protocol in arguments.protocol or trainable():
                 with TemporaryDirectory() as folder:
                     try:
-                        text = suite_of(protocol, table, seed, given.time_limit)
+                        text = suite_of(protocol, table, seed, arguments.time_limit)
                         suite = Suite.parse(text, "campaign")
                         counted, failed = run(suite, Path(folder) / "run")
                     except UsageError as error:
@@ -223,19 +234,21 @@ def main() -> None:
                         counted = Counter({"refused": 1})
                         failed = [f"refused: {error}"] if table == "binary" else []
                         print(f"   {table}, {protocol}: {error}", flush=True)
-                    except Exception as error:  # it cannot be planned: no cell, but a fault
+                    # The suite cannot be planned, which is an error although no cell failed.
+                    except Exception as error:
                         counted = Counter({"not planned": 1})
                         failed = [f"not planned: {type(error).__name__}: {error}"]
                 total += counted
-                wrong += [f"{table}: {text}" for text in failed]
-                took = time.monotonic() - begun
+                problems += [f"{table}: {text}" for text in failed]
+                seconds = time.monotonic() - start
                 print(
-                    f"{took:6.0f} s, seed {seed}, {table}, {protocol}: {dict(counted)}", flush=True
+                    f"{seconds:6.0f} s, seed {seed}, {table}, {protocol}: {dict(counted)}",
+                    flush=True,
                 )
                 for text in failed:
                     print(f"   {text}", flush=True)
-    print(f"{len(wrong)} cells failed or are suspicious; {dict(total)}")
-    sys.exit(bool(wrong))
+    print(f"{len(problems)} cells failed or are suspicious; {dict(total)}")
+    sys.exit(bool(problems))
 
 
 if __name__ == "__main__":

@@ -65,12 +65,12 @@ def run_command(line: str, folder: Path) -> str:
         arguments[1] = str(ROOT / arguments[1])
     environment = os.environ | {"COLUMNS": "100", "NO_COLOR": "1"}
     environment.pop("FEDTREES_DATA", None)
-    done = subprocess.run(
+    process = subprocess.run(
         arguments, cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     expected = int(status[1]) if (status := STATUS.search(line)) else 0
-    assert done.returncode == expected, done.stderr
-    return "".join(line.rstrip() + "\n" for line in done.stdout.rstrip("\n").splitlines())
+    assert process.returncode == expected, process.stderr
+    return "".join(line.rstrip() + "\n" for line in process.stdout.rstrip("\n").splitlines())
 
 
 def agrees(shown: str, output: str) -> bool:
@@ -83,16 +83,22 @@ def agrees(shown: str, output: str) -> bool:
     if not re.search(r"^\.\.\.$", shown, flags=re.M):
         words, others = NUMBER.split(shown), NUMBER.split(output)
         numbers = zip(NUMBER.findall(shown), NUMBER.findall(output), strict=False)
-        return words == others and all(close(a, b) for a, b in numbers)
+        return words == others and all(
+            close(shown_number, number) for shown_number, number in numbers
+        )
     parts = [re.escape(part) for part in re.split(r"^\.\.\.$\n?", shown, flags=re.M)]
     return re.fullmatch(r"[\s\S]*?".join(parts), output) is not None
 
 
 def close(shown: str, number: str) -> bool:
     """Return whether a number differs by at most 5%, by 2 if it counts, or by 0.02 otherwise."""
-    a, b = float(shown), float(number)
-    least = 0.02 if "." in shown and abs(a) < 2 else 2.0
-    return abs(a - b) <= max(least, 0.05 * abs(a)) if a != b else True
+    shown_value, value = float(shown), float(number)
+    tolerance = 0.02 if "." in shown and abs(shown_value) < 2 else 2.0
+    return (
+        abs(shown_value - value) <= max(tolerance, 0.05 * abs(shown_value))
+        if shown_value != value
+        else True
+    )
 
 
 def rewrite(path: Path) -> None:
@@ -105,8 +111,8 @@ def rewrite(path: Path) -> None:
             text = ""
             for command in read_commands(f"```console\n{match[0]}```"):
                 output = run_command(command.line, Path(folder))
-                kept = "\n...\n" in f"\n{command.output}" and agrees(command.output, output)
-                text += f"$ {command.line}\n{command.output if kept else output}"
+                is_shortened = "\n...\n" in f"\n{command.output}" and agrees(command.output, output)
+                text += f"$ {command.line}\n{command.output if is_shortened else output}"
             return text
 
         path.write_text(BLOCK.sub(updated, page), encoding="utf-8")

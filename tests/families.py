@@ -96,9 +96,12 @@ def crossings(root=ROOT):
         if below(module, ABOVE):
             continue
         for other in imports(path):
-            ends = family(module), family(other)
-            if ends[1] is not None and ends[0] != ends[1]:
-                pairs_of_ends[ends].add((module, other))
+            importing_and_imported = family(module), family(other)
+            if (
+                importing_and_imported[1] is not None
+                and importing_and_imported[0] != importing_and_imported[1]
+            ):
+                pairs_of_ends[importing_and_imported].add((module, other))
     return dict(pairs_of_ends)
 
 
@@ -128,10 +131,10 @@ def without(name, target):
 ABOUT_ALL = ("families", "style", "references", "perf", "counts_campaign")
 #: Tests that compare documents with all families, or clone the repository.
 ABOUT_DOCS = (
-    "attacks/test_all_that_is_seen.py::test_the_docs_say_who_reads_what",
-    "test_docs.py::test_the_table_of_who_is_exposed_is_the_one_that_is_printed",
+    "attacks/test_all_that_is_seen.py::test_the_docs_list_the_attacks_that_use_each_message",
+    "test_docs.py::test_the_exposure_table_equals_the_output_of_explain",
     "test_docs.py::test_a_wheel_installs_nothing_outside_fedtrees",
-    "cli/test_reference.py::test_what_is_generated_in_the_docs_is_of_today[reference/columns.md]",
+    "cli/test_reference.py::test_generated_parts_of_the_documentation_are_current[reference/columns.md]",
 )
 #: Hides the package that is installed in editable mode from processes in the copy.
 ONLY_HERE = """

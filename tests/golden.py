@@ -69,10 +69,11 @@ WRONG = (
 
 def run_command(arguments: list[str], cwd: Path | None = None) -> str:
     """Return the exit code and everything that a command prints, without paths and durations."""
-    done = subprocess.run(
+    process = subprocess.run(
         [*COMMAND, *arguments], env=ENVIRONMENT, cwd=cwd or ROOT, capture_output=True, text=True
     )
-    return f"exit code {done.returncode}\n{without_paths(done.stdout)}{without_paths(done.stderr)}"
+    output = without_paths(process.stdout) + without_paths(process.stderr)
+    return f"exit code {process.returncode}\n{output}"
 
 
 def without_paths(text: str) -> str:
@@ -87,9 +88,9 @@ def digest_rows(folder: Path) -> dict[str, str]:
     for row in read_rows(folder):
         if row["metric"].startswith("cpu_seconds"):
             continue
-        kept = {k: v for k, v in row.items() if k not in UNSTABLE and v}
-        value = {k: kept.pop(k) for k in list(kept) if k in VALUES}
-        entries[json.dumps(kept, sort_keys=True)] = json.dumps(value, sort_keys=True)
+        place = {key: text for key, text in row.items() if key not in UNSTABLE and text}
+        value = {key: place.pop(key) for key in list(place) if key in VALUES}
+        entries[json.dumps(place, sort_keys=True)] = json.dumps(value, sort_keys=True)
     return entries
 
 

@@ -30,7 +30,11 @@ def execute(path: Path) -> Any:
     for number, cell in enumerate(code_cells(notebook), start=1):
         cell.metadata.pop("execution", None)
         cell.execution_count = number
-        cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+        cell.outputs = [
+            output_of_cell
+            for output_of_cell in cell.outputs
+            if output_of_cell.get("name") != "stderr"
+        ]
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = number
@@ -48,12 +52,15 @@ def code_cells(notebook: Any) -> list[Any]:
 
 def texts(cell: Any) -> str:
     """Return the text that a cell shows, without pictures."""
-    parts = [one.text if "text" in one else one.data.get("text/plain", "") for one in cell.outputs]
-    pictures = [one for one in cell.outputs if "image/png" in one.get("data", {})]
+    parts = [
+        output.text if "text" in output else output.data.get("text/plain", "")
+        for output in cell.outputs
+    ]
+    pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
     return "\n".join(parts) if not pictures else f"{len(pictures)} pictures"
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        done = execute(Path(name).resolve())
-        nbformat.write(done, name)
+        executed = execute(Path(name).resolve())
+        nbformat.write(executed, name)

@@ -52,7 +52,7 @@ def seen(run, held, threat):
     roles, parsed = run.transcript.roles, Threat.parse(threat)
     principals = parsed.principals(roles)
     case = Case(held, roles, principals, run.schema, Streams(0), threat, model=run.model)
-    return view_of(run, principals, held, parsed.queries, entries=case.entries), case
+    return view_of(run, principals, held, parsed.queries, entries=case.known_entries), case
 
 
 def inverted(run, held, threat, attack="regression-inversion"):

@@ -3,8 +3,8 @@
 import hashlib
 
 from fedtrees.crypto.costs import OperationCounter
-from fedtrees.crypto.keys import drawn
-from fedtrees.crypto.paillier_sum import Adder, Encrypter, KeyHolder
+from fedtrees.crypto.encrypted_sums import Adder, Encrypter, KeyHolder
+from fedtrees.crypto.keys import generate_key_pair
 from fedtrees.crypto.primitives import Randomness
 
 
@@ -22,7 +22,7 @@ class SeededRandomness(Randomness):
 
 def seeded(bits, seed):
     """Generate a reproducible key. Short keys are fast."""
-    return drawn(bits, SeededRandomness(seed))
+    return generate_key_pair(bits, SeededRandomness(seed))
 
 
 class EncryptedSums:

@@ -46,20 +46,22 @@ def test_adversaries_are_read_from_results_of_the_previous_release(tmp_path):
 
 @pytest.mark.parametrize("old", DEFENSE_NAMES)
 def test_a_defense_with_an_old_name_is_refused_with_the_new_name(old):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error_info:
         type("Old", (Defense,), {old: None})
-    assert f"defense Old defines {old!r}, which is now {DEFENSE_NAMES[old]}" in str(refused.value)
+    assert f"defense Old defines {old!r}, which is now {DEFENSE_NAMES[old]}" in str(
+        error_info.value
+    )
     with pytest.raises(AttributeError, match="it is now"):
         getattr(Defense(), old)
 
 
 def test_parameters_of_a_defense_may_have_any_name():
     """For example, `declared_rows` is a parameter of dp-sgd."""
-    made = type("Free", (Defense,), {"__annotations__": {"rows": int}, "rows": 3})
-    assert made().rows == 3
+    defense_class = type("Free", (Defense,), {"__annotations__": {"rows": int}, "rows": 3})
+    assert defense_class().rows == 3
 
 
-def test_an_attack_that_reads_an_old_requirement_is_told_its_new_name():
+def test_an_attack_that_reads_an_old_requirement_gets_its_new_name():
     with pytest.raises(UsageError, match=r"it is now requirements\.min_leaf_rows"):
         Composition().least_leaf_rows  # noqa: B018
     assert not hasattr(Composition(), "gradient_clip")
@@ -67,13 +69,17 @@ def test_an_attack_that_reads_an_old_requirement_is_told_its_new_name():
 
 @pytest.mark.parametrize("old", base.RENAMED)
 def test_a_protocol_with_an_old_name_is_refused_with_the_new_name(old):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error_info:
         type("Old", (FedTreeHist,), {old: None})
-    assert f"protocol Old defines {old!r}, which is now {base.RENAMED[old]}" in str(refused.value)
+    assert f"protocol Old defines {old!r}, which is now {base.RENAMED[old]}" in str(
+        error_info.value
+    )
 
 
 @pytest.mark.parametrize("old", attack.RENAMED)
 def test_an_attack_with_an_old_name_is_refused_with_the_new_name(old):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error_info:
         type("Old", (attack.Attack,), {old: None})
-    assert f"attack Old defines {old!r}, which is now {attack.RENAMED[old]}" in str(refused.value)
+    assert f"attack Old defines {old!r}, which is now {attack.RENAMED[old]}" in str(
+        error_info.value
+    )

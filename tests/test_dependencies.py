@@ -37,19 +37,19 @@ def declared():
 
 
 @cache
-def imported():
+def imported_modules():
     """Return the top-level modules that the product imports, also inside of functions."""
-    found = set()
+    modules = set()
     for folder in ("fedtrees", "attacks", "defenses", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             if folder == "benchmarks" and "perf" not in path.parts:
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Import):
-                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                    modules |= {alias.name.partition(".")[0] for alias in node.names}
                 elif isinstance(node, ast.ImportFrom) and not node.level:
-                    found.add((node.module or "").partition(".")[0])
-    return found
+                    modules.add((node.module or "").partition(".")[0])
+    return modules
 
 
 def module_of(package):
@@ -59,33 +59,34 @@ def module_of(package):
 @pytest.mark.parametrize("package", OF_THE_DESIGN)
 def test_a_package_of_the_design_is_declared_and_imported(package):
     assert package in declared()[OF_THE_DESIGN[package]]
-    assert module_of(package) in imported()
+    assert module_of(package) in imported_modules()
 
 
 @pytest.mark.parametrize("extra", ["", "neural", "cluster", "ebm", "perf"])
 def test_every_declared_package_is_imported_by_the_product(extra):
-    unused = {p for p in declared()[extra] if module_of(p) not in imported()} - NOT_IMPORTED
+    unused = {p for p in declared()[extra] if module_of(p) not in imported_modules()} - NOT_IMPORTED
     assert not unused
 
 
 def test_the_page_names_every_declared_package_and_no_other():
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"]
-    base, extras = set(), {}
+    base_packages, extras = set(), {}
     for row in rows:
         first, second = (re.findall(r"`([\w-]+)`", cell) for cell in row.split("|")[1:3])
         if first[0] in declared():
             for extra in first:
                 extras.setdefault(extra, set()).update(second)
         elif len(first) == 1:
-            base |= {*first}
-    assert base == {*declared()[""]}
-    together = {frozenset({"nvflare", "federation", "capture"}), frozenset({"test", "docs"})}
-    for group in together:
+            base_packages |= {*first}
+    assert base_packages == {*declared()[""]}
+    groups = {frozenset({"nvflare", "federation", "capture"}), frozenset({"test", "docs"})}
+    for group in groups:
         shared = set().union(*(declared()[extra] for extra in group))
-        named = set().union(*(extras[extra] for extra in group))
-        own = {"lightgbm", "openpyxl", "pyarrow"}  # of other extras, which tests use as well
-        assert named == shared - own
-    for extra in {*declared()} - {""} - set().union(*together):
+        named_in_page = set().union(*(extras[extra] for extra in group))
+        # These belong to other extras, but tests use them as well.
+        other_extras = {"lightgbm", "openpyxl", "pyarrow"}
+        assert named_in_page == shared - other_extras
+    for extra in {*declared()} - {""} - set().union(*groups):
         assert extras[extra] == {*declared()[extra]}, extra
 
 

@@ -31,14 +31,16 @@ def test_a_report_can_be_sent_as_it_is(page):
 
 
 def test_the_list_of_findings_names_the_state_of_each_report_and_none_under_embargo():
-    listed = (DOCS / "disclosure.md").read_text(encoding="utf-8")
+    list_page = (DOCS / "disclosure.md").read_text(encoding="utf-8")
     for page in REPORTS:
         text = page.read_text(encoding="utf-8")
-        (line,) = re.findall(rf"^.*\(disclosures/{page.stem}\.md\).*$", listed, re.M) or [""]
-        assert (line == "") == is_embargoed(page), page.stem
-        if line:
+        (line_of_page,) = re.findall(
+            rf"^.*\(disclosures/{page.stem}\.md\).*$", list_page, re.M
+        ) or [""]
+        assert (line_of_page == "") == is_embargoed(page), page.stem
+        if line_of_page:
             items = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", text, re.M))
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            cells = [cell.strip() for cell in line_of_page.strip("|").split("|")]
             assert cells[1] == items["Versions in which it was seen"]
             assert cells[3] == items["Status"]
 
@@ -49,8 +51,8 @@ def test_no_page_claims_that_maintainers_know_of_a_finding_that_is_not_reported(
         r"|maintainers (have )?(confirmed|acknowledged|agreed|fixed)",
         re.I,
     )
-    stated = [page for page in PAGES if "| Status | not reported" not in page.read_text()]
-    assert not stated
+    reported = [page for page in PAGES if "| Status | not reported" not in page.read_text()]
+    assert not reported
     for page in DOCS.rglob("*.md"):
         if "_build" in page.parts:
             continue

@@ -29,14 +29,18 @@ def shell_blocks(text):
 
 
 def test_the_readme_has_two_set_up_commands_of_one_line_and_ci_runs_the_second():
-    blocks = [b.strip() for b in shell_blocks((ROOT / "README.md").read_text())]
+    blocks = [block.strip() for block in shell_blocks((ROOT / "README.md").read_text())]
     assert len(blocks) == 2
-    assert all("\n" not in b and b.startswith("python3 -m venv .venv && ") for b in blocks)
+    assert all(
+        "\n" not in block and block.startswith("python3 -m venv .venv && ") for block in blocks
+    )
     assert blocks[0].endswith("fedtrees bench")
     assert blocks[1].endswith("pytest")
-    ran = (ROOT / ".ci" / "run").read_text().splitlines()
-    after = ran[ran.index(blocks[1]) + 1 :]  # literally the same command, followed by the extras
-    assert [line for line in after if line.startswith(".venv/")] == [
+    ci_lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    following_lines = ci_lines[
+        ci_lines.index(blocks[1]) + 1 :
+    ]  # literally the same command, followed by the extras
+    assert [line for line in following_lines if line.startswith(".venv/")] == [
         '.venv/bin/pytest -m "long and not slow"'
     ]
 
@@ -58,30 +62,39 @@ def test_the_constraints_meet_the_requirements_and_both_commands_use_them():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for text in [*project["dependencies"], *extras["test"], *extras["docs"], *extras["perf"]]:
-        asked = Requirement(text)
-        assert asked.specifier.contains(pinned[asked.name.lower()]), text
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pinned[requirement.name.lower()]), text
 
 
 def test_the_conda_recipe_has_the_requirements_of_the_package():
     from packaging.requirements import Requirement
 
-    named = {"xgboost": "py-xgboost", "ortools": "ortools-python", "matplotlib": "matplotlib-base"}
+    conda_names = {
+        "xgboost": "py-xgboost",
+        "ortools": "ortools-python",
+        "matplotlib": "matplotlib-base",
+    }
     recipe = (ROOT / ".ci/recipe.yaml").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [Requirement(text) for text in project["dependencies"]]
-    expected = [f"python {project['requires-python']}",
-                *(f"{named.get(r.name, r.name)} {r.specifier}" for r in asked)]  # fmt: skip
-    run = recipe.partition("  run:\n")[2].partition("\n\n")[0]
-    assert [line.strip().removeprefix("- ") for line in run.splitlines()] == expected
+    requirements = [Requirement(text) for text in project["dependencies"]]
+    expected = [
+        f"python {project['requires-python']}",
+        *(
+            f"{conda_names.get(requirement.name, requirement.name)} {requirement.specifier}"
+            for requirement in requirements
+        ),
+    ]
+    run_section = recipe.partition("  run:\n")[2].partition("\n\n")[0]
+    assert [line.strip().removeprefix("- ") for line in run_section.splitlines()] == expected
     assert f'version: "{project["version"]}"' in recipe
 
 
 def test_the_constraints_name_the_command_of_the_docs():
-    (made,) = re.findall(
+    (command,) = re.findall(
         r"\$ (python3.11 .* pip)$", (ROOT / "docs/how-to/reproduce.md").read_text(), re.M
     )
     head = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "#" in line]
-    assert f"# {made} > constraints.txt" in head
+    assert f"# {command} > constraints.txt" in head
 
 
 def test_the_readme_and_the_reference_show_every_command():
@@ -112,11 +125,11 @@ def test_the_documentation_uses_the_present_names_of_commands():
 
 
 @pytest.mark.long
-def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
+def test_the_exposure_table_equals_the_output_of_explain(capsys):
     text = (ROOT / "docs" / "reference/exposure.md").read_text()
     lines = text.partition("|---|---|---|\n")[2].partition("<!-- end -->")[0].splitlines()
     cells = [[re.findall(r"[][\w=-]+", cell) for cell in line.split("|")[1:-1]] for line in lines]
-    shown = [
+    on_page = [
         [[name], [role], attacks]
         for names, roles, attacks in cells
         for name in names
@@ -125,25 +138,25 @@ def test_the_table_of_who_is_exposed_is_the_one_that_is_printed(capsys):
     with pytest.raises(SystemExit):
         main(["explain", "--format", "json"])
     rows = json.loads(capsys.readouterr().out)
-    shown = [line for line in shown if not register.get("protocol", line[0][0]).missing()]
-    told = [[[row["protocol"]], [row["threat"]], row["attacks"]] for row in rows]
-    assert sorted(shown) == sorted(told)
+    on_page = [line for line in on_page if not register.get("protocol", line[0][0]).missing()]
+    printed = [[[row["protocol"]], [row["threat"]], row["attacks"]] for row in rows]
+    assert sorted(on_page) == sorted(printed)
 
 
 def test_the_tutorial_runs_with_the_stated_results(capsys):
-    found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_bench.py"))
-    assert found["same_predictions"]
-    assert found["exact"] == {"none": 1.0, "split-only": 1.0}
+    results = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_bench.py"))
+    assert results["same_predictions"]
+    assert results["exact"] == {"none": 1.0, "split-only": 1.0}
     assert "same predictions: True" in capsys.readouterr().out
 
 
 @pytest.mark.long
 def test_the_first_audit_runs_with_the_stated_results():
-    found = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
-    assert found["right"]
-    assert found["done"].same
-    assert found["stranger"].summary.counted == 0
-    assert found["insider"].summary.counted == sum(len(tree.leaf) for tree in found["first"])
+    results = runpy.run_path(str(ROOT / "docs" / "tutorials" / "first_audit.py"))
+    assert results["right"]
+    assert results["done"].same
+    assert results["stranger"].summary.counted == 0
+    assert results["insider"].summary.counted == sum(len(tree.leaf) for tree in results["first"])
 
 
 SHORT = ("-p", "fedtree-hist[trees=4,max_depth=3]")
@@ -212,16 +225,18 @@ def test_an_example_is_short_conforms_and_benches(path, capsys, tmp_path):
     run = ("--output", str(tmp_path / "run"), "--data", "wine", "--seeds", "1", "-j", "1")
     bench = ["bench", *plugins, *run, *options, "--format", "json"]
     for arguments in (["check", *files], *([bench] if boards else [])):
-        with pytest.raises(SystemExit) as stopped:
+        with pytest.raises(SystemExit) as exit_info:
             main(arguments)
-        out, err = capsys.readouterr()
-        assert not stopped.value.code, out + err
+        output, errors = capsys.readouterr()
+        assert not exit_info.value.code, output + errors
     if not boards:
         return
-    found = json.loads(out)["leaderboards"]
-    assert {board["threat"]: len(board["defenses"]) for board in found} == boards
-    advantages = [d["advantage"]["mean"] for board in found for d in board["defenses"]]
-    assert all(a is not None for a in advantages)
+    boards_found = json.loads(output)["leaderboards"]
+    assert {board["threat"]: len(board["defenses"]) for board in boards_found} == boards
+    advantages = [
+        entry["advantage"]["mean"] for board in boards_found for entry in board["defenses"]
+    ]
+    assert all(advantage is not None for advantage in advantages)
     # The signs of plaintext gradients are labels, and `cl` is the blind baseline.
     if path.stem == "gradient_signs":
         assert advantages == [1.0]
@@ -286,15 +301,15 @@ def test_a_new_file_needs_a_kind_and_a_name(arguments, message, capsys):
     assert message in capsys.readouterr().err
 
 
-def test_every_package_is_listed_and_inside_fedtrees():
+def test_every_package_is_listed_and_in_fedtrees():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     listed = set(project["tool"]["setuptools"]["packages"])
-    found = set()
-    for top in ("fedtrees", "defenses", "attacks", "benchmarks"):
-        for init in (ROOT / top).rglob("__init__.py"):
+    packages = set()
+    for top_folder in ("fedtrees", "defenses", "attacks", "benchmarks"):
+        for init in (ROOT / top_folder).rglob("__init__.py"):
             name = ".".join(init.parent.relative_to(ROOT).parts)
-            found.add(name if top == "fedtrees" else f"fedtrees.{name}")
-    assert listed == found
+            packages.add(name if top_folder == "fedtrees" else f"fedtrees.{name}")
+    assert listed == packages
 
 
 def wheel_of(source, target):
@@ -305,7 +320,7 @@ def wheel_of(source, target):
     return wheel
 
 
-def copy_of_what_is_committed(target):
+def clone_of_the_committed_state(target):
     """Clone the committed state of the repository."""
     subprocess.run(["git", "clone", "-q", str(ROOT), str(target)], check=True)
     return target
@@ -313,7 +328,7 @@ def copy_of_what_is_committed(target):
 
 @pytest.mark.long
 def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
-    wheel = wheel_of(copy_of_what_is_committed(tmp_path / "source"), tmp_path)
+    wheel = wheel_of(clone_of_the_committed_state(tmp_path / "source"), tmp_path)
     names = zipfile.ZipFile(wheel).namelist()
     tops = {n.split("/")[0] for n in names}
     assert {t for t in tops if not t.endswith(".dist-info")} == {"fedtrees"}
@@ -323,29 +338,31 @@ def test_a_wheel_installs_nothing_outside_fedtrees(tmp_path):
 
 @pytest.mark.slow
 def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
-    source = copy_of_what_is_committed(tmp_path / "source")
+    source = clone_of_the_committed_state(tmp_path / "source")
     archive = f"from setuptools.build_meta import build_sdist; build_sdist({str(tmp_path)!r})"
-    made = {"cwd": source, "check": True, "capture_output": True}
-    subprocess.run([sys.executable, "-c", archive], **made)
-    (packed,) = tmp_path.glob("*.tar.gz")
-    wheel = wheel_of(packed, tmp_path)
+    options = {"cwd": source, "check": True, "capture_output": True}
+    subprocess.run([sys.executable, "-c", archive], **options)
+    (archive_path,) = tmp_path.glob("*.tar.gz")
+    wheel = wheel_of(archive_path, tmp_path)
 
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / "bin" / "python"
     install = [python, "-m", "pip", "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, capture_output=True)
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    borrowed = [p for p in sys.path if p.endswith("site-packages")]  # its dependencies
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]  # its dependencies
     (site / "dependencies.pth").write_text("\n".join(borrowed) + "\n")
 
-    def said(*command):
-        here = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
-        return subprocess.run([str(c) for c in command], **here).stdout
+    def output_of(*command):
+        options_of_command = {"cwd": tmp_path, "capture_output": True, "text": True, "check": True}
+        return subprocess.run([str(part) for part in command], **options_of_command).stdout
 
-    assert said(python, "-c", "import fedtrees; print(fedtrees.__file__)").startswith(str(site))
+    assert output_of(python, "-c", "import fedtrees; print(fedtrees.__file__)").startswith(
+        str(site)
+    )
     fedtrees = python.with_name("fedtrees")
-    assert "compare" in said(fedtrees, "--help")
-    planned = said(fedtrees, "bench", "--dry-run")
+    assert "results" in output_of(fedtrees, "--help")
+    planned = output_of(fedtrees, "bench", "--dry-run")
     assert re.search(r"^data +breast-cancer", planned, re.M)
     assert "into runs/quick" in planned
     assert not (tmp_path / "runs").exists()
@@ -353,15 +370,15 @@ def test_a_wheel_of_the_source_archive_runs_outside_the_repository(tmp_path):
 
 @pytest.mark.parametrize("name", ["defenses", "attacks", "benchmarks"])
 def test_the_bare_folders_refuse_to_be_imported(name):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", f"import {name}"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode != 0
-    assert f"fedtrees.{name}" in done.stderr
+    assert process.returncode != 0
+    assert f"fedtrees.{name}" in process.stderr
 
 
 def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
@@ -406,3 +423,27 @@ def test_links_of_the_pages_in_the_root_folder_exist(page):
         if anchor:
             heads = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.M)
             assert anchor in {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in heads}
+
+
+def test_the_functions_on_the_path_of_a_command_exist():
+    """The table of `concepts` names functions and classes by which a developer finds the code."""
+    page = (ROOT / "docs/explanation/concepts.md").read_text(encoding="utf-8")
+    section = page.partition("## From a command to its verdict")[2].partition("\n## ")[0]
+    sources = "\n".join(
+        path.read_text(encoding="utf-8")
+        for top in ("fedtrees", "defenses", "attacks")
+        for path in (ROOT / top).rglob("*.py")
+    )
+    names = set()
+    for line in section.splitlines():
+        if re.match(r"\| \d", line):
+            names |= {*re.findall(r"`([\w.]+)`", line.split("|")[2])}
+    names = {name for name in names if not name.startswith("fedtrees.")} - {"fedtree-hist"}
+    assert len(names) > 25
+    missing = {
+        part
+        for name in names
+        for part in name.split(".")
+        if not re.search(rf"^\s*(?:class|def) {part}\b", sources, re.M)
+    }
+    assert not missing

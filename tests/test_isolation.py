@@ -44,13 +44,13 @@ def test_names_types_and_modules_of_a_plugin_are_forgotten(tmp_path):
 
 def test_modules_of_the_package_stay_loaded():
     with registry_as_it_was():
-        kept = register.get("protocol", "local-forests")
-    assert register.get("protocol", "local-forests") is kept
+        protocol_class = register.get("protocol", "local-forests")
+    assert register.get("protocol", "local-forests") is protocol_class
     assert message_type("PooledForest") is not None
 
 
 def test_a_replaced_name_is_restored():
-    mine = register.get("attack", "lattice")
+    attack_class = register.get("attack", "lattice")
     with registry_as_it_was():
         register._known["attack"]["lattice"] = object
-    assert register.get("attack", "lattice") is mine
+    assert register.get("attack", "lattice") is attack_class

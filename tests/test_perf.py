@@ -38,12 +38,12 @@ def test_a_part_measures_this_package_and_its_competitors(name, monkeypatch):
 @pytest.mark.long
 def test_the_command_of_the_docs_prints_a_table():
     command = [sys.executable, "-m", "fedtrees.benchmarks.perf", "--only", "forests"]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--scale", "0.001"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert "## forests" in done.stdout
-    assert done.stdout.count("| random forest, 300 x 28, 2 trees") == 2
+    assert process.returncode == 0, process.stderr
+    assert "## forests" in process.stdout
+    assert process.stdout.count("| random forest, 300 x 28, 2 trees") == 2
 
 
 def test_the_slow_parts_exist():

@@ -115,30 +115,38 @@ CLAIMS = {
 def test_every_claim_type_is_listed():
     from fedtrees.core import claims
 
-    made = {c for c in vars(claims).values() if isinstance(c, type) and issubclass(c, Claim)}
-    assert made - {Claim} == set(CLAIMS)
+    claim_types = {
+        value
+        for value in vars(claims).values()
+        if isinstance(value, type) and issubclass(value, Claim)
+    }
+    assert claim_types - {Claim} == set(CLAIMS)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda c: c.__name__)
 def test_a_claim_is_named_by_its_metric_and_by_attacks(claim):
-    found = {place(p) for p in EVERYTHING if imports(p, "fedtrees.core.claims", claim.__name__)}
-    assert found - {"fedtrees/model_audit/attack.py"} == CLAIMS[claim] - {
+    places = {
+        place(path) for path in EVERYTHING if imports(path, "fedtrees.core.claims", claim.__name__)
+    }
+    assert places - {"fedtrees/model_audit/attack.py"} == CLAIMS[claim] - {
         "fedtrees/model_audit/attack.py"
     }
 
 
 def test_packages_that_score_reach_metrics_through_the_registry():
-    homes = {register.get("metric", name).__module__ for name in register.names("metric")}
-    assert all(home.startswith("fedtrees.metrics.") for home in homes)
-    known = {
+    metric_modules = {register.get("metric", name).__module__ for name in register.names("metric")}
+    assert all(module.startswith("fedtrees.metrics.") for module in metric_modules)
+    imports_of_metrics = {
         (place(path), node.module)
         for path in HOUSE
         for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ImportFrom) and node.module in homes
+        if isinstance(node, ast.ImportFrom) and node.module in metric_modules
     }
     # All other packages reach metrics through the registry.
-    scoring = {path for path, _ in known if not path.startswith("fedtrees/model_audit/")}
+    scoring = {
+        path for path, _ in imports_of_metrics if not path.startswith("fedtrees/model_audit/")
+    }
     assert all(path.startswith("fedtrees/metrics/") for path in scoring)
 
 
@@ -160,12 +168,12 @@ def spelled(path, name):
 
 def test_layouts_are_named_by_the_data_layer_and_by_protocols():
     for name in LAYOUTS:
-        found = {place(p) for p in EVERYTHING if spelled(p, name)}
-        assert "fedtrees/data/layout.py" in found
-        theirs = {"fedtrees/federation/site.py"}  # columns that the table of a site must have
-        assert {p for p in found - theirs if not p.startswith("fedtrees/protocols/")} == {
-            "fedtrees/data/layout.py"
-        }
+        places = {place(path) for path in EVERYTHING if spelled(path, name)}
+        assert "fedtrees/data/layout.py" in places
+        site_code = {"fedtrees/federation/site.py"}  # columns that the table of a site must have
+        assert {
+            path for path in places - site_code if not path.startswith("fedtrees/protocols/")
+        } == {"fedtrees/data/layout.py"}
 
 
 #: Roles of horizontal federations, and the files besides those of `THEIRS` that may name them.
@@ -190,19 +198,21 @@ THEIRS = ("fedtrees/protocols/", "fedtrees/privacy_audit/", "defenses/")
 @pytest.mark.long
 @pytest.mark.parametrize("role", ROLES)
 def test_roles_are_named_by_protocols_and_defenses(role):
-    found = {
-        place(p)
-        for p in EVERYTHING
-        if any(s.startswith(role) if role.endswith("-") else s == role for s in strings(p))
+    places = {
+        place(path)
+        for path in EVERYTHING
+        if any(
+            text.startswith(role) if role.endswith("-") else text == role for text in strings(path)
+        )
     }
-    mine = {p for p in found if not p.startswith(THEIRS)}
-    assert mine == ROLES[role]
+    other_places = {path for path in places if not path.startswith(THEIRS)}
+    assert other_places == ROLES[role]
 
 
 def test_the_holder_of_the_released_model_has_one_name():
     assert PUBLIC == "public"
-    written = {place(p) for p in HOUSE if imports(p, "fedtrees.core.transcript", "PUBLIC")}
-    assert written == {
+    places = {place(path) for path in HOUSE if imports(path, "fedtrees.core.transcript", "PUBLIC")}
+    assert places == {
         "fedtrees/core/network.py",  # sends the model to it
         "fedtrees/messages/models.py",  # contents of its view
         "fedtrees/core/threat.py",  # the same

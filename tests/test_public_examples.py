@@ -61,15 +61,17 @@ def test_a_strict_type_checker_knows_every_type_of_a_users_script():
 
     The only exceptions are types that pandas and scikit-learn, which have no types, would supply.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--config-file", "pyproject.toml", str(SCRIPT)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    revealed = re.findall(r'Revealed type is "(.*)"', process.stdout)
     assert len(revealed) == SCRIPT.read_text(encoding="utf-8").count("reveal_type(") > 40
     # The shape of an array is not a part of its type.
     without_shapes = [text.replace("ndarray[tuple[Any, ...], ", "") for text in revealed]
     assert [text for text in without_shapes if re.search(r"\bAny\b", text)] == []
-    assert ": error:" not in done.stdout, done.stdout
-    used = {name for name in fedtrees.PUBLIC_NAMES if re.search(rf"\b{name}\b", SCRIPT.read_text())}
-    assert used == set(fedtrees.PUBLIC_NAMES)
+    assert ": error:" not in process.stdout, process.stdout
+    used_names = {
+        name for name in fedtrees.PUBLIC_NAMES if re.search(rf"\b{name}\b", SCRIPT.read_text())
+    }
+    assert used_names == set(fedtrees.PUBLIC_NAMES)

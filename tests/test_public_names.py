@@ -45,16 +45,22 @@ def test_an_unknown_name_is_refused():
 def test_bench_has_the_options_of_the_command():
     parameters = inspect.signature(fedtrees.bench).parameters
     options = {field.name: field.default for field in fields(BenchOptions)}
-    given = {n: p.default for n, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
-    assert given == options
+    defaults = {
+        n: parameter.default
+        for n, parameter in parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    assert defaults == options
     text = inspect.getdoc(fedtrees.bench)
     assert all(f"\n{name} : " in text for name in options)
 
 
 def test_importing_the_package_imports_no_numerical_library():
     code = "import fedtrees, sys; print({'numpy', 'pandas', 'numba'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("old", moved.MOVED)
@@ -75,10 +81,10 @@ def test_a_function_with_the_name_of_an_old_package_works_after_an_import_of_tha
         "try: fedtrees.audit('absent.json')\n"
         "except fedtrees.DataError as error: print(error)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert "absent.json" in done.stdout
+    assert "absent.json" in process.stdout
 
 
 def test_old_names_are_not_modules_of_the_package():

@@ -79,13 +79,13 @@ def reads_prose(node):
 
 
 def test_no_package_code_parses_a_sentence():
-    found = {
+    parsing_places = {
         (name, node.lineno)
         for name, tree in product().items()
         for node in ast.walk(tree)
         if reads_prose(node)
     }
-    assert {name for name, _ in found} == set(ALLOWED), sorted(found)
+    assert {name for name, _ in parsing_places} == set(ALLOWED), sorted(parsing_places)
 
 
 @pytest.mark.parametrize(
@@ -103,15 +103,17 @@ def test_code_that_parses_no_sentence_is_not_found(code):
     assert not reads_prose(ast.parse(code).body[0].value)
 
 
-def made(code):
+def invented_reason(code):
     """Return a reason with invented arguments."""
-    spec = dict(re.findall(r"{(\w+)(:[^}]*)?}", TEMPLATES[code].text))
-    return Reason(code, **{k: 3 if form else k.upper() for k, form in spec.items()})
+    placeholders = dict(re.findall(r"{(\w+)(:[^}]*)?}", TEMPLATES[code].text))
+    return Reason(
+        code, **{name: 3 if form else name.upper() for name, form in placeholders.items()}
+    )
 
 
 @pytest.mark.parametrize("code", TEMPLATES)
 def test_every_code_has_a_state_a_sentence_and_survives_a_file(code):
-    reason = made(code)
+    reason = invented_reason(code)
     assert reason.state in STATES
     columns = reason.columns()
     assert "{" not in str(reason)

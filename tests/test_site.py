@@ -15,7 +15,7 @@ import pytest
 import fedtrees
 
 sys.path.insert(0, str(Path(__file__).parent / "report"))
-from test_report_browser import AXE, BROWSER, CHECKED, dom, wider
+from test_report_browser import AXE, BROWSER, CHECKED, dom, overflowing_elements
 
 ROOT = Path(__file__).parents[1]
 SHOWN = ("index", "studies/peeling", "notebooks/view_attack")
@@ -34,13 +34,13 @@ def site(tmp_path_factory):
     with (shared / "site.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not finished.is_file():
-            done = subprocess.run(
+            process = subprocess.run(
                 [*command, str(ROOT / "docs"), str(folder)],
                 capture_output=True,
                 text=True,
                 check=False,
             )
-            assert done.returncode == 0, done.stderr[-3000:]
+            assert process.returncode == 0, process.stderr[-3000:]
             finished.touch()
     return folder
 
@@ -88,10 +88,10 @@ def test_a_screen_reader_meets_no_barrier_on_a_page(site, name, theme, tmp_path)
     text = re.sub(r"(<head[^>]*>)", lambda head: head[1] + chosen, text, count=1)
     script = f'<script src="{AXE.as_uri()}"></script>{CHECKED}'
     copy.write_text(text.replace("</body>", script), encoding="utf-8")
-    seen, _ = dom(copy, tmp_path / "profile", 1400)
+    document, _ = dom(copy, tmp_path / "profile", 1400)
     copy.unlink()
-    assert f'data-theme="{theme}"' in seen
-    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    assert f'data-theme="{theme}"' in document
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', document)[1]))
     assert violations == []
     assert passes > 20
 
@@ -102,4 +102,4 @@ def test_a_screen_reader_meets_no_barrier_on_a_page(site, name, theme, tmp_path)
 def test_no_page_is_wider_than_a_telephone(site, name, tmp_path):
     copy = shutil.copytree(site, tmp_path / "site")
     folder = (copy / f"{name}.html").parent
-    assert wider(folder / f"{Path(name).name}.html", folder) == []
+    assert overflowing_elements(folder / f"{Path(name).name}.html", folder) == []

@@ -5,11 +5,21 @@ from pathlib import Path
 
 import pytest
 
+from fedtrees.benchmarks.charts import save
+from fedtrees.benchmarks.papers import study_figures
+from fedtrees.core.errors import UsageError
+
 STUDIES = Path(__file__).parents[1] / "docs/studies"
 #: Lists of results instead of a study of one question. `papers` is generated.
 LISTS = {"index", "papers", "tries"}
 PAGES = sorted(page for page in STUDIES.glob("*.md") if page.stem not in LISTS)
 HEADS = ["Question", "Set-up", "Result", "What it means", "Limits", "How to run it again"]
+
+#: Pages without a section Figure, because their table has four rows of mixed units.
+NO_FIGURE = {"lattice"}
+#: Pages whose figure is in a subsection, or whose text belongs to a generated page.
+OTHER_PLACE = {"draft-dp", "timberstrike", "networks"}
+DRAWN = sorted([*study_figures.FIGURES, "evidence"])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -43,3 +53,48 @@ def test_a_table_of_a_study_has_as_many_cells_in_each_row():
             elif widths:
                 assert len(set(widths)) == 1, (page.name, widths)
                 widths = []
+
+
+def texts_of(file):
+    """Return the texts of an SVG file, in their order."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_study_has_a_figure_where_one_helps(page):
+    text = page.read_text(encoding="utf-8")
+    section = text.partition("\n## Figure\n")[2].partition("\n## ")[0]
+    images = re.findall(r"!\[([^\]]+)\]\(\.\./(images/[\w.]+)\)", section)
+    if page.stem in NO_FIGURE | OTHER_PLACE:
+        return
+    assert len(images) == 1
+    assert (STUDIES.parent / images[0][1]).is_file()
+    if page.stem in DRAWN:
+        command = f"python -m fedtrees.benchmarks.papers study_figures --only {page.stem} "
+        assert command in text.partition("## How to run it again")[2]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_figure_shows_the_values_of_its_page(name, tmp_path):
+    stored = STUDIES.parent / f"images/study_{name.replace('-', '_')}.svg"
+    drawn = save(study_figures.chart_of(name, STUDIES), tmp_path / "drawn.svg")
+    assert texts_of(drawn) == texts_of(stored)
+    assert positions(drawn) == positions(stored)
+
+
+def positions(file):
+    """Return the coordinates of the lines and bars of an SVG file, rounded to a point."""
+    paths = re.findall(r' d="([^"]*)"', file.read_text(encoding="utf-8"))
+    return [[round(float(x)) for x in re.findall(r"-?[\d.]+", path)] for path in paths]
+
+
+def test_a_changed_value_of_a_page_changes_its_figure(tmp_path):
+    text = (STUDIES / "peeling.md").read_text(encoding="utf-8")
+    changed = text.replace("| 99.5 | 0.5 |", "| 42.5 | 0.5 |")
+    assert changed != text
+    (tmp_path / "peeling.md").write_text(changed, encoding="utf-8")
+    chart = study_figures.chart_of("peeling", tmp_path)
+    assert (chart.panels[0].values[0], chart.panels[0].texts[0]) == (42.5, "42.5")
+    (tmp_path / "peeling.md").write_text(text.replace("| Rows right |", "| Rows |"), "utf-8")
+    with pytest.raises(UsageError, match="no table with the columns Table, Depth, Rows right"):
+        study_figures.chart_of("peeling", tmp_path)

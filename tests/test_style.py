@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
     "command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
 )
 def test_formatting_lint_and_types_are_correct(command):
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert process.returncode == 0, process.stdout + process.stderr

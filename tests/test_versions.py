@@ -34,9 +34,9 @@ def declared():
 
 @pytest.mark.parametrize("package", ["xgboost", "nvflare", "flwr", "opacus", "phe"])
 def test_declared_ranges_are_tested(package):
-    tested, found = TESTED[package], [r for r in declared() if r.name == package]
-    assert found
-    for requirement in found:
+    tested, requirements = TESTED[package], [r for r in declared() if r.name == package]
+    assert requirements
+    for requirement in requirements:
         assert requirement.specifier.contains(f"{tested.oldest}.0")
         assert requirement.specifier.contains(f"{tested.newest}.9")
         major, minor = map(int, tested.newest.split("."))

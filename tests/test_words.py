@@ -31,10 +31,10 @@ OUTPUT = [
 
 @pytest.mark.parametrize("word", WORDS)
 def test_established_terms_are_used(word):
-    found = [
+    occurrences = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()[:90]}"
         for path in [*PAGES, *OUTPUT]
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if re.search(word, line, re.IGNORECASE)
     ]
-    assert not found, f"say {WORDS[word]!r}"
+    assert not occurrences, f"say {WORDS[word]!r}"

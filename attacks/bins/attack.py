@@ -61,7 +61,7 @@ def columns_of(view: View) -> list[Column]:
     either.
     """
     exact = not view.changes(OpenedBinSums, "sums")
-    local_columns = {int(c) for local_data in view.own for c in local_data.columns}
+    local_columns = {int(c) for local_data in view.local_data for c in local_data.columns}
     widths, owners = {}, {}
     for _, column_sums in view.messages(BinCounts):
         for column, count in zip(
@@ -174,7 +174,7 @@ class LinearReconstruction(Attack):
         """Return bins and ranks of all rows in every column with decrypted sums."""
         if self.inapplicable(view):
             return Guess.none(self.inapplicable(view) or Reason("no-opened-sums"))
-        ids, known_features, claims = view.own[0].ids, encode_local_data(view), list[Claim]()
+        ids, known_features, claims = view.local_data[0].ids, encode_local_data(view), list[Claim]()
         sure = cells = 0
         changes = view.changes(OpenedBinSums, "sums")
         unit = next(m.unit_of("sums")[0] for _, m in view.messages(OpenedBinSums))

@@ -40,14 +40,14 @@ class ToldBins(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no bins of other parties are seen, else None."""
         seen = any(item.sender not in view.principals for item, _ in view.messages(RowBuckets))
-        return None if seen and view.own else Reason("no-bins-told")
+        return None if seen and view.local_data else Reason("no-bins-told")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the bins of all rows in every announced column, and the ranks they imply."""
         if why := self.inapplicable(view):
             return Guess.none(why)
         epsilon = float(view.parameters.get("epsilon", np.inf))
-        claims, own_data, ids = list[Claim](), view.own[0], view.own[0].ids
+        claims, own_data, ids = list[Claim](), view.local_data[0], view.local_data[0].ids
         for item, message in view.messages(RowBuckets):
             if item.sender in view.principals:
                 continue

@@ -60,7 +60,7 @@ class PowersOfTwo(Attack):
             if law is not None and not read.any():
                 shares = shares_of_changed(column, changes, unit)
                 bin, read = shares[:, :-1].argmax(axis=1), shares.max(axis=1) > SURE
-            claims.append(ColumnBins(column.owner, column.position, view.own[0].ids, bin))
+            claims.append(ColumnBins(column.owner, column.position, view.local_data[0].ids, bin))
             n_read += int(read.sum())
         return Guess.of(claims, {"bins_named": n_read}, otherwise=Reason("no-opened-sums"))
 

@@ -97,9 +97,9 @@ def read_known_columns(view: View) -> tuple[NDArray[np.int64], NDArray[np.float3
 
     They belong to the background knowledge of the threat model.
     """
-    if view.entries is None:
+    if view.known_entries is None:
         return None
-    columns, X = view.entries.of_all_rows
+    columns, X = view.known_entries.of_all_rows
     n_others = view.n_rows - (0 if view.rows is None else len(view.rows))
     return (columns, X) if len(columns) and len(X) == n_others else None
 

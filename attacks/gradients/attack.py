@@ -167,7 +167,7 @@ class TabLeak(Attack):
         Number of gradients to invert, spread evenly over the run, including the first.
     restarts, steps : int
         Effort of the search. 0 means that the number of rows determines it.
-    most : int
+    max_rows : int
         Gradients of more rows are skipped.
     """
 
@@ -178,26 +178,26 @@ class TabLeak(Attack):
     batches: int = 3
     restarts: int = 0
     steps: int = 0
-    most: int = 512
+    max_rows: int = 512
 
     def __post_init__(self) -> None:
-        for name, least in {"batches": 1, "restarts": 0, "steps": 0, "most": 1}.items():
+        for name, least in {"batches": 1, "restarts": 0, "steps": 0, "max_rows": 1}.items():
             check_whole(name, getattr(self, name), least)
 
     def inapplicable(self, view: View) -> Reason | None:
-        """Return the reason if no gradient of at most `most` rows was seen, else None."""
+        """Return the reason if no gradient of at most `max_rows` rows was seen, else None."""
         if encoding_of(view) is None:
             return Reason("no-network")
         sizes = [s.rows for s in seen_gradients(view)]
         if not sizes:
             return Reason("no-gradient")
-        if min(sizes) > self.most:
-            return Reason("batch-too-large", rows=min(sizes), most=self.most)
+        if min(sizes) > self.max_rows:
+            return Reason("batch-too-large", rows=min(sizes), most=self.max_rows)
         return None
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Invert some of the gradients."""
-        seen = [s for s in seen_gradients(view) if s.rows <= self.most]
+        seen = [s for s in seen_gradients(view) if s.rows <= self.max_rows]
         local = local_steps_of(view) if self.by_algebra else None
         claims, notes = [], {"likely_rows": 0.0}
         for k, item in enumerate(spread_evenly(seen, self.batches)):

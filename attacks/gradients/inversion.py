@@ -168,8 +168,8 @@ def _restore_labels(
         if np.array_equal(again, labels):
             break
         labels = again
-        found = search(batch, matching, pull, labels, _SHORT, rng)
-        probability = found.probability.mean(axis=(0, 1))
+        result = search(batch, matching, pull, labels, _SHORT, rng)
+        probability = result.probability.mean(axis=(0, 1))
     return labels
 
 

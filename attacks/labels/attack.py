@@ -349,13 +349,13 @@ class FewShot(LabelMixture):  # type: ignore[misc]
     def inapplicable(self, view: View) -> Reason | None:
         """Return why the attack does not apply: no visible leaves, or no known labels."""
         why = super().inapplicable(view)
-        if why is None and view.known is None:
+        if why is None and view.known_labels is None:
             return Reason("no-known-labels", threat="passive[labels=20]")
         return why
 
     def clusters(self, seen: LeafView, rng: np.random.Generator) -> Clusters:
         """Return the most probable class of every row."""
-        known_rows = seen.view.known
+        known_rows = seen.view.known_labels
         if known_rows is None:
             return super().clusters(seen, rng)
         assert known_rows.y is not None

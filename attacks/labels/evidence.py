@@ -61,17 +61,17 @@ class SeenTree:
 
 def own_columns(view: View) -> Columns | None:
     """Return the local columns of the principals, None if they have no data or know labels."""
-    if not view.own or any(local.y is not None for local in view.own):
+    if not view.local_data or any(local.y is not None for local in view.local_data):
         return None
-    ids = view.own[0].ids
-    for local in view.own[1:]:
+    ids = view.local_data[0].ids
+    for local in view.local_data[1:]:
         ids = ids[np.isin(ids, local.ids)]
     parts = []
-    for local in view.own:
+    for local in view.local_data:
         # the parties can have their rows in different orders
         order = np.argsort(local.ids)
         parts.append(local.X[order[np.searchsorted(local.ids[order], ids)]])
-    positions = np.concatenate([local.columns for local in view.own])
+    positions = np.concatenate([local.columns for local in view.local_data])
     return Columns(ids, positions, np.concatenate(parts, axis=1))
 
 

@@ -76,7 +76,7 @@ class MembershipInference(MembershipAttack):
         It does not apply if the view contains no model, or if the principals have only columns of
         the rows, as in a vertical partition. They then know the members by their ids.
         """
-        if view.own and view.rows is None:
+        if view.local_data and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-trees") if self.model(view) is None else None
 

@@ -62,7 +62,7 @@ class PathRestriction(Attack):
             return Reason("no-others-splits")
         if any(True for _ in view.messages(RoutesOfRows)):
             return None
-        if view.oracle is None or view.asked is None:
+        if view.oracle is None or view.queried_rows is None:
             return Reason("no-endpoint", threat="queries=1000,records=new")
         return None
 
@@ -92,7 +92,7 @@ class PathRestriction(Attack):
         notes = {"routed": float(len(rows))}
         if len(rows):
             notes["branches_of_a_row"] = float((~np.isnan(left)).sum(axis=1).mean())
-        if not len(rows) and view.oracle is not None and view.asked is not None:
+        if not len(rows) and view.oracle is not None and view.queried_rows is not None:
             rows, left, notes = _query_rows(view, model)
         tree = np.searchsorted(model.starts, nodes, side="right") - 1
         if not len(rows):
@@ -106,7 +106,7 @@ def _foreign_nodes(view: View, model: HeldModel) -> NDArray[np.bool_]:
 
     Splits that only separate missing values are excluded.
     """
-    own_columns = np.concatenate([h.columns for h in view.own])
+    own_columns = np.concatenate([h.columns for h in view.local_data])
     return (model.feature >= 0) & ~np.isin(model.feature, own_columns) & (model.threshold >= 1)
 
 
@@ -137,8 +137,8 @@ def _query_rows(
         Diagnostics of the guess.
     """
     assert view.oracle is not None
-    assert view.asked is not None
-    query_rows, hidden_nodes = view.asked, _foreign_nodes(view, model)
+    assert view.queried_rows is not None
+    query_rows, hidden_nodes = view.queried_rows, _foreign_nodes(view, model)
     n = min(view.oracle.left, len(query_rows))
     X = np.full((n, len(view.schema.features)), np.nan, dtype=np.float32)
     X[:, query_rows.columns] = query_rows.X[:n]
@@ -236,11 +236,11 @@ def _before(
     measured on the adversary's columns and on the answer. For a training row, the answer is
     computed from its leaves. Rows that were not queried are compared by the columns only.
     """
-    assert view.asked is not None
+    assert view.queried_rows is not None
     model, own_values, query_values = (
         endpoint.model,
-        np.hstack([h.X for h in view.own]),
-        view.asked.X,
+        np.hstack([h.X for h in view.local_data]),
+        view.queried_rows.X,
     )
     goes = _training_sides(view, model, hidden_nodes)
     out = np.full((len(query_values), len(model.feature)), np.nan)
@@ -273,8 +273,8 @@ def _training_sides(
     1 is left and 0 is right. -1 means that the row did not reach the node or that its side is
     unknown.
     """
-    X = np.full((len(view.own[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
-    for h in view.own:
+    X = np.full((len(view.local_data[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
+    for h in view.local_data:
         X[:, h.columns] = h.X
     goes = np.array([_local_sides(model, hidden_nodes, x) for x in X])
     # The sides at hidden nodes are known from the routing during training, not from values.

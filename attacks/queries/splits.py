@@ -125,7 +125,7 @@ class Splits:
 
     def __init__(self, view: View, use_split_columns: bool) -> None:
         self.model = next(m for _, m in view.messages(HeldModel))
-        self.own_columns = np.concatenate([h.columns for h in view.own])
+        self.own_columns = np.concatenate([h.columns for h in view.local_data])
         self.least, self.most = _beyond(*view.schema.ranges)
         # With candidates per node, the bin numbers of two nodes refer to different thresholds.
         self.share_bins = (
@@ -133,7 +133,7 @@ class Splits:
         )
         self.passive_columns = np.setdiff1d(np.arange(len(self.least)), self.own_columns).tolist()
         self.active_columns = next(
-            (h.columns for h in view.own if h.y is not None), self.own_columns[:0]
+            (h.columns for h in view.local_data if h.y is not None), self.own_columns[:0]
         )
         places: dict[tuple[int, ...], int] = {}
         self.unknown: list[Unknown] = []
@@ -184,7 +184,7 @@ class Splits:
 
     def _read_colluders(self, view: View) -> None:
         """Narrow thresholds on columns of colluding parties by the routing of their rows."""
-        values = {int(c): h.X[:, i] for h in view.own for i, c in enumerate(h.columns)}
+        values = {int(c): h.X[:, i] for h in view.local_data for i, c in enumerate(h.columns)}
         seen = replayed(view) if len(self.own_columns) > len(self.active_columns) else {}
         for u in self.unknown:
             if (

@@ -130,7 +130,7 @@ class RegressionInversion(Attack):
             blind = total > 2 * LIKELY**2 * len(differences[0]) * read.hidden
         if blind:
             values = {s.party: _likely(view, s) for s in read.other_scales}
-        ids = view.own[0].ids
+        ids = view.local_data[0].ids
         claims = [claim_table(s.party, ids, s.columns, values[s.party]) for s in read.other_scales]
         notes |= {"submits_blind": float(blind)}
         return Guess.of(claims, notes, otherwise=Reason("no-varying-column"))
@@ -146,7 +146,7 @@ class RegressionInversion(Attack):
             apart = abs(float(norm(direction)) - float(norm(rotation.weights)))
             if apart > AGREE * float(norm(rotation.weights)):
                 direction = None  # a defense has changed answers or gradients
-        ids, bits = view.own[0].ids, int(view.parameters["bits"])
+        ids, bits = view.local_data[0].ids, int(view.parameters["bits"])
         row_of = {i: k for k, i in enumerate(ids.tolist())}
         known_columns, where = [], []
         for s in read.other_scales:
@@ -218,11 +218,13 @@ class RegressionInversion(Attack):
 
 def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
     """Return an estimate of a party's columns from known values and local columns, (m, c)."""
-    values = np.repeat(s.mean[None], len(view.own[0].ids), axis=0)
-    if view.entries is not None:
+    values = np.repeat(s.mean[None], len(view.local_data[0].ids), axis=0)
+    if view.known_entries is not None:
         places = {c: k for k, c in enumerate(s.columns.tolist())}
         ends = {c: (float(s.mean[k]), float(s.scale[k])) for c, k in places.items()}
-        for c, likely in predict_columns(ends, view.entries, view.own[0], together=True).items():
+        for c, likely in predict_columns(
+            ends, view.known_entries, view.local_data[0], together=True
+        ).items():
             values[:, places[c]] = likely
     return values
 
@@ -230,7 +232,7 @@ def _likely(view: View, s: ColumnScales) -> NDArray[np.float64]:
 def _why_not_rows(view: View) -> Reason | None:
     """Return the reason if averaged weights do not reveal rows, else None."""
     other_clients = _other_clients(view)
-    if not view.own or len(other_clients) != 1:
+    if not view.local_data or len(other_clients) != 1:
         return Reason("averages-of-several", clients=len(other_clients))
     m, width = len(_other_ids(view)), len(view.schema.features) + int(view.parameters["intercept"])
     if m > width:
@@ -244,15 +246,15 @@ def _other_clients(view: View) -> list[str]:
 
 def _other_ids(view: View) -> NDArray[np.int64]:
     """Return the ids of other parties' rows, which are numbered consecutively."""
-    local_ids = np.concatenate([h.ids for h in view.own])
+    local_ids = np.concatenate([h.ids for h in view.local_data])
     return np.setdiff1d(np.arange(view.n_rows), local_ids)
 
 
 def _entries_of_row(view: View, row: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    if view.entries is None:
+    if view.known_entries is None:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.float32)
-    of_row = view.entries.ids == row
-    return view.entries.columns[of_row], view.entries.values[of_row]
+    of_row = view.known_entries.ids == row
+    return view.known_entries.columns[of_row], view.known_entries.values[of_row]
 
 
 def _best(

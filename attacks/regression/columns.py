@@ -96,12 +96,12 @@ class ColumnsView:
     def of(cls, view: View) -> ColumnsView | None:
         """Read a view. The result is None without the active party's columns."""
         noted = next((m for _, m in view.messages(OwnDesign)), None)
-        if noted is None or not view.own:
+        if noted is None or not view.local_data:
             return None
         messages = [m for _, m in view.messages(Gradient)]
         scales = [m for _, m in view.messages(ColumnScales)]
         designs = []
-        for local_data in view.own:
+        for local_data in view.local_data:
             if local_data.y is not None:
                 name = next(n for n, role in view.roles.items() if role == "active")
                 values = unpack_integers(noted.design)
@@ -253,9 +253,9 @@ def entries_of_column(
     view: View, column: int, row_of: dict[int, int]
 ) -> tuple[list[int], NDArray[np.float32]]:
     """Return the rows and values of the known entries of a column, for ids in `row_of`."""
-    if view.entries is None:
+    if view.known_entries is None:
         return [], np.zeros(0, dtype=np.float32)
-    e = view.entries
+    e = view.known_entries
     of_column = [k for k in np.flatnonzero(e.columns == column).tolist() if int(e.ids[k]) in row_of]
     return [row_of[int(e.ids[k])] for k in of_column], e.values[of_column]
 

@@ -35,7 +35,7 @@ class RegressionMembership(MembershipAttack):
 
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if there is no regression or membership is already known, else None."""
-        if view.own and view.rows is None:
+        if view.local_data and view.rows is None:
             return Reason("rows-known-by-id")
         return Reason("no-regression") if self.model(view) is None else None
 
@@ -95,7 +95,7 @@ def gradient_sums(view: View, model: RegressionWeights, rows: Table) -> LinearSu
     if not sent:
         return None
     clients = [*view.roles.values()].count("client")
-    local = [part.table for part in view.own if part.y is not None]
+    local = [part.table for part in view.local_data if part.y is not None]
     victims = clients - len(local)
     each = (view.n_rows - sum(map(len, local))) / victims  # rows of each victim
     width = len(sent[0].weights)

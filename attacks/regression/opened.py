@@ -54,8 +54,8 @@ def opened_claims(view: View) -> list[Claim]:
         (m.party, m.round): unpack_integers(m.values) for _, m in view.messages(OpenedVector)
     }
     residuals = [vectors["", k] for k in range(1 + max(r for p, r in vectors if not p))]
-    ids, claims = view.own[0].ids, list[Claim]()
-    active = any(local_data.y is not None for local_data in view.own)
+    ids, claims = view.local_data[0].ids, list[Claim]()
+    active = any(local_data.y is not None for local_data in view.local_data)
     if not active:
         target = _target(residuals[0], view)
         if view.schema.classes:
@@ -97,7 +97,7 @@ def _own_scores(view: View, rounds: int) -> Any:
     total: Any = 0
     b, bounds = int(view.parameters["bits"]), view.defense.requirements.row_bounds
     scales = [m for _, m in view.messages(ColumnScales)]
-    for local_data in view.own:
+    for local_data in view.local_data:
         scales_of_party = next(s for s in scales if np.array_equal(s.columns, local_data.columns))
         design = shorten_rows(
             standardise_rows(local_data.X, scales_of_party.mean, scales_of_party.scale, b),
@@ -111,7 +111,7 @@ def _own_scores(view: View, rounds: int) -> Any:
 
 def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
     """Return a claim about a party's columns, or none if no round reveals them."""
-    ids = view.own[0].ids
+    ids = view.local_data[0].ids
     party_scales = next((m for _, m in view.messages(ColumnScales) if m.party == name), None)
     is_varying = np.any(W != 0, axis=1)  # constant columns have zero weights, except for noise
     if party_scales is not None:
@@ -124,9 +124,11 @@ def _columns(view: View, name: str, W: Integers, Z: Integers) -> list[Claim]:
         return [
             claim_table(name, ids, party_scales.columns, party_scales.mean + party_scales.scale * X)
         ]
-    local_columns = np.concatenate([local_data.columns for local_data in view.own])
+    local_columns = np.concatenate([local_data.columns for local_data in view.local_data])
     columns = np.setdiff1d(np.arange(len(view.schema.features)), local_columns)
-    unscaled = [_raw(view, int(c), x, view.own[0]) for c, x in zip(columns, X.T, strict=False)]
+    unscaled = [
+        _raw(view, int(c), x, view.local_data[0]) for c, x in zip(columns, X.T, strict=False)
+    ]
     ready = [k for k, x in enumerate(unscaled) if x is not None]
     if not ready:
         return []

@@ -235,14 +235,14 @@ def asked_weights(view: View, read: ColumnsView, precise: bool) -> Reals | None:
         or oracle.answers != "score"
         or oracle.records != "chosen"
         or oracle.left < len(hidden) + 1
-        or len(view.own) > 1
+        or len(view.local_data) > 1
     ):
         return None
     logistic = len(view.schema.classes) > 0 and link_of(view)[0] != 0
     rows = np.zeros((len(hidden) + 1, len(view.schema.features)), dtype=np.float32)
-    mean, _ = column_moments(view.own[0].X)
+    mean, _ = column_moments(view.local_data[0].X)
     # local columns at their mean contribute nothing to the score
-    rows[:, view.own[0].columns] = mean
+    rows[:, view.local_data[0].columns] = mean
     for s in read.other_scales:
         rows[:, s.columns] = s.mean
     # Numeric predictions are not clipped, and the largest steps give the most digits of W.
@@ -438,7 +438,7 @@ def rotated_rows(view: View, rows: int, precise: bool) -> Reals:
     b, logistic = int(p["bits"]), (p["kind"] or "logistic") == "logistic"
     logistic = logistic and bool(view.schema.classes)
     local_designs = []
-    for local_data in view.own:
+    for local_data in view.local_data:
         values = np.column_stack(
             [local_data.X.astype(np.float64), np.asarray(local_data.y, dtype=np.float64)]
         )

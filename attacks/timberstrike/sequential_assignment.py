@@ -381,9 +381,14 @@ class _Step:
         """Add the local rows to the prior of the selected groups, in place."""
         if self.options.solver == "max-ent" and len(self.prior.rows):
             box = groups.lo[at], groups.hi[at], groups.y[at]
-            known = groups.missing[at], groups.codes[at]
+            missing_and_codes = groups.missing[at], groups.codes[at]
             add_prior_rows(
-                reachable, box, self.prior, self.sums.prior_leaf, len(self.leaves), *known
+                reachable,
+                box,
+                self.prior,
+                self.sums.prior_leaf,
+                len(self.leaves),
+                *missing_and_codes,
             )
 
     def _choose_sampled(

@@ -69,7 +69,7 @@ class LeafInversion(Attack):
         Number of gradients to invert, spread evenly over the run and including the first one.
     restarts, steps : int
         Number of batches that are optimised in parallel, and steps in each of the three stages.
-    most : int
+    max_rows : int
         Largest number of rows of a batch. Gradients of larger batches are skipped.
     starts : {"trees", "own", "none"}
         Known rows with which half of the restarts begin. ``"trees"``: local rows, and the
@@ -82,11 +82,11 @@ class LeafInversion(Attack):
     batches: int = 3
     restarts: int = 12
     steps: int = 300
-    most: int = 64
+    max_rows: int = 64
     starts: str = "trees"
 
     def __post_init__(self) -> None:
-        for name in ("batches", "restarts", "steps", "most"):
+        for name in ("batches", "restarts", "steps", "max_rows"):
             check_whole(name, getattr(self, name), 1)
         check_known("starts", self.starts, STARTS)
 
@@ -103,8 +103,8 @@ class LeafInversion(Attack):
         sizes = [s.rows for s in seen_batches(view)]
         if not sizes:
             return Reason("no-single-step")
-        if min(sizes) > self.most:
-            return Reason("batch-too-large", rows=min(sizes), most=self.most)
+        if min(sizes) > self.max_rows:
+            return Reason("batch-too-large", rows=min(sizes), most=self.max_rows)
         # Trees without splits send all rows to the same leaf.
         if (soft_trees(models, view).widths == 1).all():
             return Reason("no-tree-splits-rows")
@@ -120,7 +120,7 @@ class LeafInversion(Attack):
         if models is None:
             return Guess.none(self.inapplicable(view) or Reason("no-tree-network"))
         known_rows = self.collect_known_rows(view, rng)
-        seen = [s for s in seen_batches(view) if s.rows <= self.most]
+        seen = [s for s in seen_batches(view) if s.rows <= self.max_rows]
         claims, notes = [], {"known_rows": float(len(known_rows)), "likely_rows": 0.0}
         for k, item in enumerate(spread_evenly(seen, self.batches)):
             matching = item.matching(models, view)

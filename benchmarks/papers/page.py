@@ -11,9 +11,11 @@ import csv
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
+from math import isnan
 from pathlib import Path
 from shutil import copyfile
 from typing import NamedTuple
@@ -121,15 +123,30 @@ def status_of(c: Comparison) -> str:
 
 def with_results(results: Iterable[Comparison]) -> dict[tuple[str, str], list[Comparison]]:
     """Return all published values by paper and item, with our results where there are any."""
-    # If several runs have a value, that with most seeds counts, then one with our attacks.
-    ordered = sorted(results, key=lambda c: (c.seeds, c.strongest == c.strongest))
-    measured = {(c.paper, c.item, c.setting, c.score): c for c in ordered if c.seeds}
+    measured: dict[tuple[str, str, str, str], Comparison] = {}
+    # If several runs have a value, that with most seeds counts.
+    for c in sorted(results, key=lambda c: c.seeds):
+        if c.seeds:
+            key = (c.paper, c.item, c.setting, c.score)
+            measured[key] = _complete(c, measured.get(key, c))
     cells: dict[tuple[str, str], list[Comparison]] = {}
     for paper in PAPERS:
         for c in read_published(paper):
             key = (c.paper, c.item, c.setting, c.score)
             cells.setdefault(key[:2], []).append(measured.get(key, c))
     return cells
+
+
+def _complete(c: Comparison, other: Comparison) -> Comparison:
+    """Return a comparison with the baseline and the strongest attack of another run if it has none.
+
+    For example, `timberstrike_seeds` only runs the published attacks.
+    """
+    return replace(
+        c,
+        blind=other.blind if isnan(c.blind) else c.blind,
+        strongest=other.strongest if isnan(c.strongest) else c.strongest,
+    )
 
 
 def _count(statuses: Iterable[str]) -> Counter[str]:

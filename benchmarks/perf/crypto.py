@@ -276,11 +276,11 @@ class Sides:
     ) -> NDArray[np.int64]:
         """Return decrypted histograms of the other party's columns, int64."""
         sums = rows.sums(tree.bins[:, : tree.n_other_columns], nodes, (count, _BINS), self.other)
-        packed = sums.packed(self.blinding, self.other)
+        packed = sums.pack(self.blinding)
         payload = packed.payload
         self.other.sent("histograms", len(packed.ciphertexts), len(payload))
         read = PackedHistogram.from_payload(payload, packed.public, packed.slots, packed.shape)
-        return read.opened(self.keys, self.owner)
+        return read.decrypt(self.keys, self.owner)
 
 
 def _tree(

@@ -28,8 +28,8 @@ class GradientSigns(Attack):
 
     def run(self, view, rng):
         gradients = self.gradients(view)
-        if gradients is None or not view.own:
+        if gradients is None or not view.local_data:
             return Guess.none("no gradients of rows are seen")
         positive = (gradients < 0).astype(np.int64)
         shares = np.column_stack([1 - positive, positive]).astype(float)
-        return Guess((Labels(np.sort(view.own[0].ids), positive, shares),))
+        return Guess((Labels(np.sort(view.local_data[0].ids), positive, shares),))

@@ -11,11 +11,14 @@ import pandas as pd
 
 from fedtrees.api.advice import Search
 from fedtrees.api.bench import Names, remove_files, with_table_written
+from fedtrees.api.run import warn_each
 from fedtrees.core.errors import UsageError
 from fedtrees.core.files import write_listed
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.report.advice import Advice, Wish
 from fedtrees.report.advice import recipe as split_recipe
+from fedtrees.report.results import load_rows
+from fedtrees.report.statistics import describe_thin_evidence
 
 _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # the rate of false alarms of `max_membership`
@@ -66,6 +69,20 @@ class Recommendation:
     def report(self) -> Path:
         """Page with the recommendation and its evidence."""
         return self.folder / _HTML
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings about few seeds and few attacked rows.
+
+        They are about the recommended recipe, or about the nearest one if none meets the limits.
+        """
+        named = self.advice.choice or self.advice.nearest
+        rows = load_rows(self.folder)
+        if named is not None:
+            protocol, defense = split_recipe(named.name)
+            protocols = pd.Series([s.protocol for s in rows["setting"]], index=rows.index)
+            rows = rows[(protocols == protocol) & (rows["defense_spec"] == defense)]
+        return describe_thin_evidence(rows, remedy="--minutes")
 
     def to_json(self) -> dict[str, Any]:
         """Return the recommendation as plain JSON types."""
@@ -187,7 +204,8 @@ def recommend(
 
     Every attack runs on every candidate, on one seed. Candidates that exceed a limit are dropped,
     and the remaining ones run on more seeds while there is time. The function does the same as the
-    command ``fedtrees recommend``.
+    command ``fedtrees recommend``. A `UserWarning` is given if the recommended recipe was tested on
+    few seeds or few rows.
 
     Parameters
     ----------
@@ -198,7 +216,7 @@ def recommend(
     max_membership : str or float, default "5%"
         Largest share of members that an attack may recognise, at 1% false alarms.
     min_auc : float, default 0.75
-        Smallest AUC on held-out rows.
+        Smallest AUC on test rows.
     minutes : float, default 10
         Total time. 0: one seed, without a time limit.
     layout : {"", "horizontal", "vertical"}
@@ -262,14 +280,16 @@ def recommend(
     >>> print(result.verdict)  # doctest: +SKIP
     """
     arguments = dict(locals())
-    own = ("max_exact_rows", "max_membership", "min_auc", "minutes", "layout", "deployed")
-    limits = {name: arguments.pop(name) for name in own}
+    own_arguments = ("max_exact_rows", "max_membership", "min_auc", "minutes", "layout", "deployed")
+    limits = {name: arguments.pop(name) for name in own_arguments}
     with ExitStack() as refused:
         arguments, new = with_table_written(arguments)
         refused.callback(remove_files, new)
         options = BenchOptions(**arguments)
         refused.pop_all()
-    return search(options, **limits, log=_no_log)
+    result = search(options, **limits, log=_no_log)
+    warn_each(result.warnings)
+    return result
 
 
 def _no_log(total: int) -> Callable[[str, str], None]:

@@ -1,7 +1,8 @@
 """Results of a benchmark in Python: rows, leaks, verdict, figures and tables of a run folder."""
 
 import shutil
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -153,10 +154,14 @@ class Run:
 
     @property
     def leaks(self) -> list[RunLeak]:
-        """The leaks without a defense, the gravest one of each setting first."""
+        """The leaks without a defense, the gravest one of each setting first.
+
+        A `UserWarning` is given if the run has few seeds or few attacked rows.
+        """
         from fedtrees.report.statistics import mean_of
         from fedtrees.report.wording import can
 
+        self._warn_about_thin_evidence()
         leaks = []
         for setting in self._analysis.settings:
             for adversary in setting.tested:
@@ -186,10 +191,11 @@ class Run:
         """The defense that the verdict names for the setting with the gravest leak.
 
         None if nothing leaks without a defense, if there is no undefended run, or if no defense
-        helps.
+        helps. A `UserWarning` is given if the run has few seeds or few attacked rows.
         """
         from fedtrees.report.wording import split_recipe
 
+        self._warn_about_thin_evidence()
         for setting in self._analysis.settings[:1]:
             if setting.recommended_recipe is not None:
                 protocol, defense = split_recipe(setting.recommended_recipe.name)
@@ -199,6 +205,13 @@ class Run:
                     change.mean, change.low, change.high,
                 )  # fmt: skip
         return None
+
+    def _warn_about_thin_evidence(self) -> None:
+        """Warn about few seeds and few attacked rows."""
+        from fedtrees.report.statistics import describe_thin_evidence
+
+        # The warning points to the line of the user, which is two calls above.
+        warn_each(describe_thin_evidence(self._analysis.rows), stacklevel=3)
 
     def _repr_html_(self) -> str:
         """Return the report in a separate frame, for notebooks."""
@@ -216,6 +229,9 @@ class Run:
     def figure(self, path: str | Path | None = None, **options: Any) -> "Figure | Path":
         """Return the frontier as a matplotlib figure, or write it to a file.
 
+        A `UserWarning` is given if the run has few seeds or few attacked rows, or if the default
+        metric can surprise: adversaries have different ones, or nothing leaks to an adversary.
+
         Parameters
         ----------
         path : str or Path, optional
@@ -230,12 +246,17 @@ class Run:
             The figure, or the written file.
         """
         from fedtrees.report.figures.plot import frontier_of, plot
+        from fedtrees.report.findings import describe_weaknesses
 
         chosen, options = _chosen(options)
-        if path is None:
-            metric, utility = options.pop("metric", None), options.pop("utility", None)
-            return frontier_of(self.folder, metric, utility, chosen=chosen, **options)
-        return plot(self.folder, path, chosen=chosen, **options)
+        metric, utility = options.pop("metric", None), options.pop("utility", None)
+        drawn = (
+            frontier_of(self.folder, metric, utility, chosen=chosen, **options)
+            if path is None
+            else plot(self.folder, path, metric, utility, chosen=chosen, **options)
+        )
+        warn_each(describe_weaknesses([self.folder], metric, chosen))
+        return drawn
 
     @overload
     def table(self, path: None = None, **options: Any) -> pd.DataFrame: ...
@@ -243,6 +264,8 @@ class Run:
     def table(self, path: str | Path, **options: Any) -> Path: ...
     def table(self, path: str | Path | None = None, **options: Any) -> pd.DataFrame | Path:
         """Return the numbers of the table for a paper, or write the table to a file.
+
+        A `UserWarning` is given in the same cases as by `figure`.
 
         Parameters
         ----------
@@ -257,10 +280,12 @@ class Run:
         table : DataFrame or Path
             The numbers, or the written file.
         """
+        from fedtrees.report.findings import describe_weaknesses
         from fedtrees.report.paper_table import table_of, write_table
 
         chosen, options = _chosen(options)
         table = table_of([self.folder], chosen=chosen, **options)
+        warn_each(describe_weaknesses([self.folder], options.get("metric"), chosen))
         return table.frame() if path is None else write_table(table, path)
 
     def report(self) -> Path:
@@ -299,6 +324,12 @@ class Run:
             return Run(Path(shutil.copytree(self.folder, path)), self.margin)
         except (OSError, shutil.Error) as error:
             raise StoreError(f"cannot write {path}: {error}; make room or permission") from error
+
+
+def warn_each(notes: Iterable[str], stacklevel: int = 2) -> None:
+    """Give each note as a `UserWarning`. The stack level is that of the calling function."""
+    for note in notes:
+        warnings.warn(note, UserWarning, stacklevel=stacklevel + 1)
 
 
 def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -32,11 +32,11 @@ def own_columns_of(view: View) -> tuple[Ints, Floats]:
     The ids, int64 of shape (n,), are in increasing order. The features, float64 of shape (n, c),
     are the columns of all these parties, scaled by `between_0_and_1`.
     """
-    ids = view.own[0].ids
-    for part in view.own[1:]:
+    ids = view.local_data[0].ids
+    for part in view.local_data[1:]:
         ids = np.intersect1d(ids, part.ids)
     parts = []
-    for part in view.own:
+    for part in view.local_data:
         order = np.argsort(part.ids)
         parts.append(part.X[order[np.searchsorted(part.ids[order], ids)]])
     return ids, between_0_and_1(np.concatenate(parts, axis=1))

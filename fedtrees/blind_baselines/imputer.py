@@ -63,19 +63,21 @@ class KnownRows:
 
         None unless the labels and exactly all attributes but one are declared for the same rows.
         """
-        if view.entries is None or view.known is None or not len(view.entries):
+        if view.known_entries is None or view.known_labels is None or not len(view.known_entries):
             return None
-        known_columns, X = view.entries.of_all_rows
-        ids = np.unique(view.entries.ids)
+        known_columns, X = view.known_entries.of_all_rows
+        ids = np.unique(view.known_entries.ids)
         unknown_attributes = [
             a for a in view.schema.attributes if not np.isin(a, known_columns).any()
         ]
-        order = np.argsort(view.known.ids)
-        if len(unknown_attributes) != 1 or not np.array_equal(view.known.ids[order], ids):
+        order = np.argsort(view.known_labels.ids)
+        if len(unknown_attributes) != 1 or not np.array_equal(view.known_labels.ids[order], ids):
             return None
         values = np.full((len(ids), len(view.schema.features)), np.nan, dtype=np.float32)
         values[:, known_columns] = X
-        return KnownRows(Table(values, view.known.table.y[order]), ids, unknown_attributes[0])
+        return KnownRows(
+            Table(values, view.known_labels.table.y[order]), ids, unknown_attributes[0]
+        )
 
 
 @dataclass(frozen=True)

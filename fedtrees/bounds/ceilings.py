@@ -132,9 +132,10 @@ def best_of(
         The sum over the views is the ceiling.
     """
     n = 1 if places else int(victims[0].sum())
-    holds = victims[:, :, None] >= np.arange(1, n + 1)
-    chance = np.zeros((at.max() + 1, holds[0].size))
-    np.add.at(chance, at, tables.weight[:, None] * holds.reshape(len(at), -1))
+    # Whether a table has at least k rows of type v, for each v and k.
+    is_correct = victims[:, :, None] >= np.arange(1, n + 1)
+    chance = np.zeros((at.max() + 1, is_correct[0].size))
+    np.add.at(chance, at, tables.weight[:, None] * is_correct.reshape(len(at), -1))
     if places:
         return np.asarray(chance.reshape(len(chance), places, -1).max(axis=2).sum(axis=1))
     # The n largest probabilities, over types v and multiplicities k.
@@ -157,12 +158,6 @@ def splits(views: Views, same_view: NDArray[np.int64]) -> tuple[int, int]:
 def pool_types(tables: TinyTables) -> NDArray[np.int64]:
     """Return the information in a secure sum: rows of each type at all clients, shape (T, V)."""
     return np.asarray(tables.counts.sum(axis=1), dtype=np.int64)
-
-
-def equal_views(one: Views, other: Views) -> bool:
-    """Return whether two runs distinguish exactly the same tables."""
-    pairs = np.unique(np.column_stack([one.of, other.of]), axis=0)
-    return len(pairs) == int(one.of.max()) + 1 == int(other.of.max()) + 1
 
 
 #: Function from a view to the guess of an attack, None if the attack returns no guess.
@@ -212,26 +207,24 @@ def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) 
     `fedtrees.bounds.ceilings.recognition`, and 1/2 if the attack makes no claim. Arguments are as
     in `attack_tables`, with a registered attack instead of a function.
     """
-    tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
-    victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
-    candidates = tables.table_of(range(len(tables.types)))
-    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
-        view = tiny.view(int(t), views.principals)
-        guess = (
-            None
-            if view is None
-            else attack_process().run(attack, replace(view, candidates=candidates)).guess
-        )
+    tables = tiny.tables
+    victims, candidates = (
+        tables.victims(views.principals),
+        tables.table_of(range(len(tables.types))),
+    )
+    run_attack = submit_attack(attack)
+
+    def scores(t: int, view: View | None, same_view: NDArray[np.intp]) -> tuple[float, float]:
+        guess = None if view is None else run_attack(replace(view, candidates=candidates))
         claims = () if guess is None else guess.all(Membership)
         score = claims[0].score if claims else np.zeros(len(candidates))
-        same_view = np.flatnonzero(views.of == views.of[t])
         posterior_counts = np.average(victims[same_view], axis=0, weights=tables.weight[same_view])
-        expected.append(rank_probability(score, posterior_counts, tables.prior))
-        beyond.append(
-            rank_probability(score, victims[t].astype(np.float64), tables.prior) - expected[-1]
+        return (
+            rank_probability(score, posterior_counts, tables.prior),
+            rank_probability(score, victims[t].astype(np.float64), tables.prior),
         )
-    (score_, error), (difference, spread) = map(_mean, (expected, beyond))
-    return Attacked(score_, error, difference, spread)
+
+    return _average_scores(tiny, views, draws, scores)
 
 
 def attack_tables(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) -> Attacked:
@@ -255,19 +248,39 @@ def attack_tables(tiny: Tiny, views: Views, submits: Submits, draws: int = 100) 
     result : Attacked
         Mean number of correct rows with its standard error.
     """
-    tables, rng = tiny.tables, np.random.default_rng(tiny.seed)
-    victims, expected, beyond = tables.victims(views.principals), list[float](), list[float]()
-    for t in rng.choice(len(tables.row_types), draws, p=tables.weight):
-        view = tiny.view(int(t), views.principals)
+    tables, victims = tiny.tables, tiny.tables.victims(views.principals)
+
+    def scores(t: int, view: View | None, same_view: NDArray[np.intp]) -> tuple[float, float]:
         # If the training fails, there is no view, and the blind guess is scored.
         guess = (None if view is None else submits(view)) or Guess.none("the attack does not apply")
-        types = _submission(tables, views.principals, int(t), guess)
-        same_view = np.flatnonzero(views.of == views.of[t])
+        types = _submission(tables, views.principals, t, guess)
         right = np.minimum(victims[same_view], types).sum(axis=1)
-        expected.append(float(np.average(right, weights=tables.weight[same_view])))
-        beyond.append(float(np.minimum(victims[t], types).sum()) - expected[-1])
-    (score, error), (difference, spread) = map(_mean, (expected, beyond))
-    return Attacked(score, error, difference, spread)
+        expected = float(np.average(right, weights=tables.weight[same_view]))
+        return expected, float(np.minimum(victims[t], types).sum())
+
+    return _average_scores(tiny, views, draws, scores)
+
+
+def _average_scores(
+    tiny: Tiny,
+    views: Views,
+    draws: int,
+    scores: Callable[[int, View | None, NDArray[np.intp]], tuple[float, float]],
+) -> Attacked:
+    """Average the scores of an attack over tables that are drawn with their prior probability.
+
+    ``scores(t, view, same_view)`` runs the attack on the view of table t, which is None if the
+    training fails. It returns the expected score over the tables `same_view`, which give the same
+    view, and the score on table t.
+    """
+    expected, beyond = list[float](), list[float]()
+    rng, weight = np.random.default_rng(tiny.seed), tiny.tables.weight
+    for t in rng.choice(len(weight), draws, p=weight).tolist():
+        view = tiny.view(t, views.principals)
+        expected_score, score = scores(t, view, np.flatnonzero(views.of == views.of[t]))
+        expected.append(expected_score)
+        beyond.append(score - expected_score)
+    return Attacked(*_mean(expected), *_mean(beyond))
 
 
 def _mean(values: list[float]) -> tuple[float, float]:
@@ -392,10 +405,7 @@ def _reconstruction_line(
 ) -> dict[str, Any]:
     """Return ceiling and best attack score in numbers of rows."""
     top = ceiling(tiny_run.tables, view)
-    line: dict[str, Any] = {
-        "threat": view.threat, "rows": top.rows, "blind": top.blind, "ceiling": top.ceiling,
-        "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
-    }  # fmt: skip
+    line = _ceiling_line(view, top, top.rows)
     # A party with data can subtract its part from a sum, so that `pool_types` does not describe its
     # view.
     summed = bool(tiny_run.defense.summed_types)
@@ -412,16 +422,21 @@ def _membership_line(
 ) -> dict[str, Any]:
     """Return ceiling and best attack score as AUC of membership inference."""
     top = recognition(tiny_run.tables, view)
-    line = {
-        "threat": view.threat, "rows": "AUC", "blind": top.blind, "ceiling": top.ceiling,
-        "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
-    }  # fmt: skip
-    return line | _best_attack(
+    return _ceiling_line(view, top, "AUC") | _best_attack(
         top, {str(a): recognise_members(tiny_run, view, a, draws) for a in attacks}
     )
 
 
+def _ceiling_line(view: Views, top: Ceiling, rows: int | str) -> dict[str, Any]:
+    """Return the part of a line that does not depend on attacks."""
+    return {
+        "threat": view.threat, "rows": rows, "blind": top.blind, "ceiling": top.ceiling,
+        "tables": len(view.of), "views": top.views, "refused": int(view.refused.sum()),
+    }  # fmt: skip
+
+
 def _best_attack(top: Ceiling, scored: dict[str, Attacked]) -> dict[str, Any]:
+    """Return the score of the attack with the largest one. Empty if no attack was run."""
     if not scored:
         return {}
     best = max(scored, key=lambda name: scored[name].score)

@@ -69,7 +69,10 @@ class Tiny:
         """Return the colluding parties. Raises `UsageError` if no victim remains."""
         colluding = Threat.parse(threat).principals(self.roles)
         if set(self.protocol.holder_names(self.tables.holders)) <= set(colluding):
-            raise UsageError(f"threat {threat}: all parties with rows collude")
+            raise UsageError(
+                f"threat {threat}: all parties with rows collude, so that no victim remains; name "
+                "fewer parties"
+            )
         return colluding
 
     def training(self, table: int, seed: int | None = None) -> Training:
@@ -132,7 +135,7 @@ def views(tiny: Tiny, threats: Sequence[str], tables: Sequence[int] | None = Non
 def _refuse_randomness(
     tiny: Tiny, principals_of: Mapping[str, tuple[str, ...]], tables: Any
 ) -> None:
-    # Compare a few tables with a second seed. Views without random draws are equal.
+    """Raise `UsageError` if a view depends on the seed, by a second training on a few tables."""
     for table in tables[:: max(1, len(tables) // _TRIED_TABLES)]:
         if (
             _keys(tiny, table, principals_of, tiny.seed)[0]
@@ -145,6 +148,7 @@ def _refuse_randomness(
 
 
 def _numbered(keys: Iterable[bytes]) -> NDArray[np.int64]:
+    """Return a number for each key. Equal keys have equal numbers, from 0."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
@@ -170,6 +174,7 @@ def _keys(
 
 
 def _local_bytes(local_data: Mapping[str, LocalData], names: Sequence[str]) -> bytes:
+    """Return the local data of some parties as bytes."""
     parts = [local_data[n] for n in names if n in local_data]
     return b"".join(h.X.tobytes() + (b"" if h.y is None else h.y.tobytes()) for h in parts)
 
@@ -178,8 +183,8 @@ def _key(view: View, local_data: Mapping[str, LocalData], digests: dict[int, byt
     """Return a digest of everything that is readable in a view.
 
     Protected values (`Sealed`) count only by key holders, shape and type. Their ciphertexts are
-    assumed to reveal nothing, and they differ in every run. `digests`
-    caches those of messages by their id.
+    assumed to reveal nothing, and they differ in every run. `digests` caches the digests of
+    messages by the id of the message.
     """
     # The local data is part of the view.
     digest = blake2b(_local_bytes(local_data, view.principals))

@@ -337,7 +337,7 @@ def captured_view(
     view = View(
         principals=(who,),
         roles=roles,
-        own=(local_data[who],) if who in local_data else (),
+        local_data=(local_data[who],) if who in local_data else (),
         schema=schema,
         protocol="",
         parameters={} if named is None else named.parameters,

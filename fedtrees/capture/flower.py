@@ -20,8 +20,8 @@ def recorded(strategy: Any, capture: str | PathLike[str]) -> Any:
     aggregate = strategy.aggregate_train
 
     def written(configure: Callable[..., Iterable[Any]], asks: bool) -> Callable[..., list[Any]]:
-        def configured(*given: Any, **named: Any) -> list[Any]:
-            sent = list(configure(*given, **named))
+        def configured(*arguments: Any, **named: Any) -> list[Any]:
+            sent = list(configure(*arguments, **named))
             for message in sent:
                 to = (f"node-{message.metadata.dst_node_id}",)
                 writer.write(_model(message, asks), SERVER, to, "train" if asks else "evaluate")

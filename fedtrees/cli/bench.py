@@ -41,7 +41,7 @@ def bench(
         ),
     ] = "",
     format: Output = Format.TABLE,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Train federations with and without defenses, attack them, and report the leaks.
 
@@ -50,7 +50,7 @@ def bench(
     claim of epsilon is audited in one additional training. `fedtrees privacy measure` audits it
     more thoroughly.
     """
-    options = BenchOptions(**given)
+    options = BenchOptions(**arguments)
     with waiting("checking the suite"):
         session = options.session()
     print_notes(session.notes)

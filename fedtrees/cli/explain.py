@@ -233,11 +233,11 @@ def _message_table(
     return columns[:4], [row[:4] for row in every if row[2] and row[1] != "itself"]
 
 
-def _explain(*asked: Any) -> dict[str, Any]:
+def _explain(*arguments: Any) -> dict[str, Any]:
     """Compute the explanation of a protocol. Its module is imported only if it is not cached."""
     from fedtrees.experiments.explain import explain_protocol
 
-    return explain_protocol(*asked)
+    return explain_protocol(*arguments)
 
 
 def _whence(row: Mapping[str, Any], roles: Sequence[str]) -> str:

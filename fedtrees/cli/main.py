@@ -17,7 +17,9 @@ import atexit
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 # One thread per process. The benchmark starts one process per core, so that additional threads
@@ -44,7 +46,8 @@ from fedtrees import __version__
 from fedtrees.cli.commands import build_app
 from fedtrees.cli.options import option
 from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
-from fedtrees.experiments.options import OUTPUT
+from fedtrees.core.registry import FormerNameWarning
+from fedtrees.experiments.options import OUTPUT, print_notes
 
 app = build_app()
 _SHELLS = ("bash", "zsh", "fish")
@@ -100,8 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> Any:
         completion_init()
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        # Typer returns the code of an Exit here instead of raising it.
-        code = app(args=words or ["--help"], prog_name=app.info.name, standalone_mode=False)
+        with _former_names_as_notes():
+            # Typer returns the code of an Exit here instead of raising it.
+            code = app(args=words or ["--help"], prog_name=app.info.name, standalone_mode=False)
     except Problems as err:
         _fail_with_all(err, words)
     except FedtreesError as err:
@@ -124,6 +128,25 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             _ends_with.append(code)
         _fail("interrupted", code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextmanager
+def _former_names_as_notes() -> Iterator[None]:
+    """Print a warning about a former name as a note, once per name and without a source path."""
+    printed = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FormerNameWarning)
+        show_any_warning = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if not issubclass(category, FormerNameWarning):
+                show_any_warning(message, category, *place, **more)
+            elif str(message) not in printed:
+                printed.add(str(message))
+                print_notes([f"note: {message}"])
+
+        warnings.showwarning = show
+        yield
 
 
 def _option_help(err: Exception, argv: Sequence[str]) -> str:

@@ -104,7 +104,7 @@ def bench_option(name: str) -> Any:
 
 
 def with_bench_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds options of a benchmark to a command with ``**given``.
+    """Return a decorator that adds options of a benchmark to a command with ``**options``.
 
     They are inserted before the keyword-only parameters of the command.
     """

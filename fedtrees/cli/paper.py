@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -12,10 +12,7 @@ from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, option
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import split_outside
-from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, print_notes
-
-if TYPE_CHECKING:
-    from fedtrees.report.results import Selection
+from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, print_warnings
 
 Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
 Metric = Annotated[
@@ -66,6 +63,7 @@ def plot(
 ) -> None:
     """Draw the frontier: utility against the worst advantage over the applicable attacks."""
     from fedtrees.report.figures.plot import plot as draw
+    from fedtrees.report.findings import describe_weaknesses
     from fedtrees.report.results import Selection
 
     if out is None and len(runs) > 1:
@@ -73,7 +71,7 @@ def plot(
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
     path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
-    _warn(runs, chosen)
+    print_warnings(describe_weaknesses(runs, metric, chosen))
     emit({"file": str(path)}, format, str(path))
 
 
@@ -92,12 +90,13 @@ def table(
     format: Output = Format.TABLE,
 ) -> None:
     """Write utility and leaks of every defense, by dataset and threat, with mean ranks."""
+    from fedtrees.report.findings import describe_weaknesses
     from fedtrees.report.paper_table import table_of, write_table
     from fedtrees.report.results import Selection
 
     chosen = Selection(*map(split_names, (data, threat, protocol)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
-    _warn(runs, chosen)
+    print_warnings(describe_weaknesses(runs, metric, chosen))
     if out is not None:
         path = str(write_table(paper_table, out))
         emit({"file": path}, format, path)
@@ -105,15 +104,6 @@ def table(
         typer.echo(paper_table.frame().to_json(orient="records", indent=1))
     else:
         typer.echo(paper_table.md(), nl=False)
-
-
-def _warn(runs: Sequence[str], chosen: Selection) -> None:
-    """Print warnings about few seeds and small tables on stderr."""
-    from fedtrees.report.results import load_rows
-    from fedtrees.report.statistics import describe_thin_evidence
-
-    notes = (n for run in runs for n in describe_thin_evidence(chosen.of(load_rows(run))))
-    print_notes(tuple(dict.fromkeys(notes)))
 
 
 def split_names(texts: Sequence[str] | None) -> tuple[str, ...]:

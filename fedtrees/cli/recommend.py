@@ -7,7 +7,7 @@ from fedtrees.cli.bench import Log
 from fedtrees.cli.console import emit
 from fedtrees.cli.options import Format, Output, option, with_bench_options
 from fedtrees.core.supported import SYSTEMS, name_versions
-from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions
+from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions, print_warnings
 
 
 @with_bench_options(
@@ -33,7 +33,7 @@ def recommend(
             "Largest share of members that an attack may recognise, at 1% false alarms.",
         ),
     ] = "5%",
-    min_auc: Annotated[float, option(DEFENSE, "NUMBER", "Smallest AUC on held-out rows.")] = 0.75,
+    min_auc: Annotated[float, option(DEFENSE, "NUMBER", "Smallest AUC on test rows.")] = 0.75,
     minutes: Annotated[
         float, option(RUN, "MINUTES", "Total time (0: one seed, without a time limit).")
     ] = 10.0,
@@ -54,7 +54,7 @@ def recommend(
         ),
     ] = "",
     format: Output = Format.TABLE,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Find a protocol and a defense that meet your limits on your table, or show that none does.
 
@@ -67,7 +67,7 @@ def recommend(
     if deployed in SYSTEMS:
         print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
     result = search(
-        BenchOptions(**given),
+        BenchOptions(**options),
         max_exact_rows,
         max_membership,
         min_auc,
@@ -76,5 +76,6 @@ def recommend(
         deployed,
         Log,
     )
+    print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
     emit(result.to_json(), format, "\n".join([*result.advice.verdict, pages]))

@@ -82,7 +82,7 @@ def train(
     ] = None,
     *,
     format: Output = Format.TABLE,
-    **given: Any,
+    **arguments: Any,
 ) -> None:
     """Train one federation, score its model on test rows, and write model and transcript.
 
@@ -99,20 +99,20 @@ def train(
 
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a whole number from 0 up")
-    table = reference_of(parse_table_options(given, data))
+    table = reference_of(parse_table_options(arguments, data))
     grid = {"partitions": partition, "clients": None if clients is None else [clients]}
-    completed_grid = clients_of_table(table, grid, given["data_dir"])
+    completed_grid = clients_of_table(table, grid, arguments["data_dir"])
     clients = (completed_grid["clients"] or [3])[0]
     partition = (completed_grid["partitions"] or ["iid"])[0] if partition is None else partition
     check_clients(clients)
-    load_plugins(given["plugin"], given["unprotected"])
+    load_plugins(arguments["plugin"], arguments["unprotected"])
     protocol_spec, defense_spec, spreading = _specs(protocol, defense or (), partition)
     protocol_instance: Protocol = register.make("protocol", protocol_spec)
     check_extras(protocol_spec, defense_spec)
     check_parties(protocol_instance, clients)
     composed = make_defense(defense_spec)
     _check_targets(out, transcript, protocol_instance)
-    dataset = load_dataset(table or DataRef(data or "breast-cancer"), given["data_dir"])
+    dataset = load_dataset(table or DataRef(data or "breast-cancer"), arguments["data_dir"])
     federation = spread(
         dataset, spreading, protocol_instance.holder_names(clients), seed, protocol_instance.layout
     )

@@ -250,7 +250,7 @@ def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterato
     receive rows that are drawn for this check. An attack that stores rows anywhere and returns them
     under another threat is therefore detected, even if an earlier check left rows there.
     """
-    of_role = ((name, view, _parties(view)) for name, view in views if view.own)
+    of_role = ((name, view, _parties(view)) for name, view in views if view.local_data)
     usable = next(((n, v, p) for n, v, p in of_role if len(p) > 1 and _reads(spec, v)), None)
     if usable is None:
         return
@@ -260,10 +260,12 @@ def _passes_nothing_on(spec: Spec, views: Sequence[tuple[str, View]]) -> Iterato
         guesses = []
         for earlier_parties in ([], *(_STRANGERS * [[p for p in parties if p != party]])):
             for other in earlier_parties:
-                shuffled = tuple(replace(part, X=rng.permuted(part.X, axis=0)) for part in view.own)
+                shuffled = tuple(
+                    replace(part, X=rng.permuted(part.X, axis=0)) for part in view.local_data
+                )
                 # An attack may store rows even if it fails.
                 with contextlib.suppress(FedtreesError):
-                    stranger = replace(view, principals=(other,), own=shuffled)
+                    stranger = replace(view, principals=(other,), local_data=shuffled)
                     attack_process().run(spec, stranger, anyway=True)
             guesses.append(_run_with_bait(spec, replace(view, principals=(party,)), 1).guess)
         first, *later = guesses

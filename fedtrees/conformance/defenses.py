@@ -160,11 +160,11 @@ def _messages_without_defense(name: str, kind: type[Protocol]) -> tuple[Message,
 def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> Iterator[Finding]:
     """Check that each field passes the channel that the defense states."""
     run.predict(sample_table()[0].X)
-    stated = defense.channels(run.schema, run.protocol.parameters).items()
+    declared = defense.channels(run.schema, run.protocol.parameters).items()
     # A plug-in of the previous release may state a site by its former name.
     laws: dict[Place, Change] = {
         (SITE_NAMES.get(site, site) if isinstance(site, str) else site, field): law
-        for (site, field), law in stated
+        for (site, field), law in declared
     }
     for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: the change of {place} follows the stated channel (`channels`)"

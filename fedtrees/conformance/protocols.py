@@ -133,8 +133,8 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
             seen.setdefault(place, []).extend(differences)
     if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
-    for stated, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
-        rule = f"its noise on {stated} is the stated noise (`noise_channels`)"
+    for label, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):
+        rule = f"its noise on {label} is the stated noise (`noise_channels`)"
         yield Finding(rule, wrong is None, wrong or "")
 
 
@@ -192,5 +192,5 @@ def _probe(name: str, called: list[str]) -> Defense:
 def _writeable(view: View) -> bool:
     """Return whether an array of a view can be changed."""
     arrays = [getattr(s.message, f.name) for s in view.seen for f in fields(s.message)]
-    own_arrays = [getattr(part, f.name) for part in view.own for f in fields(part)]
+    own_arrays = [getattr(part, f.name) for part in view.local_data for f in fields(part)]
     return any(isinstance(a, np.ndarray) and a.flags.writeable for a in [*arrays, *own_arrays])

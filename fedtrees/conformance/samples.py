@@ -185,7 +185,7 @@ def _sample_views(name: str, kind: type[Protocol]) -> dict[str, View]:
                 local_data, training.transcript.roles, (party,), training.schema, Streams(3), KNOWN
             )
             # Queries are restricted to rows whose labels other parties have.
-            known_labels, records = case.known, "held"
+            known_labels, records = case.known_labels, "held"
         views[role] = view_of(
             training, (party,), local_data, QUERIES, records=records, known_rows=known_labels
         )
@@ -209,7 +209,10 @@ def views_that_tell(attack: Attack, protocols: Sequence[str]) -> Iterator[tuple[
             with contextlib.suppress(UsageError):
                 principals = Threat.parse(threat).principals(roles)
                 case = Case(local_data, roles, principals, training.schema, Streams(3), threat)
-                knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
+                knowledge: dict[str, Any] = {
+                    "known_rows": case.known_labels,
+                    "entries": case.known_entries,
+                }
                 yield f"{name}, {threat}", view_of(training, principals, local_data, **knowledge)
 
 

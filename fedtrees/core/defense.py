@@ -128,7 +128,7 @@ class OpenNodes:
         Number of all training rows of each class.
     offsets : int32 array, shape (d + 1,)
         The candidate splits of column f are ``offsets[f]:offsets[f + 1]``.
-    others : bool array, shape (d,)
+    passive_columns : bool array, shape (d,)
         True for the columns of other parties.
     left : int64 array, shape (k, candidates, K), or None
         Number of rows of each class on the left side of each candidate, without rows that have a
@@ -141,7 +141,7 @@ class OpenNodes:
     counts: NDArray[np.int64]
     totals: NDArray[np.int64]
     offsets: NDArray[np.int32]
-    others: NDArray[np.bool_]
+    passive_columns: NDArray[np.bool_]
     left: NDArray[np.int64] | None = None
 
 

@@ -7,6 +7,8 @@ packages: the groups ``fedtrees.protocols``, ``.defenses``, ``.attacks``, ``.beh
 (option ``--plugin``) needs only the decorator.
 """
 
+from __future__ import annotations
+
 import hashlib
 import importlib.util
 import inspect
@@ -40,8 +42,46 @@ _FORMER_PARAMETERS = {
         "starts": "base_scores",
     },
     ("attack", "joint"): {"most": "max_level"},
+    ("attack", "tableak"): {"most": "max_rows"},
+    ("attack", "leaf-inversion"): {"most": "max_rows"},
 }
+
+
+class FormerNameWarning(FutureWarning):
+    """A user typed the former name of a parameter, which still works in this release.
+
+    It is a `FutureWarning`, because Python shows those to users, in contrast to a
+    `DeprecationWarning`. The command line prints it as a note in one line.
+    """
+
+
 KINDS = ("protocol", "defense", "attack", "behaviour", "metric", "dataset")
+
+
+def _registration(
+    kind: str, described: str
+) -> Callable[[Registry, str], Callable[[Registered], Registered]]:
+    """Return the method of `Registry` that registers one kind, such as ``@register.defense``."""
+
+    def method(self: Registry, name: str) -> Callable[[Registered], Registered]:
+        return self._register(kind, name)
+
+    article = "an" if described[0] == "a" else "a"
+    method.__name__, method.__qualname__ = kind, f"Registry.{kind}"
+    method.__doc__ = f"""Register {article} {described}.
+
+        Parameters
+        ----------
+        name : str
+            Name of the {kind} on the command line.
+
+        Returns
+        -------
+        decorator : callable
+            It registers the class or function and returns it. It raises `UsageError` if the name is
+            reserved or already in use.
+        """
+    return method
 
 
 class Registry:
@@ -80,101 +120,12 @@ class Registry:
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
-    def protocol(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a protocol class.
-
-        Parameters
-        ----------
-        name : str
-            Name of the protocol on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the class and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("protocol", name)
-
-    def defense(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a defense class.
-
-        Parameters
-        ----------
-        name : str
-            Name of the defense on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the class and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("defense", name)
-
-    def attack(self, name: str) -> Callable[[Registered], Registered]:
-        """Register an attack class.
-
-        Parameters
-        ----------
-        name : str
-            Name of the attack on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the class and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("attack", name)
-
-    def behaviour(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a behaviour, which replaces the honest behaviour of a party.
-
-        Parameters
-        ----------
-        name : str
-            Name of the behaviour on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the class and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("behaviour", name)
-
-    def metric(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a metric class.
-
-        Parameters
-        ----------
-        name : str
-            Name of the metric on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the class and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("metric", name)
-
-    def dataset(self, name: str) -> Callable[[Registered], Registered]:
-        """Register a function that loads a dataset.
-
-        Parameters
-        ----------
-        name : str
-            Name of the dataset on the command line.
-
-        Returns
-        -------
-        decorator : callable
-            It registers the function and returns it. It raises `UsageError` if the name is reserved
-            or already in use.
-        """
-        return self._register("dataset", name)
+    protocol = _registration("protocol", "protocol class")
+    defense = _registration("defense", "defense class")
+    attack = _registration("attack", "attack class")
+    behaviour = _registration("behaviour", "behaviour, which replaces the honest class of a party")
+    metric = _registration("metric", "metric class")
+    dataset = _registration("dataset", "function that loads a dataset")
 
     def _register(self, kind: str, name: str) -> Callable[[Registered], Registered]:
         """Return a decorator that registers a class or function."""
@@ -356,7 +307,7 @@ def _with_present_names(kind: str, spec: Spec) -> Spec:
             warnings.warn(
                 f"{kind} {spec.name!r}: the parameter {key!r} is called {name!r}; the former name "
                 "is removed in the next release",
-                FutureWarning,  # printed to users, in contrast to DeprecationWarning
+                FormerNameWarning,
                 stacklevel=3,
             )
         if name in params:

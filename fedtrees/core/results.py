@@ -174,7 +174,7 @@ COLUMNS = (
     Column("attack", "attack, or blind for the blind baseline"),
     Column("attack_params", "its parameters; of a blind row, the name of one of several guesses"),
     Column("seed", "seed of the federation and of all randomness", "whole"),
-    Column("pair_id", "equal for all rows that are scored on the same held-out rows"),
+    Column("pair_id", "equal for all rows that are scored on the same test rows"),
     Column(
         "stage",
         "train, cheated (by a party), attack, blind, adversary (which attacks apply), reference",
@@ -209,7 +209,7 @@ COLUMNS = (
     Column("certain", "1 if the attack declares its claim as certain, else 0", "number"),
     Column("blind", "score of the same adversary with an empty transcript", "number"),
     Column("advantage", "(value - blind) / (best - blind)", "number"),
-    Column("population", "score of the population baseline (from held-out rows only)", "number"),
+    Column("population", "score of the population baseline (from test rows only)", "number"),
     Column("beyond", "(value - population) / (best - population)", "number"),
     Column("ceiling", "score that no attack can exceed", "number"),
     Column("claimed", "guarantee that protocol and defense state", "guarantee"),
@@ -392,7 +392,7 @@ class Measure:
         population.
     explained : str
         Explanation of the phrase: a sentence below a verdict.
-    beside : tuple of str
+    covered_by : tuple of str
         Keys that express the same leak more plainly. If one of them leaks, this one is not
         reported.
     severity : int
@@ -423,7 +423,7 @@ class Measure:
     counted_by: str = ""
     phrase: str = ""
     explained: str = ""
-    beside: tuple[str, ...] = ()
+    covered_by: tuple[str, ...] = ()
     severity: int = LAST
     required: bool = False
     margin: float = 1.0
@@ -456,7 +456,7 @@ UTILITY = (
     Measure("accuracy", "accuracy", "share of rows", klass="utility", decimals=3),
     Measure("f1", "F1", klass="utility", decimals=3),
 )
-RAREST = Measure("rarest", "held-out rows of the rarest class", "rows", None, "cost")
+RAREST = Measure("rarest", "test rows of the rarest class", "rows", None, "cost")
 APPLIES = Measure("applies", "whether an attack applies", "0 or 1", None, "meta")
 BYTES_UP = Measure("bytes_up", "bytes up", "bytes", 0.0, "cost", "message type")
 BYTES_DOWN = Measure("bytes_down", "bytes down", "bytes", 0.0, "cost", "message type")

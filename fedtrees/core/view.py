@@ -7,9 +7,10 @@ attack (`fedtrees.core.attack`).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fedtrees.core.channel import Change, Channel, chained
 from fedtrees.core.composition import Composition
@@ -20,6 +21,11 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.transcript import Transcript
 
 M = TypeVar("M", bound=Message)
+#: Former names of attributes of `View`. Attacks can still read them in this release.
+_FORMER_ATTRIBUTES = {
+    "own": "local_data", "known": "known_labels", "entries": "known_entries",
+    "asked": "queried_rows", "stated": "protocol_changes",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,27 +54,27 @@ class View:
     Seven attributes contain rows or parts of rows. In the example, "client" and "active" are
     threat models with one principal:
 
-    =============== ============================== ======================= ========================
-    Attribute       Rows, columns, labels          Provided by             Example
-    =============== ============================== ======================= ========================
-    ``own``         per principal: local rows,     the principal           60 rows of ``client-1``
-                    local columns, labels if the
-                    principal has them
-    ``rows``        all columns and labels;        computed from ``own``   the same 60 rows, if the
-                    None if no principal has                               partition is horizontal
-                    complete rows
-    ``prior_rows``  all columns and labels         ``rows``, else          the prior of TimberStrike
+    ================= ============================ ======================= ========================
+    Attribute         Rows, columns, labels        Provided by             Example
+    ================= ============================ ======================= ========================
+    ``local_data``    per principal: local rows,   the principal           60 rows of ``client-1``
+                      local columns, labels if the
+                      principal has them
+    ``rows``          all columns and labels; None computed from           the same 60 rows, if the
+                      if no principal has          ``local_data``          partition is horizontal
+                      complete rows
+    ``prior_rows``    all columns and labels       ``rows``, else          the prior of TimberStrike
                                                    ``population``
-    ``population``  all columns and labels, of     the bench, if the       rows of the test set, for
-                    no party                       principals have no rows the threat ``server``
-    ``known``       ids and labels, no columns     the threat model        ``active[labels=10]``
-    ``entries``     single cells of other          the threat model        ``active[entries=30]``
-                    parties' rows
-    ``candidates``  all columns and labels; some   the metric of           half members, half other
-                    are training rows              membership inference    rows
-    ``asked``       local columns of the rows to   the threat model        ``active[queries=40,
-                    predict, by position                                   records=new]``
-    =============== ============================== ======================= ========================
+    ``population``    all columns and labels, of   the bench, if the       rows of the test set, for
+                      no party                     principals have no rows the threat ``server``
+    ``known_labels``  ids and labels, no columns   the threat model        ``active[labels=10]``
+    ``known_entries`` single cells of other        the threat model        ``active[entries=30]``
+                      parties' rows
+    ``candidates``    all columns and labels; some the metric of           half members, half other
+                      are training rows            membership inference    rows
+    ``queried_rows``  local columns of the rows to the threat model        ``active[queries=40,
+                      predict, by position                                 records=new]``
+    ================= ============================ ======================= ========================
 
     Attributes
     ----------
@@ -76,7 +82,7 @@ class View:
         Names of the colluding parties.
     roles : mapping of str to str
         Role of every party by name (public).
-    own : tuple of LocalData
+    local_data : tuple of LocalData
         Local data of each principal that has any.
     schema : Schema
         Columns and classes of the table (public).
@@ -94,20 +100,20 @@ class View:
         knows about its randomness.
     oracle : Oracle or None
         Inference endpoint, if the threat model includes queries.
-    known : LocalData or None
+    known_labels : LocalData or None
         Ids and labels, without columns, of the training rows whose labels the threat model declares
         known.
-    entries : KnownEntries or None
+    known_entries : KnownEntries or None
         Single values of other parties' rows that the threat model declares known.
     candidates : Table or None
         Candidate rows of membership inference. Some of them are training rows.
-    stated : tuple of (str, str, Change)
+    protocol_changes : tuple of (str, str, Change)
         Message type, field, and the change of this field that the protocol itself declares.
     weighted : bool
         Whether rows have sample weights. This is public, as their number is.
     behaviours : tuple of str
         Behaviours of the principals that deviate from the protocol.
-    asked : LocalData or None
+    queried_rows : LocalData or None
         The principals' columns of the rows to predict, by position, if the endpoint answers queries
         about these rows (``records=new``).
     population : Table or None
@@ -129,7 +135,7 @@ class View:
 
     principals: tuple[str, ...]
     roles: Mapping[str, str]
-    own: tuple[LocalData, ...]
+    local_data: tuple[LocalData, ...]
     schema: Schema
     protocol: str
     parameters: Mapping[str, Any]
@@ -137,14 +143,24 @@ class View:
     defense: Composition
     seen: tuple[Seen, ...]
     oracle: Oracle | None = None
-    known: LocalData | None = None
-    entries: KnownEntries | None = None
+    known_labels: LocalData | None = None
+    known_entries: KnownEntries | None = None
     candidates: Table | None = None
-    stated: tuple[tuple[str, str, Change], ...] = ()
+    protocol_changes: tuple[tuple[str, str, Change], ...] = ()
     weighted: bool = False
     behaviours: tuple[str, ...] = ()
-    asked: LocalData | None = None
+    queried_rows: LocalData | None = None
     population: Table | None = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            present = _FORMER_ATTRIBUTES.get(name)
+            if present is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            text = f"View.{name} is now called View.{present}; the former name will be removed"
+            warnings.warn(text, FutureWarning, stacklevel=2)
+            return getattr(self, present)
 
     def __repr__(self) -> str:
         parties = "+".join(self.principals)
@@ -156,7 +172,7 @@ class View:
     @property
     def rows(self) -> Table | None:
         """Complete rows with labels of all principals together, None if they have no such rows."""
-        return stacked(self.own, self.schema)
+        return stacked(self.local_data, self.schema)
 
     @property
     def prior_rows(self) -> Table | None:
@@ -212,7 +228,7 @@ class View:
         name = site if isinstance(site, str) else site.__name__
         stated_changes = [
             change
-            for site_name, field_name, change in self.stated
+            for site_name, field_name, change in self.protocol_changes
             if (site_name, field_name) == (name, field)
         ]
         return stated_changes + self.defense.changes(
@@ -244,7 +260,7 @@ class View:
 
     def blinded(self) -> View:
         """Return the same view with an empty transcript: the view of the blind adversary."""
-        return replace(self, seen=(), oracle=None, asked=None)
+        return replace(self, seen=(), oracle=None, queried_rows=None)
 
 
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:

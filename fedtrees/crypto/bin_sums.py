@@ -119,12 +119,12 @@ class BinSumKeyOwner(SecretHolder):
         # The groups of columns follow one another, and their sizes are public.
         ends = np.cumsum([0, *(t.nbytes for t in sums.traffic(self._public.bits))]).tolist()
         if len(payload) != ends[-1]:
-            raise MalformedError(f"{len(payload)} bytes of sums; {ends[-1]} were to come")
+            raise MalformedError(f"{len(payload)} bytes of sums arrived; expected {ends[-1]}")
         out = np.zeros(sums.shape, dtype=np.int64)
         for (a, b), (bins, columns, places) in zip(pairwise(ends), sums.groups(), strict=True):
             shape = (len(sums.counts), len(columns), bins, sums.statistics)
             packed = PackedHistogram.from_payload(payload[a:b], self._public, sums.slots, shape)
-            group_sums = packed.opened(self._keys, self.ledger)
+            group_sums = packed.decrypt(self._keys, self.ledger)
             out[:, places] = group_sums.reshape(len(sums.counts), -1, sums.statistics)
         return out
 
@@ -179,7 +179,7 @@ class BinSumEvaluator(SecretHolder):
         for bins, columns, _ in sums.groups():
             shape = (len(sums.counts), bins)
             histogram = self._read[1].sums(codes[:, columns], nodes, shape, self.ledger)
-            parts.append(histogram.packed(self._hiding).payload)
+            parts.append(histogram.pack(self._hiding).payload)
         return b"".join(parts)
 
 
@@ -220,8 +220,3 @@ class IdealBinSums(IdealFunctionality):
 #: Either side of the sums that has the private key, and either one that has not.
 BinSumDecrypter = BinSumKeyOwner | IdealBinSums
 BinSumAdder = BinSumEvaluator | IdealBinSums
-
-
-def key_bytes(bits: int) -> int:
-    """Return the number of bytes of the public key."""
-    return costs.public_key_bytes(bits, djn=False)

@@ -93,15 +93,16 @@ def check_mark(payload: bytes, public: PublicKey, read_as: str) -> bytes:
         If the mark is different.
     """
     if len(payload) < MARK_BYTES:
-        raise MalformedError(f"{len(payload)} bytes came; a mark of {MARK_BYTES} bytes is first")
+        raise MalformedError(
+            f"{len(payload)} bytes arrived; they must start with a mark of {MARK_BYTES} bytes"
+        )
     inside = payload[MARK_BYTES:]
     if payload[:MARK_BYTES] != compute_mark(inside, public, read_as):
         raise WrongKeyError(
             f"ciphertexts do not match their mark: they were encrypted with another key than "
             f"{public!r}, have another shape or other slots, belong to another sum or party, or "
             "were changed on the way. Send the same key to all parties, decode every message as "
-            "its type, and "
-            "start anew"
+            "its type, and start a new run"
         )
     return inside
 
@@ -126,7 +127,9 @@ def read_marked(payload: bytes, count: int, public: PublicKey, read_as: str) -> 
     # A wrong length is reported first, because the mark would only state that something differs.
     expected = MARK_BYTES + ciphertext_bytes(public.bits) * count
     if len(payload) != expected:
-        raise MalformedError(f"{len(payload)} bytes came; {expected} are due: ask for them again")
+        raise MalformedError(
+            f"{len(payload)} bytes arrived; expected {expected}: request them again"
+        )
     return public.read_ciphertexts(check_mark(payload, public, read_as), count)
 
 
@@ -173,7 +176,7 @@ class EncryptedArray:
         sealed = obfuscators.encrypt(slots.join(rows))
         return cls(obfuscators.public, slots, array.shape, 1, tuple(sealed))
 
-    def plus(self, other: EncryptedArray, ledger: OperationCounter | None = None) -> EncryptedArray:
+    def add(self, other: EncryptedArray, ledger: OperationCounter | None = None) -> EncryptedArray:
         """Add two encrypted arrays.
 
         Raises
@@ -203,7 +206,7 @@ class EncryptedArray:
         both = self.public.add_counted(self.ciphertexts, other.ciphertexts, ledger)
         return EncryptedArray(self.public, self.slots, self.shape, terms, tuple(both))
 
-    def opened(self, keys: KeyPair, ledger: OperationCounter | None = None) -> NDArray[np.int64]:
+    def decrypt(self, keys: KeyPair, ledger: OperationCounter | None = None) -> NDArray[np.int64]:
         """Decrypt the array, int64, shape `shape`.
 
         Raises

@@ -180,7 +180,7 @@ class EncryptedRows:
 
 @dataclass(frozen=True, eq=False)
 class EncryptedHistogram:
-    """Encrypted sums at the party that added them. They are sent only after `packed`.
+    """Encrypted sums at the party that added them. They are sent only after `pack`.
 
     Attributes
     ----------
@@ -202,7 +202,7 @@ class EncryptedHistogram:
     sent: NDArray[np.bool_]
     cells: tuple[mpz, ...] = field(repr=False)
 
-    def packed(self, obfuscators: Obfuscators) -> PackedHistogram:
+    def pack(self, obfuscators: Obfuscators) -> PackedHistogram:
         """Pack as many bins into each ciphertext as fit, by Horner's rule.
 
         ``E(v_m 2^(w m) + ... + v_0)`` is ``(E(v_m)^(2^w) E(v_(m-1)))^(2^w) ...``. This takes one
@@ -242,7 +242,7 @@ class PackedHistogram:
     sent: NDArray[np.bool_]
     ciphertexts: tuple[mpz, ...] = field(repr=False)
 
-    def opened(self, keys: KeyPair, ledger: OperationCounter | None = None) -> NDArray[np.int64]:
+    def decrypt(self, keys: KeyPair, ledger: OperationCounter | None = None) -> NDArray[np.int64]:
         """Decrypt the histogram, int64, shape `shape`.
 
         It raises `PlaintextOverflowError` if a plaintext does not fit the slots.

@@ -227,7 +227,7 @@ class KeyPair(SecretHolder):
             If `bits` is another number.
         """
         check_length(bits)
-        return drawn(bits, SYSTEM)
+        return generate_key_pair(bits, SYSTEM)
 
     def primes(self) -> tuple[Prime, Prime]:
         """Return the private key."""
@@ -291,7 +291,7 @@ def check_length(bits: int) -> None:
         )
 
 
-def drawn(bits: int, randomness: Randomness) -> KeyPair:
+def generate_key_pair(bits: int, randomness: Randomness) -> KeyPair:
     """Generate a key of any length from a source of randomness, see `KeyPair.generate`."""
     while True:
         (p, of_p), (q, of_q) = _prime(bits // 2, randomness), _prime(bits // 2, randomness)

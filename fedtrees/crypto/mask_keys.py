@@ -123,7 +123,7 @@ def usual_threshold(parties: int) -> int:
     return min(2 * parties // 3 + 1, parties)
 
 
-def agreed_keys(plan: MaskPlan, key_of: Mapping[str, bytes]) -> bytes:
+def roster_digest(plan: MaskPlan, key_of: Mapping[str, bytes]) -> bytes:
     """Return a digest of the plan and of the public keys by party, 32 bytes.
 
     Boxes, locks and tags depend on it, so that masks cancel only between parties with the same
@@ -157,7 +157,7 @@ def pair_seed(key: Secret[bytes], index: int) -> Secret[bytes]:
     return expand_key(key, b"pair mask %d" % index)
 
 
-def bound_to(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
+def bind_to_history(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
     """Return the seed of a mask that two parties share if they received the same messages.
 
     The second argument is a digest of all messages that one of them received. Masks of parties with
@@ -167,7 +167,9 @@ def bound_to(seed: Secret[bytes], history_digest: bytes) -> Secret[bytes]:
     return expand_key(seed, b"told " + history_digest)
 
 
-def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> ChaCha20Poly1305:
+def box_cipher(
+    plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str
+) -> ChaCha20Poly1305:
     """Return the cipher of the only box from sender to receiver.
 
     Parameters
@@ -183,7 +185,7 @@ def box(plan: MaskPlan, secret: Secret[bytes], sender: str, receiver: str) -> Ch
     return ChaCha20Poly1305(key.reveal())
 
 
-def close(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
+def encrypt_once(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
     """Encrypt the only text of a cipher.
 
     Parameters
@@ -191,21 +193,21 @@ def close(cipher: ChaCha20Poly1305, text: bytes, keys: bytes) -> bytes:
     cipher : ChaCha20Poly1305
     text : bytes
     keys : bytes
-        Digest of the roster (`agreed_keys`). Only parties with the same roster can decrypt the
+        Digest of the roster (`roster_digest`). Only parties with the same roster can decrypt the
         text.
     """
     return cipher.encrypt(_NONCE, text, keys)
 
 
-def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
+def decrypt_once(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
     """Decrypt a text.
 
     Parameters
     ----------
     cipher, keys
-        As in `close`.
+        As in `encrypt_once`.
     closed : bytes
-        Result of `close`.
+        Result of `encrypt_once`.
 
     Raises
     ------
@@ -215,7 +217,7 @@ def opened(cipher: ChaCha20Poly1305, closed: bytes, keys: bytes) -> bytes:
     try:
         return cipher.decrypt(_NONCE, closed, keys)
     except InvalidTag:
-        raise WrongKeyError("a text that was changed, or closed with another key") from None
+        raise WrongKeyError("a text was changed, or encrypted with another key") from None
 
 
 # The following keys are derived from secrets that were drawn for one party and one sum. They need
@@ -244,7 +246,7 @@ def lock(secret: Secret[bytes], seeds: Sequence[Secret[bytes]], keys: bytes) -> 
     keys : bytes
         Digest of the roster.
     """
-    return close(_lock(secret), b"".join(seed.reveal() for seed in seeds), keys)
+    return encrypt_once(_lock(secret), b"".join(seed.reveal() for seed in seeds), keys)
 
 
 def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[bytes]]:
@@ -262,7 +264,7 @@ def unlock(secret: Secret[bytes], closed: bytes, keys: bytes) -> list[Secret[byt
     WrongKeyError
         If the key belongs to another lock, or the roster was another one.
     """
-    text = opened(_lock(secret), closed, keys)
+    text = decrypt_once(_lock(secret), closed, keys)
     return [Secret(text[i : i + KEY_BYTES]) for i in range(0, len(text), KEY_BYTES)]
 
 
@@ -283,7 +285,7 @@ def tag(
     Its key depends on this array, and on the seed of the self-mask. Only the owner knows the seed
     until the array has arrived and the survivors are decided. `keys` is the digest of the roster,
     and `among` contains the parties whose masks are on the array, its owner included, in the order
-    of the plan. The last argument is the digest of received messages of `bound_to`.
+    of the plan. The last argument is the digest of received messages of `bind_to_history`.
     """
     place = f"{index} ({len(values) // 8},)".encode()  # the number of the sum, and the shape
     bound = [keys, history_digest, place, *(name.encode() for name in among)]

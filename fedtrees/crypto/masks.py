@@ -25,15 +25,15 @@ from fedtrees.crypto.mask_keys import (
     COMMITMENT_BYTES,
     TAG_BYTES,
     MaskPlan,
-    agreed_keys,
-    bound_to,
-    box,
-    close,
+    bind_to_history,
+    box_cipher,
     commitment,
+    decrypt_once,
+    encrypt_once,
     lock,
-    opened,
     pair_key,
     pair_seed,
+    roster_digest,
     self_seed,
     tag,
     unlock,
@@ -69,7 +69,7 @@ class MaskingParty(SecretHolder):
         Public parameters of the batch.
     name : str
         One of the plan's parties.
-    ledger : Ledger, optional
+    ledger : OperationCounter, optional
         Counts the operations.
     randomness : Randomness
         Source of keys and shares.
@@ -144,18 +144,20 @@ class MaskingParty(SecretHolder):
             If the roster contains another key for this party.
         """
         if self._roster:
-            raise RepeatedError(f"{self.name!r} has dealt its shares before; make a new party")
+            raise RepeatedError(f"{self.name!r} has dealt its shares before; create a new party")
         advertised = check_roster(self.plan, keys, names)
         if self.name not in advertised:
             raise LateError(f"the keys of {self.name!r} are not among the advertised keys")
         if advertised[self.name] != self._public_key:
-            raise WrongKeyError(f"the keys of {self.name!r} were changed on the way; start anew")
+            raise WrongKeyError(
+                f"the keys of {self.name!r} were changed on the way; start a new run"
+            )
         self._agreed = {
             name: agree_on_secret(self._key, advertised[name])
             for name in self.plan.parties
             if name in advertised and name != self.name
         }
-        self._roster, self._keys = advertised, agreed_keys(self.plan, advertised)
+        self._roster, self._keys = advertised, roster_digest(self.plan, advertised)
         self._key = Secret(b"")  # otherwise it could recompute seeds after their deletion
         points = [self.plan.point(name) for name in advertised]
         # Shares of the self-mask and of the lock key alternate, sum by sum (see `unmask`).
@@ -168,8 +170,8 @@ class MaskingParty(SecretHolder):
                         texts[x].append(text)
         self._own_shares = Secret(b"".join(texts[self.plan.point(self.name)]))
         boxes = [
-            close(
-                box(self.plan, secret, self.name, name),
+            encrypt_once(
+                box_cipher(self.plan, secret, self.name, name),
                 b"".join(texts[self.plan.point(name)]),
                 self._keys,
             )
@@ -223,14 +225,14 @@ class MaskingParty(SecretHolder):
             raise RepeatedError(f"{self.name!r} has collected its boxes before")
         strangers = sorted({*senders} - ({*self._roster} - {self.name}))
         if strangers:
-            raise MalformedError(f"boxes from {strangers}, who did not advertise keys")
+            raise MalformedError(f"boxes from {strangers}, which did not advertise keys")
         self.plan.need([self.name, *senders], "dealt shares")
         shares = {self.name: self._own_shares}
         for sender, closed in split_named(boxes, senders, self.plan.box_bytes, "boxes").items():
             try:
                 # The box authenticates the roster: a sender with another roster cannot create it.
-                cipher = box(self.plan, self._agreed[sender], sender, self.name)
-                text = opened(cipher, closed, self._keys)
+                cipher = box_cipher(self.plan, self._agreed[sender], sender, self.name)
+                text = decrypt_once(cipher, closed, self._keys)
             except WrongKeyError:
                 raise WrongKeyError(
                     f"the box from {sender!r} to {self.name!r} does not open: it was changed on "
@@ -291,7 +293,7 @@ class MaskingParty(SecretHolder):
             total += expand_mask(self_seed(self._seeds[index]), total.size)
             for name in self._shares:
                 if name != self.name:
-                    mask = expand_mask(bound_to(pairs[name], history_digest), total.size)
+                    mask = expand_mask(bind_to_history(pairs[name], history_digest), total.size)
                     if adds(self.name, name):
                         total += mask
                     else:
@@ -440,7 +442,7 @@ class MaskedSum(SecretHolder):
         keys = b"".join(self._keys[name] for name in names)
         roster = check_roster(self.plan, keys, names)
         self._closed.add("advertising")
-        self._agreed = agreed_keys(self.plan, roster)
+        self._agreed = roster_digest(self.plan, roster)
         return keys
 
     def boxes(self) -> dict[str, bytes]:
@@ -539,7 +541,7 @@ class MaskedSum(SecretHolder):
             # A mask between two missing parties is not in the sum.
             if peer not in self._arrays[index]:
                 continue
-            mask = expand_mask(bound_to(seed, history), total.size)
+            mask = expand_mask(bind_to_history(seed, history), total.size)
             # Undo the sign with which the survivor applied the mask.
             if adds(peer, name):
                 total -= mask
@@ -557,8 +559,8 @@ class MaskedSum(SecretHolder):
 
     def _wrong(self, index: int, name: str, what: str) -> str:
         return (
-            f"the shares that {sorted(self._given[index])} gave of {name!r} do not tell its {what} "
-            f"of sum {index}: one of them is wrong, and the sum stays closed. Start anew"
+            f"the shares that {sorted(self._given[index])} sent do not determine the {what} of "
+            f"{name!r} in sum {index}: one of them is wrong. The sum is not opened. Start a new run"
         )
 
     def _advertised(self) -> list[str]:
@@ -577,9 +579,13 @@ class MaskedSum(SecretHolder):
         """Store a message under its party, unless it is late, repeated or not allowed."""
         # A late message must not change a round whose result was sent already.
         if stage in self._closed:
-            raise LateError(f"a message of {name!r} came when {stage} was over; it is left out")
+            raise LateError(
+                f"a message of {name!r} arrived after the end of {stage}; it is ignored"
+            )
         if name not in allowed:
-            raise MalformedError(f"{name!r} has no part in {stage}; these have: {list(allowed)}")
+            raise MalformedError(
+                f"{name!r} does not take part in {stage}; the parties are {list(allowed)}"
+            )
         if name in messages:
             raise RepeatedError(
                 f"{name!r} sent two messages in {stage}; only the first one is used"
@@ -603,7 +609,9 @@ def adds(party: str, other: str) -> bool:
 def check_index(plan: MaskPlan, index: int) -> None:
     """Raise `UsageError` unless the sum is planned."""
     if not 0 <= index < plan.sums:
-        raise UsageError(f"sum {index}; {plan.sums} are planned, from 0: plan more, or start anew")
+        raise UsageError(
+            f"there is no sum {index}: the plan has the sums 0 to {plan.sums - 1}; plan more sums"
+        )
 
 
 def check_numbers(plan: MaskPlan, array: NDArray[np.int64]) -> None:
@@ -647,7 +655,7 @@ def split(text: bytes, size: int, count: int, what: str) -> list[bytes]:
     It raises `MalformedError` if the text has another length.
     """
     if len(text) != size * count:
-        raise MalformedError(f"{what} take {len(text)} bytes; planned are {count} of {size}")
+        raise MalformedError(f"{what} have {len(text)} bytes; expected {count} times {size}")
     return [text[size * i : size * (i + 1)] for i in range(count)]
 
 

@@ -107,9 +107,9 @@ class PheBackend(Backend):
     def generate(self, bits: int, base: bool) -> KeyPair:
         """Generate a key by phe. It gets a base of short obfuscators if `base`.
 
-        Such a base requires primes that are 3 modulo 4 (see `fedtrees.crypto.keys.drawn`), so that
-        about six keys are generated until one fits. No party of this backend uses the base. It
-        gives the message with the key the same length as with the other backend.
+        Such a base requires primes that are 3 modulo 4 (`fedtrees.crypto.keys.generate_key_pair`),
+        so that about six keys are generated until one fits. No party of this backend uses the base.
+        It gives the message with the key the same length as with the other backend.
         """
         check_length(bits)
         while True:

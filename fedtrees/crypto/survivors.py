@@ -51,14 +51,14 @@ class SurvivorSets:
             exposed = exposed_parties(_spanned(self._rows, names))
             if exposed:
                 earlier = (
-                    "; ".join(", ".join(sorted(set_names)) for set_names in self._known) or "nobody"
+                    "; ".join(", ".join(sorted(set_names)) for set_names in self._known)
+                    or "no party"
                 )
                 raise ExposureError(
                     f"the sum over {', '.join(sorted(names))}, with those opened before over "
                     f"{earlier}, would reveal the array of {', '.join(exposed)}. Wait "
-                    "for the missing parties, or allow it: exposing=true. To start again "
-                    "with fewer on the same "
-                    "rows tells as much"
+                    "for the missing parties, or allow it: exposing=true. A new run with fewer "
+                    "parties on the same rows would reveal the same"
                 )
         self.note(names)
 

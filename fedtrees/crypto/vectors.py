@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto.costs import OperationCounter, ciphertext_bytes, public_key_bytes
+from fedtrees.crypto.costs import OperationCounter, ciphertext_bytes
 from fedtrees.crypto.modes import IdealFunctionality, load_backend
 from fedtrees.crypto.primitives import PlaintextOverflowError, SecretHolder
 
@@ -177,8 +177,3 @@ class IdealVectors(IdealFunctionality):
 #: Either side of the computation that has the private key, and either one that has not.
 VectorDecrypter = VectorKeyOwner | IdealVectors
 VectorCombiner = VectorEvaluator | IdealVectors
-
-
-def key_bytes(bits: int) -> int:
-    """Return the number of bytes of the public key."""
-    return public_key_bytes(bits, djn=True)

@@ -148,7 +148,7 @@ def _stack_tables(
         for other in tables[:k]:
             if table.names == other.names and table.columns == other.columns:
                 raise DataError(
-                    f"{other.path} and {table.path} have the same rows; held-out rows of one "
+                    f"{other.path} and {table.path} have the same rows; test rows of one "
                     "client would be training rows of the other: give every client its own file"
                 )
     columns = tuple(

@@ -47,9 +47,7 @@ def by_owner(
     # The table contains only training rows. All rows of a small client can be test rows.
     empty = next((k for k, rows in enumerate(parts) if not len(rows)), None)
     if empty is not None:
-        raise DataError(
-            f"all rows of client {empty} are held out for testing; this client needs more rows"
-        )
+        raise DataError(f"all rows of client {empty} are test rows; this client needs more rows")
     return {n: LocalData.of(table.take(rows), rows) for n, rows in zip(names, parts, strict=True)}
 
 

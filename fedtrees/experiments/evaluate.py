@@ -301,8 +301,8 @@ def build_view(training: Training, case: Case) -> View:
     """
     threat = Threat.parse(case.threat)
     query_rights = (threat.queries, threat.answers, threat.records)
-    knowledge: dict[str, Any] = {"known_rows": case.known, "entries": case.entries}
-    knowledge["rows"] = None if case.asked is None else case.asked.X
+    knowledge: dict[str, Any] = {"known_rows": case.known_labels, "entries": case.known_entries}
+    knowledge["rows"] = None if case.queried_rows is None else case.queried_rows.X
     return view_of(training, case.principals, case.local_data, *query_rights, **knowledge)
 
 
@@ -613,10 +613,12 @@ def _make_row(key: str, value: float | None, part: str = "") -> Row:
 
 
 def _make_measure_row(what: Measure, value: float | None, part: str = "") -> Row:
-    """Return a row with the value of a measure."""
-    row = {"metric": what.key, "value": _convert_number(value), "unit": what.unit}
+    """Return a row with the value of a measure. Without a value, the row states the reason."""
+    number = _convert_number(value)
+    row = {"metric": what.key, "value": number, "unit": what.unit}
     ok = {"status": FITS.status, "state_code": FITS.state, "measure_class": what.klass}
-    return {**row, **ok, **({"part": part} if part else {})}
+    missing = _explain_missing(number, "no-value", metric=what.key)
+    return {**row, **ok, **missing, **({"part": part} if part else {})}
 
 
 def _explain_missing(value: float | None, code: str, **args: str) -> Row:

@@ -32,9 +32,10 @@ from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
 
 DECLARED = (
-    "columns, public ranges, names of all categories and classes (of held-out rows, too), the "
+    "columns, public ranges, names of all categories and classes (of test rows, too), the "
     "number of rows N, the protocol, the defense and their parameters. In a bench, adversaries "
-    "without local rows also know held-out rows of the same population (not for membership)"
+    "without local rows also know the test rows, which are rows of the same population (not for "
+    "membership)"
 )
 
 

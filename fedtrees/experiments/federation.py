@@ -65,7 +65,7 @@ class Federation:
         return hashlib.sha256(rows).hexdigest()[:12]
 
     @property
-    def others(self) -> Table:
+    def remaining_rows(self) -> Table:
         """All rows that no party of the federation has."""
         return self.test if self.reserve is None else Table.concat([self.test, self.reserve])
 
@@ -136,13 +136,13 @@ class Federation:
             threat=threat,
             top=tuple(self.dataset.top),
             reserve=self.reserve,
-            others=self.others,
+            remaining_rows=self.remaining_rows,
             population=self.test,
             model=None if training is None else training.model,
             transcript=None if training is None else training.transcript,
             grown_on=None if training is None else partial(_grown_on, self, training, seed),
             splits={} if training is None else training.splits,
-            asked=None if training is None else self.test,
+            queried_rows=None if training is None else self.test,
             bins_of_rows={} if training is None else training.bins_of_rows,
         )
 

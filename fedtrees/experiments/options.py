@@ -479,6 +479,11 @@ def print_notes(notes: Sequence[str]) -> None:
         print(text, file=sys.stderr)
 
 
+def print_warnings(warnings: Sequence[str]) -> None:
+    """Print warnings as notes that begin with "warning:"."""
+    print_notes([f"warning: {text}" for text in warnings])
+
+
 def check_clients(clients: int) -> None:
     """Raise `UsageError` if there is no client."""
     if clients < 1:

@@ -277,16 +277,16 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
         name, test = federation.dataset.name, federation.test
         if len(test) < NON_MEMBERS:
             notes[
-                f"{name}: {many(len(test), 'held-out row')}; a false positive rate of 1% needs "
+                f"{name}: {many(len(test), 'test row')}; a false positive rate of 1% needs "
                 f"{NON_MEMBERS} of them, so that members_1pct and the utility of the "
                 "model are coarse"
             ] = None
         classes = federation.schema.classes
         absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]
         if absent_classes:
-            notes[
-                f"{name}: no held-out row has the class {absent_classes[0]!r}; AUC is undefined"
-            ] = None
+            notes[f"{name}: no test row has the class {absent_classes[0]!r}; AUC is undefined"] = (
+                None
+            )
         sizes = {client: len(data) for client, data in federation.local_data.items()}
         smallest = min(sizes, key=sizes.__getitem__)
         if sizes[smallest] < FEW_ROWS:

@@ -91,14 +91,14 @@ class FederationLog:
         return View(
             principals=(who,),
             roles=roles,
-            own=(local_data[who],) if who in local_data else (),
+            local_data=(local_data[who],) if who in local_data else (),
             schema=self.federation.schema,
             protocol=protocol.name,
             parameters=protocol.parameters,
             n_rows=int(self.capture.run_facts.details["rows"]),
             defense=self.federation.composed,
             seen=tuple(Seen(0, r.sender, r.receivers, r.message, r.why) for r in seen),
-            stated=protocol_changes_of_view(
+            protocol_changes=protocol_changes_of_view(
                 protocol, self.federation.schema, len(self.federation.parties)
             ),
         )

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from fedtrees.core.attack import Attack
 from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError, describe_error
 from fedtrees.core.reasons import Reason
-from fedtrees.core.registry import load_plugin, register
+from fedtrees.core.registry import FormerNameWarning, load_plugin, register
 from fedtrees.core.repeated import elsewhere
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
@@ -67,6 +68,8 @@ def main() -> None:
     """Serve the bench that started this process, over a socket, or a single time over pipes."""
     where, parent = sys.argv[1], os.getppid()
     register.attacks_here = True
+    # The bench has already announced a former name to the user.
+    warnings.simplefilter("ignore", FormerNameWarning)
     close_for_good()
     if where == "once":
         channel = _pipes()

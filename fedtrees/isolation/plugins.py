@@ -58,13 +58,12 @@ def register_attacks_of(file: str, digest: str) -> bool:
     if not description.attacks:
         return False
     names = ", ".join(repr(attack.name) for attack in description.attacks)
-    if description.others:
+    if description.other_plugins:
         raise UsageError(
-            f"plugin {file!r} registers {', '.join(description.others)} and the attack {names}: "
-            "the code of an attack is imported only by processes without the truth, so put "
-            "attacks in a separate file and give both (register.get and "
-            "fedtrees.core.messages.message_type find "
-            "what the other one defines)"
+            f"plugin {file!r} registers {', '.join(description.other_plugins)} and the attack "
+            f"{names}: only processes without the ground truth import the code of an attack. Put "
+            "the attacks into a separate file and give both files (`register.get` and "
+            "`fedtrees.core.messages.message_type` return definitions of the other file)"
         )
     module = f"{PLUGIN}{digest[:12]}"
     for attack in description.attacks:

@@ -53,7 +53,7 @@ class Description:
     """Attacks that a plug-in file registers, and its remaining effects as texts."""
 
     attacks: tuple[AttackFacts, ...]
-    others: tuple[str, ...]
+    other_plugins: tuple[str, ...]
     did: tuple[str, ...]
 
 

@@ -139,9 +139,15 @@ class ValuePipe:
         return blob
 
 
-_KNOWN = ("own", "known", "entries")
-_AS_THEY_ARE = ("principals", "schema", "protocol", "n_rows", *_KNOWN, "candidates", "stated",
-                "weighted", "behaviours", "asked", "population")  # fmt: skip
+# Attributes of a view from which the randomness of an attack is derived, with the names under which
+# they are hashed. A changed name would change the randomness, and thereby all scores.
+_HASHED = {
+    "principals": "principals", "protocol": "protocol", "own": "local_data",
+    "known": "known_labels", "entries": "known_entries",
+}  # fmt: skip
+_COPIED = ("principals", "schema", "protocol", "n_rows", "local_data", "known_labels",
+           "known_entries", "candidates", "protocol_changes", "weighted", "behaviours",
+           "queried_rows", "population")  # fmt: skip
 
 
 def view_types() -> tuple[type, ...]:
@@ -164,7 +170,7 @@ def view_as_value(view: View) -> dict[str, Any]:
     place = {key: i for i, key in enumerate(messages)}
     oracle = view.oracle
     return {
-        **{name: getattr(view, name) for name in _AS_THEY_ARE},
+        **{name: getattr(view, name) for name in _COPIED},
         "roles": dict(view.roles),
         "parameters": dict(view.parameters),
         "defense": tuple(_spec_as_value(part) for part in view.defense.parts),
@@ -184,7 +190,7 @@ def view_modules(view: View) -> tuple[str, ...]:
     The process for attacks imports them once, before it forks. Plug-in files are not among them.
     """
     names = {type(s.message).__module__ for s in view.seen}
-    names |= {type(change).__module__ for _, _, change in view.stated}
+    names |= {type(change).__module__ for _, _, change in view.protocol_changes}
     names |= {type(part).__module__ for part in view.defense.parts}
     return tuple(sorted(n for n in names if not n.startswith(PLUGIN)))
 
@@ -198,7 +204,7 @@ def view_of(value: dict[str, Any], answer: Answer) -> View:
         oracle.log += log
     messages = value["messages"]
     return View(
-        **{name: value[name] for name in _AS_THEY_ARE},
+        **{name: value[name] for name in _COPIED},
         roles=value["roles"],
         parameters=value["parameters"],
         defense=Composition(
@@ -218,7 +224,7 @@ def randomness(view: View, purpose: str) -> tuple[int, ...]:
     the hash, so that an attack starts with the same draws for every defense. Different rows give
     different randomness. Principals without rows have the same randomness in every federation.
     """
-    knowledge = {name: getattr(view, name) for name in ("principals", "protocol", *_KNOWN)}
+    knowledge = {name: getattr(view, attribute) for name, attribute in _HASHED.items()}
     digest = hashlib.blake2b(purpose.encode(), digest_size=32)
     for chunk in pack(knowledge):
         digest.update(chunk)

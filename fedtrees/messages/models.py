@@ -240,7 +240,7 @@ def public_view(model: Any, schema: Schema, parameters: Mapping[str, Any], n_row
     return View(
         principals=(PUBLIC,),
         roles={PUBLIC: PUBLIC},
-        own=(),
+        local_data=(),
         schema=schema,
         protocol="",
         parameters=parameters,

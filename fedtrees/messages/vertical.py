@@ -550,8 +550,9 @@ def visible_leaves(view: View) -> NDArray[np.int32]:
     Returns
     -------
     leaves : int32 array, shape (N, T)
-        Rows are in the order of ``view.own[0].ids``. Trees are in the order of their numbers, up to
-        the last visible one. -1 if the tree is not visible or was not trained on the row.
+        Rows are in the order of ``view.local_data[0].ids``. Trees are in the order of their
+        numbers, up to the last visible one. -1 if the tree is not visible or was not trained on
+        the row.
     """
     trees = replayed(view)
     leaves = np.full((view.n_rows, 1 + max(trees, default=-1)), -1, dtype=np.int32)

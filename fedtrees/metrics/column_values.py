@@ -57,13 +57,13 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
                 phrase="read {} of the values of every column, without knowing their rows"),
         Measure("column_extremes", "smallest and largest values", "share of ends", klass="group",
                 short="extreme values", severity=210,
-                phrase="read {} of the smallest and largest values", beside=("column_values",)),
+                phrase="read {} of the smallest and largest values", covered_by=("column_values",)),
         Measure("column_singles", "values that only one row has", "share of values", klass="group",
-                short="values of one row", severity=220, beside=("column_values",),
+                short="values of one row", severity=220, covered_by=("column_values",),
                 phrase="read {} of the values that occur in a single row"),
         Measure("category_error", "error of a category's share at one client", "share of rows", 0.0,
                 "group", decimals=3, severity=230, short="category share error",
-                beside=("column_values",),
+                covered_by=("column_values",),
                 phrase="estimate the share of each category at one client with an error of {}"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("column_values", "column_extremes", "column_singles")
@@ -103,7 +103,7 @@ class ColumnValuesMetric(Metric[VictimsColumns]):
         view = case.blind_view()
         adversary_rows, separate_columns = (
             view.rows,
-            [h.X[~np.isnan(h.X)] for h in view.own if len(h.columns)],
+            [h.X[~np.isnan(h.X)] for h in view.local_data if len(h.columns)],
         )
         features = case.schema.features
 

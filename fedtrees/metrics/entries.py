@@ -66,7 +66,7 @@ class EntriesMetric(Metric[VictimsEntries]):
         Measure("entries", "values found", "share of cells", slot="guess", head="missing cells",
                 severity=120, phrase="infer {} of the other parties' values"),
         Measure("entries_close", "values nearly found", "share of cells", severity=130,
-                phrase="come close to {} of the other parties' values", beside=("entries",)),
+                phrase="come close to {} of the other parties' values", covered_by=("entries",)),
         Measure("exact_entry_rows", "rows with every value found", "share of rows", klass="person"),
         Measure("relative_error", "relative error of values", "ratio", 0.0, decimals=2),
     )  # fmt: skip
@@ -74,7 +74,7 @@ class EntriesMetric(Metric[VictimsEntries]):
 
     def truth(self, case: Case) -> VictimsEntries | None:
         """Return the cells that are not declared known, None if there are none."""
-        declared = case.entries
+        declared = case.known_entries
         known_cells = (
             set()
             if declared is None
@@ -137,13 +137,13 @@ class EntriesMetric(Metric[VictimsEntries]):
             "modes": _claims(truth, _by_column(truth, _mode)),
             "densest": _claims(truth, _by_column(truth, _densest)),
         }
-        declared, view = case.entries, case.blind_view()
+        declared, view = case.known_entries, case.blind_view()
         if case.knowledge is not None and case.knowledge.sensitive is not None:
             # Local rows contain the sensitive attribute. Regressions on known values are not
             # needed.
             cells = imputed(view, CLOSE)
             return guesses if cells is None else {**guesses, "imputed": [Entries("", *cells)]}
-        with_columns = [h for h in view.own if len(h.columns)]
+        with_columns = [h for h in view.local_data if len(h.columns)]
         if declared is not None and with_columns:
             guesses["regressed"] = _claims(truth, _predict_cells(truth, declared, with_columns[0]))
             guesses["regressed-together"] = _claims(

@@ -64,7 +64,7 @@ class LabelScores(Metric[TrueLabels]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("v_measure", "V-measure", "score, 0 to 1", slot="guess", head="class grouping",
                 decimals=2, severity=180, phrase="sort rows into classes with a V-measure of {}",
-                beside=("label_accuracy",)),
+                covered_by=("label_accuracy",)),
         Measure("label_accuracy", "label accuracy under the best matching", "share of rows",
                 klass="person", slot="rows", short="label accuracy", head="labels inferred",
                 counted_by="rows", severity=30, phrase="infer the class of {}"),
@@ -92,8 +92,8 @@ class LabelScores(Metric[TrueLabels]):
         # Several victims may have labels of one row. The first one is used.
         ids, first = np.unique(ids, return_index=True)
         shared = np.isin(ids, known_ids)
-        if case.known is not None:
-            shared &= ~np.isin(ids, case.known.ids)
+        if case.known_labels is not None:
+            shared &= ~np.isin(ids, case.known_labels.ids)
         if not shared.any():
             return None
         return TrueLabels(ids[shared], y[first][shared], len(case.schema.classes))
@@ -125,8 +125,8 @@ class LabelScores(Metric[TrueLabels]):
         # Without a truth the claim is not scored, and all ids are accepted. Known labels may be
         # claimed as well, although they are not scored.
         known_ids = claims[0].ids if truth is None else truth.ids
-        if case.known is not None:
-            known_ids = np.union1d(known_ids, case.known.ids)
+        if case.known_labels is not None:
+            known_ids = np.union1d(known_ids, case.known_labels.ids)
         strange = np.setdiff1d(claims[0].ids, known_ids)[:5].tolist()
         return f"labels of unknown ids {strange} were claimed" if strange else None
 
@@ -214,21 +214,21 @@ class RoutedLabelScores(Metric[AskedRows]):
         None if there are none, the target is numeric, or the principals have labels or no data.
         """
         local_data = case.adversary
-        if case.asked is None or not case.schema.classes or not local_data:
+        if case.queried_rows is None or not case.schema.classes or not local_data:
             return None
-        if any(h.y is not None for h in local_data.values()) or not len(case.asked):
+        if any(h.y is not None for h in local_data.values()) or not len(case.queried_rows):
             return None
-        columns = {name: case.asked.X[:, h.columns] for name, h in local_data.items()}
+        columns = {name: case.queried_rows.X[:, h.columns] for name, h in local_data.items()}
         if len(columns) > 1:
             # Colluding parties can use their columns together.
             columns["all"] = np.hstack(list(columns.values()))
-        return AskedRows(case.asked.y.astype(np.int64), len(case.schema.classes), columns)
+        return AskedRows(case.queried_rows.y.astype(np.int64), len(case.schema.classes), columns)
 
     def refuses(self, claims: Sequence[RoutedLabels], case: Case) -> str | None:
         """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "labels of rows to predict were claimed more than once"
-        n = 0 if case.asked is None else len(case.asked)
+        n = 0 if case.queried_rows is None else len(case.queried_rows)
         rows = claims[0].rows
         return f"there are {n} rows to predict" if ((rows < 0) | (rows >= n)).any() else None
 
@@ -317,7 +317,7 @@ class ClassSharesMetric(Metric[VictimsClasses]):
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("class_error", "error of a class's share at one client", "share of rows", 0.0,
                 "group", decimals=3, severity=165, short="class share error",
-                beside=("bin_counts",),
+                covered_by=("bin_counts",),
                 phrase="estimate the share of each class at one client with an error of {}"),
     )  # fmt: skip
 

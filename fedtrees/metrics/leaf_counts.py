@@ -265,7 +265,7 @@ class LeafCountMetric(Metric[GrownTrees]):
                 required=True),
         Measure("leaf_counts_exact", "leaves with exact counts", "share of leaves", klass="group",
                 severity=160, phrase="count every class exactly in {} of the leaves",
-                beside=("leaf_mass_exact",), required=True),
+                covered_by=("leaf_mass_exact",), required=True),
         Measure("leaf_counts_right", "returned leaf counts that are exact", "share of returned",
                 klass="group"),
         Measure("count_error", "error of rows per leaf", "rows", 0.0, "group"),

@@ -109,7 +109,7 @@ class Case:
     reserve : Table or None
         Rows of the same distribution that are in no local data and are used only for the
         specificity test.
-    others : Table or None
+    remaining_rows : Table or None
         All rows of the same distribution that are in no local data. The non-members among the
         candidates of membership attacks are drawn from them.
     population : Table or None
@@ -127,7 +127,7 @@ class Case:
         shape (n,), or None for all rows. If the attribute is None, all rounds used all rows.
     splits : mapping of (int, int) to (str, int, float)
         Owner, column and threshold of the splits that only their owner knows, by tree and node.
-    asked : Table or None
+    queried_rows : Table or None
         Rows that the model was asked to predict, with their labels.
     bins_of_rows : mapping of (str, int) to int64 array
         Bin of every local row, by party and column. -1 marks a missing value.
@@ -141,14 +141,14 @@ class Case:
     threat: str = ""
     top: tuple[str, ...] = ()
     reserve: Table | None = None
-    others: Table | None = None
+    remaining_rows: Table | None = None
     population: Table | None = None
     knows_population: bool = False
     model: Any = None
     transcript: Transcript | None = None
     grown_on: Callable[[str, int], NDArray[np.bool_] | None] | None = None
     splits: Mapping[tuple[int, int], tuple[str, int, float]] = field(default_factory=dict)
-    asked: Table | None = None
+    queried_rows: Table | None = None
     bins_of_rows: Mapping[tuple[str, int], NDArray[np.int64]] = field(default_factory=dict)
 
     @property
@@ -172,7 +172,7 @@ class Case:
         return Threat.parse(self.threat) if self.threat else None
 
     @cached_property
-    def known(self) -> LocalData | None:
+    def known_labels(self) -> LocalData | None:
         """Labels that the threat model declares known to the adversary, None if there are none.
 
         ``sensitive`` declares all labels of the victims known, and ``labels`` a number of labels of
@@ -194,7 +194,7 @@ class Case:
         return LocalData(labelled.ids[rows], none, labelled.X[rows][:, none], labelled.y[rows])
 
     @cached_property
-    def entries(self) -> KnownEntries | None:
+    def known_entries(self) -> KnownEntries | None:
         """Feature values that the threat model declares known, None if there are none.
 
         They are drawn by `fedtrees.metrics.known_entries`.
@@ -220,7 +220,7 @@ class Case:
         threat = self.knowledge
         if threat is None or not (threat.attributes or threat.sensitive is not None):
             return None
-        return None if self.entries is None else self.entries.of_all_rows
+        return None if self.known_entries is None else self.known_entries.of_all_rows
 
     @cached_property
     def candidates(self) -> Candidates | None:
@@ -231,7 +231,7 @@ class Case:
         columns of all parties are joined to complete rows. None if there are no complete rows of
         victims or no non-members.
         """
-        members, other_rows = self.victims_rows, self.others
+        members, other_rows = self.victims_rows, self.remaining_rows
         # No party has complete rows, and the adversary has no data: join the columns of all
         # parties.
         if members is None and len(self.victims) == len(self.local_data):
@@ -317,7 +317,7 @@ class Case:
         return View(
             principals=self.principals,
             roles=dict(self.roles),
-            own=(*adversary_data, LocalData.of(self.population))
+            local_data=(*adversary_data, LocalData.of(self.population))
             if self.knows_population and self.population
             else adversary_data,
             schema=self.schema,
@@ -326,8 +326,8 @@ class Case:
             n_rows=rows_of(self.local_data),
             defense=Composition(),
             seen=(),
-            known=self.known,
-            entries=self.entries,
+            known_labels=self.known_labels,
+            known_entries=self.known_entries,
         )
 
     @property

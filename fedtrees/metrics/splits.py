@@ -167,9 +167,9 @@ class ColumnRanksMetric(Metric[VictimsOrders]):
         Measure("rank_correlation", "rank correlation of other parties' columns", "correlation",
                 slot="guess", short="rank correlation", head="order recovered", decimals=2,
                 severity=70, phrase="order the other parties' values with a rank correlation of {}",
-                beside=("bins_read",)),
+                covered_by=("bins_read",)),
         Measure("rank_width", "width of ranks", "share of ranks", 0.0, severity=190,
-                phrase="narrow ranks down to {} of a column", beside=("rank_correlation",)),
+                phrase="narrow ranks down to {} of a column", covered_by=("rank_correlation",)),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("rank_correlation", "rank_width")
 

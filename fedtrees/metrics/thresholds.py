@@ -83,7 +83,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
                 phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
                 severity=200, phrase="give {} of the ranges of one person's values",
-                beside=("thresholds",)),
+                covered_by=("thresholds",)),
         Measure("threshold_width", "width of thresholds", "share of a range", 0.0, "group"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("thresholds", "ranges_covered")
@@ -249,7 +249,7 @@ class BranchesMetric(Metric[TrueBranches]):
         None if there are no rows to predict, the model has no effective split of a party outside
         the adversary, or the principals have no data.
         """
-        model, new_rows = case.model, case.asked
+        model, new_rows = case.model, case.queried_rows
         if new_rows is None or not len(new_rows) or not case.splits:
             return None
         all_trees = range(len(model.trees))
@@ -278,7 +278,7 @@ class BranchesMetric(Metric[TrueBranches]):
         """Refuse several claims, and row indices beyond the rows to predict."""
         if len(claims) > 1:
             return "branches of rows to predict were claimed more than once"
-        n = 0 if case.asked is None else len(case.asked)
+        n = 0 if case.queried_rows is None else len(case.queried_rows)
         rows = claims[0].rows
         return f"there are {n} rows to predict" if ((rows < 0) | (rows >= n)).any() else None
 

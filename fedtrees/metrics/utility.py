@@ -42,7 +42,7 @@ def utility_scores(y: NDArray[Any], probability: NDArray[Any]) -> dict[str, floa
 
     y, p = np.asarray(y), np.asarray(probability, dtype=np.float64)
     if len(y) == 0:
-        raise DataError("no held-out rows to score the model on")
+        raise DataError("no test rows to score the model on")
     if p.ndim == 1:
         p = np.column_stack([1 - p, p])
     if p.shape[0] != len(y):

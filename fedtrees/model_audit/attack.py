@@ -106,7 +106,7 @@ def view_of_file(
         each = trees_of_a_client(model.forest, rng)
         if each < len(model.forest.trees):
             view = replace(view, protocol="local-forests", parameters={"trees": each})
-    return replace(view, own=(LocalData.of(known_rows),) if len(known_rows) else ())
+    return replace(view, local_data=(LocalData.of(known_rows),) if len(known_rows) else ())
 
 
 def with_groups(schema: Schema, known_rows: Table) -> Schema:

@@ -408,9 +408,9 @@ def spent_on_cuts(kind: type[Message], transcript: Transcript) -> Guarantee:
     return with_adversaries(spent, events)
 
 
-def trusted_with(events: Iterable[BudgetEvent], *others: str) -> tuple[str, ...]:
+def trusted_with(events: Iterable[BudgetEvent], *roles: str) -> tuple[str, ...]:
     """Return the roles that releases and a protocol rely on for their noise."""
-    return tuple(sorted({*others, *(role for e in events for role in e.trusted.split("+"))} - {""}))
+    return tuple(sorted({*roles, *(role for e in events for role in e.trusted.split("+"))} - {""}))
 
 
 def histogram_sensitivity(n_sums: int, gradient_bound: float, hessian_bound: float) -> float:

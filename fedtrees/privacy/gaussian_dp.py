@@ -6,13 +6,10 @@ ones, are together exactly ``sqrt(sum of mu^2)``-GDP.
 
 For sums over sampled rows, dp-accounting composes the privacy loss distributions (Koskela et al.
 2020, Doroshenko et al. 2022). They are discretised so that every loss is rounded up. The defense
-`dp-sgd` uses them.
+`dp-sgd` calibrates its noise with them.
 
-Epsilon of sums over sampled rows by the accountants of opacus, for comparison.
-
-`fedtrees.privacy.gaussian_dp` composes privacy loss distributions with dp-accounting, which
-gives the smallest of the three bounds. It calibrates the noise. The accountants of opacus are
-reported next to it, because reports of opacus trainings state their epsilons.
+The two accountants of opacus give larger bounds for the same sums (`opacus_epsilons`). They are
+reported for comparison, because reports of opacus trainings state them.
 """
 
 from __future__ import annotations
@@ -61,8 +58,9 @@ def delta_of(epsilon: ArrayLike, mu: float) -> NDArray[np.float64]:
     if mu == 0:
         return np.asarray(-np.expm1(np.minimum(e, 0.0)))
     with np.errstate(over="ignore"):
-        likelier, other = log_ndtr(mu / 2 - e / mu), log_ndtr(-mu / 2 - e / mu)
-        return np.asarray(-np.exp(likelier) * np.expm1(np.minimum(e + other - likelier, 0.0)))
+        # log_p, log_q: probability of a loss above epsilon, with the row and without it.
+        log_p, log_q = log_ndtr(mu / 2 - e / mu), log_ndtr(-mu / 2 - e / mu)
+        return np.asarray(-np.exp(log_p) * np.expm1(np.minimum(e + log_q - log_p, 0.0)))
 
 
 def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> float:
@@ -77,7 +75,7 @@ def least_epsilon(left: Callable[[float], float], delta: float, high: float) -> 
     high : float
         An epsilon that is large enough.
     """
-    return _border(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
+    return _smallest_argument(lambda epsilon: left(epsilon) <= delta * _SAFE, 0.0, high)
 
 
 def tail(mu: float, delta: float) -> float:
@@ -95,14 +93,16 @@ def mu_of(epsilon: float, delta: float) -> float:
     delta : float
         In (0, 1).
     """
-    # The search is over 1 / mu, because `_border` rounds up. With mu / 2 above sqrt(epsilon) + 9
-    # no delta is small enough.
+    # The search is over 1 / mu, because `_smallest_argument` rounds up. With mu / 2 above
+    # sqrt(epsilon) + 9 no delta is small enough.
     low = 1 / (2 * math.sqrt(epsilon) + 18)
-    enough = _border(lambda s: float(delta_of(epsilon, 1 / s)) <= delta * _SAFE**2, low, 1e12)
+    enough = _smallest_argument(
+        lambda s: float(delta_of(epsilon, 1 / s)) <= delta * _SAFE**2, low, 1e12
+    )
     return _SAFE / enough
 
 
-def _border(holds: Callable[[float], bool], low: float, high: float) -> float:
+def _smallest_argument(holds: Callable[[float], bool], low: float, high: float) -> float:
     """Return the smallest argument at which a condition holds, rounded up. It holds at `high`."""
     if holds(low):
         return low
@@ -141,14 +141,14 @@ def sampled_epsilon(
     UsageError
         If dp-accounting is not installed.
     """
-    losses = _library()
+    losses = _accounting_library()
     total, n_by_release = losses.identity(_GRID), Counter[tuple[float, float]]()
     for mu, rate, count in noise:
         n_by_release[mu, rate] += count
     for (mu, rate), count in n_by_release.items():
         if math.isinf(mu):
             return math.inf
-        total = total.compose(_drawn(mu, rate).self_compose(count))
+        total = total.compose(_sampled_gaussian_losses(mu, rate).self_compose(count))
     for epsilon, count in pure.items():
         bound = losses.common.DifferentialPrivacyParameters(epsilon)
         total = total.compose(losses.from_privacy_parameters(bound, _GRID).self_compose(count))
@@ -195,11 +195,12 @@ def multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
 
 
 @lru_cache(64)
-def _drawn(mu: float, rate: float) -> Any:
+def _sampled_gaussian_losses(mu: float, rate: float) -> Any:
+    """Return the privacy loss distribution of one release over sampled rows."""
     import dp_accounting
 
     either = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    return _library().from_gaussian_mechanism(
+    return _accounting_library().from_gaussian_mechanism(
         1 / mu,
         sampling_prob=rate,
         neighboring_relation=either,
@@ -207,12 +208,13 @@ def _drawn(mu: float, rate: float) -> Any:
     )
 
 
-def _library() -> Any:
+def _accounting_library() -> Any:
+    """Import the module of dp-accounting that composes privacy loss distributions."""
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError as err:
         raise UsageError(
-            f"sums over drawn rows need dp-accounting, which is not installed ({err}): "
+            f"sums over sampled rows need dp-accounting, which is not installed ({err}): "
             "pip install 'fedtrees[neural]'"
         ) from err
     return privacy_loss_distribution

@@ -104,26 +104,26 @@ def _geometric(scale: float, size: int, rng: np.random.Generator) -> Whole:
     """Draw k with probability proportional to ``exp(-k / scale)``, k = 0, 1, ..., int64 (size,).
 
     For a scale ``a / b``, u is uniform below a and kept with probability ``exp(-u / a)``, and v is
-    the number of successes of events of probability ``exp(-1)``. Then ``(u + a v) // b`` has the
-    law (algorithm 2).
+    the number of successes before the first failure, in trials that succeed with probability
+    ``exp(-1)``. Then ``(u + a v) // b`` has the required distribution (algorithm 2).
     """
     a, b = _fraction(scale)
     low = np.empty(size, dtype=np.int64)
-    open_ = np.arange(size)
-    while len(open_):
-        u = rng.integers(0, a, len(open_))
-        accepted = _happens(u, a, rng)
-        low[open_[accepted]] = u[accepted]
-        open_ = open_[~accepted]
+    pending = np.arange(size)
+    while len(pending):
+        u = rng.integers(0, a, len(pending))
+        accepted = _bernoulli_exp(u, a, rng)
+        low[pending[accepted]] = u[accepted]
+        pending = pending[~accepted]
     high = np.zeros(size, dtype=np.int64)
     running = np.arange(size)
     while len(running):
-        running = running[_happens(np.ones(len(running), dtype=np.int64), 1, rng)]
+        running = running[_bernoulli_exp(np.ones(len(running), dtype=np.int64), 1, rng)]
         high[running] += 1
     return np.asarray((low + a * high) // b)
 
 
-def _happens(p: Whole, q: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _bernoulli_exp(p: Whole, q: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return true with probability ``exp(-p / q)`` for each p from 0 to q: algorithm 1."""
     # Von Neumann's method: the number of successes before the first failure is even with
     # probability exp(-p / q).
@@ -215,14 +215,14 @@ def noise_log_pmf(mechanism: str, epsilon: float, values: NDArray[np.int64]) -> 
 
 
 def _check_scale(scale: float) -> None:
+    """Raise `UsageError` for a scale whose draws could overflow, or that is not above 0."""
+    # A draw can reach 40 times its scale, and thousands of draws must add up in int64.
     if not 0 < scale <= 2.0**46:
         raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
 
 
 #: In grid steps. The sum of narrower shares is measurably different from a discrete Gaussian.
 _NARROWEST = 8.0
-#: In grid steps. A draw can reach 40 times its scale, and thousands of them must add up in int64.
-_WIDEST = 2.0**46
 _BUFFER = 4096  # random bytes that are drawn at once
 
 
@@ -298,8 +298,7 @@ def discrete_gaussian(
     UsageError
         If `scale` is not a number in (0, 2^46].
     """
-    if not 0 < scale <= _WIDEST:
-        raise UsageError(f"noise scale must be in (0, 2^46] grid steps; got {scale}")
+    _check_scale(scale)
     randomness = Randomness(rng)
     variance = Fraction(scale) ** 2
     draws = [one_draw(variance, randomness) for _ in range(int(np.prod(shape)))]

@@ -84,7 +84,7 @@ class Coordinator(Party):
         raise TypeError(f"{type(self).__name__} must define train(net)")
 
     def predict(self, net: Network) -> NDArray[np.float64]:
-        """Return the scores of the test rows that all parties received as `queries`, float64.
+        """Return the scores of the test rows that all parties received as `queries`.
 
         It is called only if the protocol releases no model, so that a prediction needs messages.
 
@@ -101,7 +101,7 @@ class Coordinator(Party):
         raise TypeError(f"{type(self).__name__} must define predict(net): no model is released")
 
     def leaves(self, net: Network) -> NDArray[np.int32]:
-        """Return the leaf of every test row in every tree, int32, shape (n, T).
+        """Return the leaves of the test rows that all parties received as `queries`.
 
         It is called only if the protocol releases no model.
 
@@ -113,7 +113,7 @@ class Coordinator(Party):
         Returns
         -------
         leaves : int32 array, shape (n, T)
-            Number of the leaf that a row reaches, by row and tree.
+            As in `Protocol.leaves`.
 
         Raises
         ------

@@ -154,7 +154,7 @@ class Training:
         Returns
         -------
         leaves : int32 array, shape (n, T)
-            Number of the leaf that a row reaches, by row and tree.
+            Leaf that row i reaches in tree t, numbered within the tree.
 
         Raises
         ------

@@ -231,7 +231,7 @@ def view_of(
     return View(
         principals=members,
         roles=dict(training.transcript.roles),
-        own=tuple(part for name, part in local_data.items() if name in principals),
+        local_data=tuple(part for name, part in local_data.items() if name in principals),
         schema=deepcopy(training.schema),  # no reference from a view to the data set
         protocol=training.protocol.name,
         parameters=training.protocol.parameters,
@@ -241,12 +241,14 @@ def view_of(
         oracle=_make_endpoint(training, members, local_data, queries, answers, records, rows)
         if queries
         else None,
-        known=known_rows,
-        entries=entries,
-        stated=protocol_changes_of_view(training.protocol, training.schema, len(training.columns)),
+        known_labels=known_rows,
+        known_entries=entries,
+        protocol_changes=protocol_changes_of_view(
+            training.protocol, training.schema, len(training.columns)
+        ),
         weighted=any(part.weight is not None for part in local_data.values()),
         behaviours=tuple(dict.fromkeys(b for n, b in training.behaviours.items() if n in members)),
-        asked=_adversary_columns(members, _split_columns(rows, local_data))
+        queried_rows=_adversary_columns(members, _split_columns(rows, local_data))
         if records == "new" and rows is not None
         else None,
     )

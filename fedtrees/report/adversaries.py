@@ -83,7 +83,7 @@ class AdversaryFindings:
     def metrics(self) -> tuple[str, ...]:
         """Keys of its measures, without those that another measure expresses more clearly."""
         here = self.all_metrics
-        return tuple(m for m in here if not {*here} & {*measure(m).beside})
+        return tuple(m for m in here if not {*here} & {*measure(m).covered_by})
 
     def by_defense(self, metric: str) -> Mapping[str, LeakageResult]:
         """Return the results by one metric of every attacked defense. They are computed once."""

@@ -60,7 +60,7 @@ class Utility:
         """A warning that the rarest class has few test rows, "" if it has at least `FEW`."""
         if not self.rarest < FEW:
             return ""
-        rows = many(int(self.rarest), "held-out row")
+        rows = many(int(self.rarest), "test row")
         return f"Prices are uncertain: the rarest class has {rows}."
 
     @property

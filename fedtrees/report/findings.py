@@ -8,7 +8,7 @@ per defense. Everything is computed from the rows on demand and only once.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from fedtrees.core.errors import UsageError, check_margin, did_you_mean
+from fedtrees.core.errors import UsageError, check_margin, did_you_mean, listed
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.results import ALONE, UTILITY, measure
@@ -39,12 +39,13 @@ from fedtrees.report.recipe import Recipe, Recommendation, helps, recommend, rec
 from fedtrees.report.results import (
     UNDEFENDED,
     Panel,
+    Selection,
     Setting,
     load_rows,
     ordered,
     read_json,
 )
-from fedtrees.report.statistics import attack_metrics, finite, panels
+from fedtrees.report.statistics import attack_metrics, describe_thin_evidence, finite, panels
 
 Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
@@ -546,6 +547,32 @@ class RunAnalysis:
         leaks = [leak for a in adversaries if a is not None and (leak := a.leading()) is not None]
         return min(leaks, key=gravity_key).metric if leaks else None
 
+    def describe_default_metric(self) -> list[str]:
+        """Return warnings about measures that were chosen by default and that can surprise.
+
+        The first one is given if panels show different measures, because each shows the gravest
+        leak of its adversary. The second one is given if nothing leaks to an adversary, so that its
+        panels show the first measure of the run. The list is empty if the user chose a metric.
+        """
+        if self.metric != VERDICT:
+            return []
+        shown = {f.panel.threat: f.metric for f in self.frontiers}
+        leading = {t: m for t in shown if (m := self.leading_metric(t)) is not None}
+        notes = []
+        if len({*leading.values()}) > 1:
+            pairs = listed([f"{metric} for {threat}" for threat, metric in leading.items()])
+            notes.append(
+                "the panels show different measures, the gravest leak of each adversary: "
+                f"{pairs}. Choose one with --metric to compare adversaries"
+            )
+        if without := [t for t in shown if t not in leading]:
+            metrics = listed(sorted({shown[t] for t in without}))
+            notes.append(
+                f"no leak to {listed(without)} was found, so that {metrics} is shown. "
+                "Choose another measure with --metric"
+            )
+        return notes
+
     @cached_property
     def over_budgets(self) -> tuple[Frontier, ...]:
         """Frontiers of protocols that were run with several values of a parameter."""
@@ -573,6 +600,28 @@ def analyze_run(
     """
     margin = MARGIN if margin is None else margin
     return RunAnalysis(Path(folder), load_rows(folder), metric, margin=margin)
+
+
+def describe_weaknesses(
+    runs: Sequence[str | Path], metric: str | None = None, chosen: Selection | None = None
+) -> list[str]:
+    """Return warnings about the evidence of a figure or a table: few seeds, rows, default measure.
+
+    Parameters
+    ----------
+    runs : sequence of path
+        Run folders.
+    metric : str or None
+        Attack metric that the user chose. None: that of the verdict.
+    chosen : Selection or None
+        Datasets, threats and protocols that are shown. None: all.
+    """
+    notes: list[str] = []
+    for run in runs:
+        rows = (chosen or Selection()).of(load_rows(run))
+        notes += describe_thin_evidence(rows)
+        notes += RunAnalysis(Path(run), rows, metric or VERDICT).describe_default_metric()
+    return [*dict.fromkeys(notes)]
 
 
 def frontiers(

@@ -428,4 +428,4 @@ def gravity_key(result: LeakageResult) -> tuple[float, float, float]:
 def plain(results: Sequence[LeakageResult]) -> list[LeakageResult]:
     """Return the results without those whose leak another result expresses more clearly."""
     here = {c.metric for c in results}
-    return [c for c in results if not here & {*measure(c.metric).beside}]
+    return [c for c in results if not here & {*measure(c.metric).covered_by}]

@@ -99,11 +99,11 @@ def headline(findings: SettingFindings) -> str:
     if after is None:
         return f"{text}."
     remaining = "nothing" if after.state == "not-applicable" else wording.value(after, after.score)
-    settled, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
+    change_kind, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
         "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
-    }.get(settled, "at a price that is not settled")  # fmt: skip
+    }.get(change_kind, "at a price that is not settled")  # fmt: skip
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
 
 
@@ -117,7 +117,7 @@ def note(findings: SettingFindings) -> str:
     if u.fallen:
         parts.append(
             f"{measure(u.fallen).head} is undefined in {u.lacking} of {many(u.seeds, 'seed')}: a "
-            f"held-out set lacks one class. Prices are in {measure(u.metric).head}."
+            f"test set lacks one class. Prices are in {measure(u.metric).head}."
         )
     elif u.few:
         parts.append(u.few)

@@ -198,13 +198,15 @@ def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value_error=error, advantage_error=math.sqrt(2) * error / room)
 
 
-def describe_thin_evidence(rows: pd.DataFrame) -> list[str]:
+def describe_thin_evidence(rows: pd.DataFrame, remedy: str = "--seeds") -> list[str]:
     """Return warnings about tables with fewer than `FEW_SEEDS` seeds or `FEW_ROWS` attacked rows.
 
     Parameters
     ----------
     rows : DataFrame
         Result of `fedtrees.report.results.load_rows`, or a part of it.
+    remedy : str
+        Option with which the command runs more seeds.
     """
     notes = []
     attacks = rows[(rows["stage"] == "attack") & (rows["status"] == "ok")]
@@ -212,12 +214,12 @@ def describe_thin_evidence(rows: pd.DataFrame) -> list[str]:
         seeds, attacked = group["seed"].nunique(), group["n"].max()
         if seeds < FEW_SEEDS:
             notes.append(
-                f"warning: {dataset} has {seeds} seed{'s' * (seeds != 1)}. Intervals over fewer "
-                f"than {FEW_SEEDS} seeds are wide, and one seed has none; run more with --seeds"
+                f"{dataset} has {seeds} seed{'s' * (seeds != 1)}. Intervals over fewer "
+                f"than {FEW_SEEDS} seeds are wide, and one seed has none; run more with {remedy}"
             )
         if attacked < FEW_ROWS:
             notes.append(
-                f"warning: at most {attacked:.0f} rows of {dataset} were attacked. One row is "
+                f"at most {attacked:.0f} rows of {dataset} were attacked. One row is "
                 f"{1 / attacked:.1%} of them, so that small differences between defenses are noise"
             )
     return notes

@@ -545,7 +545,7 @@ def _notes(findings: SettingFindings) -> Iterator[Line]:
         yield Line(
             "NOTE",
             f"{undefined} is undefined in {u.lacking} of {many(u.seeds, 'seed')}, because the "
-            f"held-out rows lack one class. Prices are therefore in {used}.",
+            f"test rows lack one class. Prices are therefore in {used}.",
         )
     elif u.few:
         yield Line("NOTE", u.few)
@@ -655,7 +655,10 @@ def score_columns(findings: SettingFindings, first: str | None = None) -> tuple[
 
 
 def table(findings: SettingFindings, width: int, first: str | None = None) -> tuple[Table, str]:
-    """Return the table of a setting and the line below it, for a terminal of the given width."""
+    """Return the table of a setting and the lines below it, for a terminal of the given width.
+
+    The lines contain the legend, and a sentence about each adversary whose columns do not fit.
+    """
     from rich.table import Table
     from rich.text import Text
 
@@ -688,7 +691,31 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     more = len(candidates) - len(shown)
     hidden_note = f"  ({many(more, 'column')} more: see the report)" if more else ""
     marked = "→ best defense  " if findings.recipe else ""
-    return rich_table, f"{marked}{legend}  ? price not settled{hidden_note}"
+    hidden = {c.adversary.threat for c in candidates} - {c.adversary.threat for c in shown}
+    sentences = [
+        _describe_without_columns(a, findings.baseline_defense)
+        for a in findings.tested
+        if a.threat in hidden
+    ]
+    lines = [f"{marked}{legend}  ? price not settled{hidden_note}", *sentences]
+    return rich_table, "\n".join(lines)
+
+
+def _describe_without_columns(adversary: AdversaryFindings, baseline_defense: str) -> str:
+    """Describe the gravest leak to an adversary for which the table has no room, as a sentence."""
+    leaks = sorted(
+        plain(adversary.leaking_results(baseline_defense)), key=lambda c: gravity(c.metric)
+    )
+    where = (
+        "Without a defense"
+        if baseline_defense == UNDEFENDED
+        else f"With {wording.short(baseline_defense)}"
+    )
+    if leaks:
+        return f"{where}, {adversary.name} can {wording.can(leaks[0])}."
+    if all(c.state in SETTLED for c in adversary.results(baseline_defense)):
+        return f"{where}, no advantage above the margin is shown for {adversary.name}."
+    return f"{where}, the results for {adversary.name} neither show nor exclude a leak."
 
 
 def _format_utility_change(d: DefenseResult) -> str:

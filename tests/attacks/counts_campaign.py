@@ -54,7 +54,7 @@ class Drawn:
         Training protocol.
     defense : Composition
         Defenses.
-    who : tuple of str
+    principals : tuple of str
         Parties of the adversary.
     seed : int
         Seed of the run.
@@ -64,7 +64,7 @@ class Drawn:
     shares: list[Table]
     protocol: Protocol
     defense: Composition
-    who: tuple[str, ...]
+    principals: tuple[str, ...]
     seed: int
 
 
@@ -74,7 +74,7 @@ def draw(seed: int, data_dir: str | None = None) -> Drawn:
     table, schema = _table(rng, data_dir)
     clients = int(rng.integers(1, 11))
     client_of_row = rng.integers(0, clients, len(table))
-    if rng.random() < 0.3:  # shares of any size
+    if rng.random() < 0.3:  # The shares have random sizes.
         client_of_row = rng.choice(clients, len(table), p=rng.dirichlet(np.full(clients, 0.5)))
     shares = [table.take(np.flatnonzero(client_of_row == k)) for k in range(clients)]
     shares = [s for s in shares if len(s)]
@@ -247,59 +247,61 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
     data_dir : str or None
         Folder of the data sets.
     """
-    seen: Counter[str] = Counter()
+    tally: Counter[str] = Counter()
     for seed in range(first, first + runs):
         drawn = draw(seed, data_dir)
         run = train_drawn(drawn)
-        seen["runs"] += 1
+        tally["runs"] += 1
         if run is None:
-            seen["refused"] += 1
+            tally["refused"] += 1
             continue
-        inferred, wrong = _compare_counts(drawn, run, seen)
-        seen["open" if not inferred else "read"] += 1
+        inferred, wrong = _compare_counts(drawn, run, tally)
+        tally["open" if not inferred else "read"] += 1
         if wrong:
-            seen["wrong"] += wrong
+            tally["wrong"] += wrong
             print(f"seed {seed}: {wrong} bounds are wrong; {drawn.protocol}, {drawn.defense}")
-    return seen
+    return tally
 
 
-def _compare_counts(drawn: Drawn, run: Training, seen: Counter[str]) -> tuple[bool, int]:
+def _compare_counts(drawn: Drawn, run: Training, tally: Counter[str]) -> tuple[bool, int]:
     """Return whether counts were inferred, and how many bounds exclude the truth."""
     local_data = over_clients(drawn.shares)
     sealed = KnownFacts(roles=run.transcript.roles)
     if (
-        set(local_data) <= set(drawn.who)
-        or not check_fit(None, run.defense, None, drawn.who, sealed).ok
+        set(local_data) <= set(drawn.principals)
+        or not check_fit(None, run.defense, None, drawn.principals, sealed).ok
     ):
         return False, 0
-    view = view_of(run, drawn.who, local_data)
+    view = view_of(run, drawn.principals, local_data)
     evidence = read_boosting(view)
     trees = None if evidence is None else first_trees(view, evidence)
     if evidence is None or trees is None:
         return False, 0
     wrong = 0
     for t, tree in enumerate(trees):
-        sources = [(s.counted, (s.name,)) for s in tree.sources if s.name in local_data]
-        remaining = tuple(n for n in local_data if n not in drawn.who)
+        sources = [
+            (source.counted, (source.name,)) for source in tree.sources if source.name in local_data
+        ]
+        remaining = tuple(name for name in local_data if name not in drawn.principals)
         for counted, names in (*sources, (tree.counted, remaining)):
-            true = true_counts(drawn, tree, t, names, evidence.observed.cuts)
+            true_cell_counts = true_counts(drawn, tree, t, names, evidence.observed.cuts)
             lo, hi = counted.lo[..., :3], counted.hi[..., :3]
-            wrong += int(((true < lo) | (true > hi)).any(axis=-1).sum())
+            wrong += int(((true_cell_counts < lo) | (true_cell_counts > hi)).any(axis=-1).sum())
             is_certain = (lo == hi).all(axis=-1)
-            seen["certain"] += int(is_certain.sum())
-            seen["cells"] += is_certain.size
+            tally["certain"] += int(is_certain.sum())
+            tally["cells"] += is_certain.size
         likely = tree.likely
         lo, hi = tree.leaves
         wrong += int(((likely < lo) | (likely > hi)).sum())
-        seen["leaves"] += len(likely)
-        seen["certain leaves"] += int(tree.certain.sum())
-        right = (
+        tally["leaves"] += len(likely)
+        tally["certain leaves"] += int(tree.certain.sum())
+        is_correct = (
             likely
             == true_counts(drawn, tree, t, remaining, evidence.observed.cuts)[
                 tree.tree.leaves, -1, :2
             ]
         )
-        seen["likely leaves"] += int(right.all(axis=1).sum())
+        tally["likely leaves"] += int(is_correct.all(axis=1).sum())
     return True, wrong
 
 

@@ -1,4 +1,4 @@
-"""Runs whose rows are known, and what an adversary of theirs sees."""
+"""Runs whose training rows are known, with the view of an adversary in each run."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SHARED = NVFlareHist(trees=25, max_depth=4, max_bin=32)
 
 
 def patients(n=240, missing=0.0):
-    """Rows of eight measurements; few people share a path through many trees."""
+    """Return rows of eight measurements. Few patients share a path through many trees."""
     X, y = load_breast_cancer(return_X_y=True)
     X = X[:n, [1, 4, 5, 8, 9, 14, 17, 18]].astype(np.float32)
     X[np.random.default_rng(0).random(X.shape) < missing] = np.nan
     return Table(X, y[:n])
 
 
-def made_up(seed, n=150, codes=0):
-    """Gaussian columns and, last, `codes` categorical ones."""
+def gaussian_table(seed, n=150, codes=0):
+    """Return a table of Gaussian columns, the last `codes` columns of which are categorical."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, 4 + codes))
     X[:, 4:] = rng.integers(0, 3, (n, codes))
@@ -44,12 +44,14 @@ def made_up(seed, n=150, codes=0):
     return Table(X, y)
 
 
-def misleading(rng):
-    """Few rows of few coarse values, some missing, some of them copies; and how many are codes.
+def misleading_table(rng):
+    """Return a table that provokes wrong claims, and its number of categorical columns.
 
-    People who share paths, mixtures of whom pass many a test.
+    It has few rows of few coarse values. Some values are missing, and some rows are copies. Several
+    rows share paths through the trees, so a mixture of different rows passes many consistency
+    tests.
     """
-    n, plain, codes = (int(rng.integers(*limits)) for limits in ((8, 90), (1, 5), (0, 4)))
+    n, plain, codes = (int(rng.integers(*bounds)) for bounds in ((8, 90), (1, 5), (0, 4)))
     X = rng.normal(size=(n, plain + codes))
     grain = rng.choice([0, 3, 10])
     X = np.round(X * grain / 3) if grain else X
@@ -57,8 +59,8 @@ def misleading(rng):
     X[rng.random(X.shape) < rng.choice([0, 0.1, 0.5])] = np.nan
     y = (rng.random(n) < 1 / (1 + np.exp(-2 * np.nan_to_num(X[:, 0])))).astype(np.int64)
     y[:2] = 0, 1
-    copied = rng.integers(0, n, rng.integers(0, n // 2))
-    rows = np.concatenate([np.arange(n), copied])
+    copies = rng.integers(0, n, rng.integers(0, n // 2))
+    rows = np.concatenate([np.arange(n), copies])
     return Table(X[rows], y[rows]), codes
 
 
@@ -70,7 +72,7 @@ def schema_of(table, codes=0):
 
 
 class Run:
-    """A finished run over clients that each hold every k-th row, or over given ones."""
+    """A finished run. `clients` is a number (client k gets every k-th row) or a list of tables."""
 
     def __init__(self, protocol, table, clients=3, principals=None, schema=None, parts=()):
         if isinstance(clients, int):
@@ -82,52 +84,62 @@ class Run:
         self.view = view_of(self.training, self.principals, over_clients(self.clients))
 
     def with_clients(self, clients):
-        """Run again over other clients, undefended."""
+        """Repeat the run with other clients and without a defense."""
         return Run(self.protocol, clients[0], clients, self.principals, self.schema)
 
     @property
     def cuts(self):
-        m = next(m for _, m in self.view.messages(CutPoints))
-        return Cuts(m.values, m.offsets, m.minimum)
+        message = next(message for _, message in self.view.messages(CutPoints))
+        return Cuts(message.values, message.offsets, message.minimum)
 
     @property
     def truth(self):
         names = client_names(len(self.clients))
-        return {n: t for n, t in zip(names, self.clients, strict=True) if n not in self.principals}
+        return {
+            name: table
+            for name, table in zip(names, self.clients, strict=True)
+            if name not in self.principals
+        }
 
     def bins(self, table):
         return to_bins(self.cuts, table.X)
 
     def keys(self, table):
-        return [tuple(r) for r in np.column_stack([self.bins(table), table.y]).tolist()]
+        return [tuple(row) for row in np.column_stack([self.bins(table), table.y]).tolist()]
 
     def counts(self):
-        return Counter(k for t in self.truth.values() for k in self.keys(t))
+        return Counter(key for table in self.truth.values() for key in self.keys(table))
 
     def attack(self, **options):
-        """Run the attack. Where it is certain of no row, the guess has a table without rows."""
+        """Run the attack. If it is certain of no row, replace its refusal by a table without
+        rows.
+        """
         guess = HistogramPeeling(**options).run(self.view, np.random.default_rng(0))
         if guess.reason == Reason("no-certain-rows"):
-            none = Records(Table.empty(self.schema), np.zeros(0), ())
-            return replace(guess, claims=(none,), reason=None)
+            no_records = Records(Table.empty(self.schema), np.zeros(0), ())
+            return replace(guess, claims=(no_records,), reason=None)
         return guess
 
     def wrong(self, guess):
-        """Return which returned rows are no victim's, or more than there are of them, (m,)."""
-        seen, truth = Counter(), self.counts()
-        out = []
+        """Return a mask, shape (m,), of the guessed rows that no victim has, or that are guessed
+        more often than they occur.
+        """
+        guessed_counts, true_counts = Counter(), self.counts()
+        is_wrong = []
         for key in self.keys(guessed.rows(guess)):
-            seen[key] += 1
-            out.append(seen[key] > truth[key])
-        return np.array(out, dtype=bool)
+            guessed_counts[key] += 1
+            is_wrong.append(guessed_counts[key] > true_counts[key])
+        return np.array(is_wrong, dtype=bool)
 
 
 def misleading_run(seed, protocol=NVFlareHist, **options):
-    """A run of one to four clients over a misleading table; a client or the server attacks."""
+    """Return a run of one to four clients over a misleading table. A client or the server
+    attacks.
+    """
     rng = np.random.default_rng(seed)
-    table, codes = misleading(rng)
+    table, codes = misleading_table(rng)
     shape = {"trees": int(rng.integers(1, 16)), "max_depth": int(rng.integers(1, 6))}
     clients = int(rng.integers(1, 5))
-    who = SERVER if clients == 1 or rng.random() < 0.5 else None
-    made = protocol(**shape, max_bin=int(rng.choice([4, 16, 64])), **options)
-    return Run(made, table, clients, who, schema_of(table, codes))
+    principals = SERVER if clients == 1 or rng.random() < 0.5 else None
+    drawn_protocol = protocol(**shape, max_bin=int(rng.choice([4, 16, 64])), **options)
+    return Run(drawn_protocol, table, clients, principals, schema_of(table, codes))

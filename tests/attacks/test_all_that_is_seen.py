@@ -1,4 +1,5 @@
-"""Nothing that reveals rows lies in a view unread: leaving it out changes what an attack says.
+"""Every message that reveals rows is used by an attack: without the message, some attack returns
+another guess.
 
 `PYTHONPATH=tests python tests/attacks/test_all_that_is_seen.py` prints the table of the docs.
 """
@@ -41,7 +42,7 @@ ATTACKS = (
 )
 FORESTS = "no attack assembles the trees of a forest during its training"
 HELD_OUT = "no attack uses histograms of trainings with a validation part"
-#: Messages that reveal rows and are read by no attack, each with the reason.
+# Messages that reveal rows and that no attack uses, each with the reason.
 UNREAD = {
     "LabelSums": "reveals only the base score, which is also broadcast",
     "GridRequest": "its borders follow from sums over all clients, and attacks use the cut points",
@@ -86,7 +87,7 @@ UNREAD_WHERE_ROWS_ARE_HELD_OUT = {
 }
 SMALL = {"trees": 5, "max_depth": 4}
 NETWORK = {"rounds": 2, "batch": 4, "units": 8}
-SMALL_OF = {
+PARAMETERS_OF = {
     "dp-forest": {"trees": 5, "depth": 4},
     "ebm-merge": {"outer_bags": 2, "max_rounds": 50},
     "dp-ebm": {"max_rounds": 50},
@@ -98,7 +99,7 @@ SMALL_OF = {
 }
 RUNS = [
     *(
-        Spec(name, SMALL_OF.get(name, SMALL))
+        Spec(name, PARAMETERS_OF.get(name, SMALL))
         for name in register.names("protocol")
         if register.get("protocol", name).layout == "horizontal"
         and not register.get("protocol", name).missing()
@@ -111,108 +112,124 @@ DEFENDED = {len(RUNS) - 1: "grid-cuts[cells=64]"}
 
 
 @cache
-def run_of(which: int):
+def train_setting(setting: int):
     clients, schema = sample_federation(rows=90)
-    held = over_clients(clients)
-    defense = make_defense(parse_composed([DEFENDED.get(which, "none")])[0])
-    made = register.make("protocol", RUNS[which])
-    return train(made, held, schema, defense=defense, seed=3), held
+    local_data = over_clients(clients)
+    defense = make_defense(parse_composed([DEFENDED.get(setting, "none")])[0])
+    protocol = register.make("protocol", RUNS[setting])
+    return train(protocol, local_data, schema, defense=defense, seed=3), local_data
 
 
-def views():
-    for which, spec in enumerate(RUNS):
-        for who in ("client-0", "server", "public"):
-            yield pytest.param(which, who, id=f"{spec} {who}")
+def settings_and_principals():
+    for setting, spec in enumerate(RUNS):
+        for principal in ("client-0", "server", "public"):
+            yield pytest.param(setting, principal, id=f"{spec} {principal}")
 
 
-def said(attack: str, view: View) -> str | None:
-    """Return a digest of what an attack makes of a view, None where it does not apply."""
-    made = register.make("attack", parse_grid(attack)[0])
-    if made.inapplicable(view):
+def claims_digest(attack: str, view: View) -> str | None:
+    """Return a digest of the claims of an attack, or None if the attack does not apply to the
+    view.
+    """
+    attack_object = register.make("attack", parse_grid(attack)[0])
+    if attack_object.inapplicable(view):
         return None
     try:
-        return digest(content(made.run(view, Streams(0).rng("attack")).claims))
-    except FedtreesError:  # half a tree is none
+        return digest(content(attack_object.run(view, Streams(0).rng("attack")).claims))
+    except FedtreesError:  # A view without some messages may contain an incomplete tree.
         return "no guess"
 
 
-def revealing(view: View) -> list[type]:
-    """Return the types of others' readable messages that reveal something of rows."""
-    found = {
-        type(s.message): None
-        for s in view.seen
-        if not has_sealed_field(s.message)
-        and (s.opened or s.sender not in view.principals)
-        and s.message.reveals & OF_ROWS
+def revealing_types(view: View) -> list[type]:
+    """Return the types of readable messages from other parties that reveal information about
+    rows.
+    """
+    types = {
+        type(item.message): None
+        for item in view.seen
+        if not has_sealed_field(item.message)
+        and (item.opened or item.sender not in view.principals)
+        and item.message.reveals & OF_ROWS
     }
-    return list(found)
+    return list(types)
 
 
 @cache
-def readers(which: int, who: str) -> dict[str, list[str]]:
-    """Return, by the type of message, the attacks that say something else without it."""
-    run, held = run_of(which)
-    if who not in run.transcript.roles:
+def readers(setting: int, principal: str) -> dict[str, list[str]]:
+    """Return, by type of message, the attacks whose claims change if the messages are removed."""
+    run, local_data = train_setting(setting)
+    if principal not in run.transcript.roles:
         return {}
-    view = view_of(run, (who,), held)
-    whole = {attack: said(attack, view) for attack in ATTACKS}
-    found = {}
-    for kind in revealing(view):
-        less = replace(view, seen=tuple(s for s in view.seen if type(s.message) is not kind))
-        found[kind.__name__] = [
+    view = view_of(run, (principal,), local_data)
+    digests = {attack: claims_digest(attack, view) for attack in ATTACKS}
+    attacks_by_type = {}
+    for message_type in revealing_types(view):
+        reduced_view = replace(
+            view, seen=tuple(item for item in view.seen if type(item.message) is not message_type)
+        )
+        attacks_by_type[message_type.__name__] = [
             attack.partition("[")[0]
-            for attack, guess in whole.items()
-            if guess is not None and said(attack, less) != guess
+            for attack, guess in digests.items()
+            if guess is not None and claims_digest(attack, reduced_view) != guess
         ]
-    return found
+    return attacks_by_type
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("which", "who"), list(views()))
-def test_what_reveals_rows_is_read_or_there_is_a_reason(which, who):
-    reasons = UNREAD | UNREAD_IN.get(RUNS[which].name, {})
-    if "early_stopping_rounds" in RUNS[which].params:
+@pytest.mark.parametrize(("setting", "principal"), list(settings_and_principals()))
+def test_messages_that_reveal_rows_are_used_by_an_attack_or_listed_with_a_reason(
+    setting, principal
+):
+    reasons = UNREAD | UNREAD_IN.get(RUNS[setting].name, {})
+    if "early_stopping_rounds" in RUNS[setting].params:
         reasons |= UNREAD_WHERE_ROWS_ARE_HELD_OUT
-    unread = {kind for kind, attacks in readers(which, who).items() if not attacks}
+    unread = {
+        message_type for message_type, attacks in readers(setting, principal).items() if not attacks
+    }
     assert unread <= set(reasons)
 
 
 def table() -> list[list[str]]:
-    """Return who reads what under default parameters, as it stands in the docs."""
+    """Return the lines of the table in the docs: protocol, role, messages, and the attacks under
+    default parameters.
+    """
     lines: dict[tuple[str, str, str], list[str]] = {}
-    for which, spec in enumerate(RUNS):
-        for who, role in (("client-0", "client"), ("public", "public"), ("server", "server")):
-            if spec.params != SMALL_OF.get(spec.name, SMALL):
+    for setting, spec in enumerate(RUNS):
+        for principal, role in (("client-0", "client"), ("public", "public"), ("server", "server")):
+            if spec.params != PARAMETERS_OF.get(spec.name, SMALL):
                 continue
-            for kind, attacks in readers(which, who).items():
-                names = ", ".join(f"`{a}`" for a in sorted(attacks))
-                reason = (UNREAD | UNREAD_IN.get(spec.name, {})).get(kind, "nobody")
-                lines.setdefault((f"`{spec.name}`", role, names or reason), []).append(f"`{kind}`")
+            for message_type, attacks in readers(setting, principal).items():
+                names = ", ".join(f"`{attack}`" for attack in sorted(attacks))
+                reason = (UNREAD | UNREAD_IN.get(spec.name, {})).get(message_type, "nobody")
+                lines.setdefault((f"`{spec.name}`", role, names or reason), []).append(
+                    f"`{message_type}`"
+                )
     return [[name, role, ", ".join(kinds), text] for (name, role, text), kinds in lines.items()]
 
 
 @pytest.mark.long
-def test_the_docs_say_who_reads_what():
+def test_the_docs_list_the_attacks_that_use_each_message():
     text = (Path(__file__).parents[2] / "docs" / "reference/exposure.md").read_text()
     shown = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
-    rows = [[c.strip() for c in line.split("|")[1:-1]] for line in shown]
-    told = [
-        [name, role, *rest]
-        for names, roles, *rest in rows
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown]
+    documented = [
+        [name, role, *cells]
+        for names, roles, *cells in rows
         for name in names.split(", ")
         for role in roles.split(", ")
         if not register.get("protocol", name.strip("`")).missing()
     ]
-    assert sorted(told) == sorted(table())
+    assert sorted(documented) == sorted(table())
 
 
-def joined(lines: list[list[str]], column: int) -> list[list[str]]:
-    """Return lines that differ in one column as one."""
-    found: dict[tuple[str, ...], list[str]] = {}
+def merge_lines(lines: list[list[str]], column: int) -> list[list[str]]:
+    """Merge lines that differ only in one column."""
+    groups: dict[tuple[str, ...], list[str]] = {}
     for line in lines:
-        found.setdefault((*line[:column], *line[column + 1 :]), []).append(line[column])
-    return [[*rest[:column], ", ".join(one), *rest[column:]] for rest, one in found.items()]
+        groups.setdefault((*line[:column], *line[column + 1 :]), []).append(line[column])
+    return [
+        [*others[:column], ", ".join(merged), *others[column:]] for others, merged in groups.items()
+    ]
 
 
 if __name__ == "__main__":
-    print("\n".join(f"| {' | '.join(line)} |" for line in joined(joined(table(), 1), 0)))
+    print("\n".join(f"| {' | '.join(line)} |" for line in merge_lines(merge_lines(table(), 1), 0)))

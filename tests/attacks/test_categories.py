@@ -1,4 +1,6 @@
-"""Shares of categories are read from what a mechanism drew between their codes, by its law."""
+"""Shares of categories are estimated from the noisy quantiles of their codes, with the known
+distribution of the noise.
+"""
 
 from __future__ import annotations
 
@@ -31,66 +33,80 @@ SCHEMA = Schema(
 )  # fmt: skip
 
 
-def rows(seed):
+def random_rows(seed):
     rng = np.random.default_rng(seed)
     X = rng.choice(3, (400, 4), p=SHARES).astype(np.float32)
     X[:, 3] = rng.uniform(2, 4, 400)
     return Table(X, rng.integers(0, 2, 400))
 
 
-def seen(epsilon, seed=0):
-    held = over_clients([rows(seed) for seed in range(3)])
+def view_of_quantiles(epsilon, seed=0):
+    local_data = over_clients([random_rows(seed) for seed in range(3)])
     defense = make_defense(parse_composed([f"dp-quantile-cuts[epsilon={epsilon}]"])[0])
     protocol = register.make("protocol", parse_grid("fedtree-hist[trees=2,max_depth=2]")[0])
-    run = train(protocol, held, SCHEMA, defense=defense, seed=seed)
-    return view_of(run, ("server",), held)
+    run = train(protocol, local_data, SCHEMA, defense=defense, seed=seed)
+    return view_of(run, ("server",), local_data)
 
 
 @pytest.mark.long
-def test_columns_are_of_codes_and_as_reliable_as_what_was_drawn():
-    told = {}
+def test_categorical_columns_contain_codes_and_are_more_reliable_with_less_noise():
+    reliability = {}
     for epsilon in (0.01, 100):
-        columns = [c for parts in columns_of(seen(epsilon)).values() for c in parts[:3]]
-        assert all(set(c.values) <= {0, 1, 2} and not c.exact for c in columns)
-        told[epsilon] = np.mean([c.reliability for c in columns])
-    assert told[0.01] < told[100] - 0.1
+        columns = [
+            column
+            for client_columns in columns_of(view_of_quantiles(epsilon)).values()
+            for column in client_columns[:3]
+        ]
+        assert all(set(column.values) <= {0, 1, 2} and not column.exact for column in columns)
+        reliability[epsilon] = np.mean([column.reliability for column in columns])
+    assert reliability[0.01] < reliability[100] - 0.1
 
 
 @pytest.mark.long
-def test_shares_are_nearer_the_more_was_spent():
+def test_estimated_shares_are_closer_with_a_larger_epsilon():
     rng = np.random.default_rng(0)
-    off = {epsilon: [] for epsilon in (0.01, 100.0)}
-    for epsilon in off:
+    distances = {epsilon: [] for epsilon in (0.01, 100.0)}
+    for epsilon in distances:
         defense = PrivateQuantileCuts(epsilon)
-        (law,) = {c.log_chance for c in defense.channels(SCHEMA, {}).values()}
+        (log_chance,) = {c.log_chance for c in defense.channels(SCHEMA, {}).values()}
         for _ in range(30):
             shares = rng.dirichlet(np.ones(4))
             column = rng.choice(4, 400, p=shares).astype(np.float32)
             points = defense._quantiles(column, (0.0, 3.0), epsilon / 5, rng)
-            found, _ = likely_shares(
-                lambda values, each, points=points, law=law: law(points, values, each, (0.0, 3.0)),
-                np.zeros(4), 400, rng,
-            )  # fmt: skip
-            off[epsilon].append(np.abs(found - shares).sum())
-    assert np.mean(off[100.0]) < np.mean(off[0.01]) - 0.1
+            estimated, _ = likely_shares(
+                lambda values, one_value, points=points, log_chance=log_chance: log_chance(
+                    points, values, one_value, (0.0, 3.0)
+                ),
+                np.zeros(4),
+                400,
+                rng,
+            )
+            distances[epsilon].append(np.abs(estimated - shares).sum())
+    assert np.mean(distances[100.0]) < np.mean(distances[0.01]) - 0.1
 
 
-def test_a_law_that_says_nothing_leaves_what_was_known():
-    known = np.array([30.0, 10.0])
-    shares, told = likely_shares(lambda values, each: 0.0, known, 200, np.random.default_rng(0))
+def test_an_uninformative_likelihood_returns_the_prior_shares():
+    prior_counts = np.array([30.0, 10.0])
+    shares, reliability = likely_shares(
+        lambda values, one_value: 0.0, prior_counts, 200, np.random.default_rng(0)
+    )
     assert shares == pytest.approx([0.75, 0.25], abs=0.03)
-    assert told < 0.5
-    one = likely_shares(lambda values, each: 0.0, known[:1], 200, np.random.default_rng(0))
-    assert one == ([1.0], 1.0)
+    assert reliability < 0.5
+    single_category = likely_shares(
+        lambda values, one_value: 0.0, prior_counts[:1], 200, np.random.default_rng(0)
+    )
+    assert single_category == ([1.0], 1.0)
 
 
 @pytest.mark.long
-def test_rows_with_drawn_columns_are_nearer_than_rows_without():
-    """Points between codes reveal few of the shares: distances tell more than recovered values."""
-    truth = Table.concat([rows(seed) for seed in range(3)])
+def test_noisy_columns_improve_the_reconstruction():
+    """Points between codes reveal only part of the shares, so distances show more than recovered
+    values.
+    """
+    truth = Table.concat([random_rows(seed) for seed in range(3)])
     distance = {True: [], False: []}
     for seed in range(3):
-        view = seen(100, seed)
+        view = view_of_quantiles(100, seed)
         likely = likely_rows(view, np.random.default_rng(0))
         assert likely is not None
         assert set(np.unique(likely.X[:, :3])) <= {0, 1, 2}
@@ -102,12 +118,12 @@ def test_rows_with_drawn_columns_are_nearer_than_rows_without():
 
 
 @pytest.mark.long
-def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read():
-    view = seen(0.01)
+def test_noisy_values_reveal_no_range_and_declared_ranges_are_used():
+    view = view_of_quantiles(0.01)
     evidence = read_boosting(view)
     assert not evidence.columns.cuts_reveal_ranges
-    basis = ReconstructionContext.of(evidence, Table.empty(SCHEMA), SCHEMA)
-    assert (basis.prior.low[3], basis.prior.high[3]) == (0, 9)
+    context = ReconstructionContext.of(evidence, Table.empty(SCHEMA), SCHEMA)
+    assert (context.prior.low[3], context.prior.high[3]) == (0, 9)
     guess = SketchReading().run(view, np.random.default_rng(0))
     X = guess.all(Records)[0].table.X
     assert guess.notes["submits_blind"] == 1
@@ -115,5 +131,5 @@ def test_drawn_values_tell_no_range_and_with_much_noise_declared_ranges_are_read
     assert not np.isnan(X).any()
     assert X[:, 3].min() >= 0
     assert X[:, 3].max() <= 9
-    told = SketchReading().run(seen(100), np.random.default_rng(0))
-    assert not np.isnan(told.all(Records)[0].table.X).any()
+    guess_with_less_noise = SketchReading().run(view_of_quantiles(100), np.random.default_rng(0))
+    assert not np.isnan(guess_with_less_noise.all(Records)[0].table.X).any()

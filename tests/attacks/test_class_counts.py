@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counted_world import odd_run
-from peeling_world import SERVER, Run, made_up
+from peeling_world import SERVER, Run, gaussian_table
 from scipy.stats import poisson
 
 from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
@@ -25,12 +25,12 @@ from fedtrees.protocols.forests.forest_hist import ForestHist
 from fedtrees.protocols.forests.local_forests import LocalForests
 from fedtrees.trees.forest.random_forest import ClassTree, shares
 
-TABLE = made_up(0, 90)
+TABLE = gaussian_table(0, 90)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("parts", [(), (SecureSum(),)])
-def test_rows_of_whole_tables_are_read_off_class_histograms(parts):
+def test_class_histograms_of_complete_tables_reveal_rows(parts):
     run = Run(ForestHist(trees=15, max_bin=16, bootstrap=False), TABLE, 3, SERVER, parts=parts)
     guess = run.attack()
     assert not run.wrong(guess).any()
@@ -38,28 +38,28 @@ def test_rows_of_whole_tables_are_read_off_class_histograms(parts):
 
 
 @pytest.mark.long
-def test_drawn_rows_are_read_and_those_that_coins_leave_in_doubt_are_only_likely():
+def test_bootstrapped_rows_are_recovered_and_uncertain_ones_are_called_likely():
     run = Run(ForestHist(trees=80, max_bin=16), TABLE, 3, SERVER)
     guess = run.attack()
-    found = guess.claims[0]
-    wrong, sure = run.wrong(guess), found.confidence >= SURE
-    assert not wrong[sure].any()
-    assert sure.sum() > 0.4 * len(TABLE)
-    assert (~wrong).sum() > 0.9 * len(TABLE)
-    assert (found.confidence[~sure] == LIKELY).all()
+    claim = guess.claims[0]
+    is_wrong, certain = run.wrong(guess), claim.confidence >= SURE
+    assert not is_wrong[certain].any()
+    assert certain.sum() > 0.4 * len(TABLE)
+    assert (~is_wrong).sum() > 0.9 * len(TABLE)
+    assert (claim.confidence[~certain] == LIKELY).all()
     for name, table in run.truth.items():
-        mine = found.table.take(np.flatnonzero((np.array(found.owner) == name) & ~wrong))
-        assert set(run.keys(mine)) <= set(run.keys(table))
+        claimed_rows = claim.table.take(np.flatnonzero((np.array(claim.owner) == name) & ~is_wrong))
+        assert set(run.keys(claimed_rows)) <= set(run.keys(table))
 
 
 @pytest.mark.long
-def test_no_sure_row_is_wrong_whatever_the_forest():
+def test_certain_rows_are_correct_for_random_forests():
     returned = 0
     for seed in range(25):
         try:
             run = odd_run(seed)
         except (UsageError, ExposureError, TooFewPartiesError):
-            continue  # refused, or too many clients dropped out
+            continue  # The run was refused, or too many clients dropped out.
         guess = run.attack(confidence=SURE)
         if guess.reason == Reason("histograms-unreadable"):
             continue
@@ -72,7 +72,7 @@ def test_no_sure_row_is_wrong_whatever_the_forest():
 def test_rows_are_likely_where_all_counts_are_explained():
     returned = wrong = 0
     for seed in range(3):
-        run = Run(ForestHist(trees=30, max_bin=8), made_up(seed, 40), 2, SERVER)
+        run = Run(ForestHist(trees=30, max_bin=8), gaussian_table(seed, 40), 2, SERVER)
         guess = run.attack()
         returned += len(guess.claims[0].table)
         wrong += run.wrong(guess).sum()
@@ -80,9 +80,9 @@ def test_rows_are_likely_where_all_counts_are_explained():
     assert wrong < 0.1 * returned
 
 
-def test_a_row_has_the_least_support_but_for_the_chance_that_is_said():
-    drawn = np.random.default_rng(0).binomial(40, 0.7, 200_000)
-    assert 0 < least_support(40, 0.7, 1) < drawn.min() + 2
+def test_the_support_of_a_row_is_below_the_bound_only_with_the_stated_probability():
+    supports = np.random.default_rng(0).binomial(40, 0.7, 200_000)
+    assert 0 < least_support(40, 0.7, 1) < supports.min() + 2
     assert least_support(40, 1.0, 5) == 40
     assert least_support(3, 0.6, 5) == 0
 
@@ -106,24 +106,26 @@ def test_a_chain_finds_tables_as_likely_as_the_truth():
 
 
 @pytest.mark.long
-def test_leaf_counts_of_whole_tables_tell_rows():
+def test_leaf_counts_of_complete_tables_reveal_rows():
     run = Run(LocalForests(trees=30, bootstrap=False), TABLE, principals=SERVER)
     records = ForestBoxes(work=0.5).run(run.view, np.random.default_rng(0)).claims[0]
     for name, truth in run.truth.items():
-        mine = records.table.take(np.flatnonzero(np.array(records.owner) == name))
-        assert (np.sort(mine.y) == np.sort(truth.y)).all()
+        claimed_rows = records.table.take(np.flatnonzero(np.array(records.owner) == name))
+        assert (np.sort(claimed_rows.y) == np.sort(truth.y)).all()
         width = Tolerance.of(truth, run.schema).width
-        assert agreement(mine, truth, width) > 0.7
+        assert agreement(claimed_rows, truth, width) > 0.7
 
 
 @pytest.mark.long
-def test_splits_and_leaves_on_the_way_are_the_released_forest():
-    run = Run(ForestHist(trees=4), made_up(0, 60))
+def test_the_forest_read_from_messages_is_the_released_forest():
+    run = Run(ForestHist(trees=4), gaussian_table(0, 60))
     released = run.training.model.trees
-    for ours, theirs in zip(read_target_forests(run.view)[0].trees, released, strict=True):
-        assert (ours.feature == theirs.feature).all()
-        assert (ours.threshold == theirs.threshold).all()
-        assert (ours.counts == theirs.counts).all()
+    for read_tree, released_tree in zip(
+        read_target_forests(run.view)[0].trees, released, strict=True
+    ):
+        assert (read_tree.feature == released_tree.feature).all()
+        assert (read_tree.threshold == released_tree.threshold).all()
+        assert (read_tree.counts == released_tree.counts).all()
 
 
 @pytest.mark.long
@@ -135,7 +137,7 @@ def test_splits_and_leaves_on_the_way_are_the_released_forest():
         (ForestHist(trees=3), (SplitOnly(), LeafRounding(2)), 0.01),
     ],
 )
-def test_counts_that_are_drawn_are_of_the_shares_told(protocol, parts, step):
+def test_sampled_counts_have_the_released_shares(protocol, parts, step):
     run = Run(protocol, TABLE, parts=parts)
     for source in read_target_forests(run.view):
         assert source.step == pytest.approx(step, rel=1e-9)
@@ -152,7 +154,7 @@ def test_counts_that_are_drawn_are_of_the_shares_told(protocol, parts, step):
 
 
 @pytest.mark.long
-def test_numbers_of_draws_have_the_odds_of_the_rows_in_a_leaf():
+def test_sampled_row_numbers_have_the_posterior_probability_of_a_leaf():
     tree = ClassTree(
         np.array([-1], np.int32), np.zeros(1, np.float32), np.array([-1], np.int32),
         np.array([-1], np.int32), np.zeros(1, bool), np.array([[1 / 3, 2 / 3]]),
@@ -162,34 +164,37 @@ def test_numbers_of_draws_have_the_odds_of_the_rows_in_a_leaf():
     numbers = Numbers.of(boxes, source)
     y = np.repeat([0, 1], [5, 7])
     state = State.of(boxes, np.zeros((12, 1), np.int32), y, 12)
-    bits, seen = np.ones(1, np.uint64), np.zeros(13)
+    bits, visits = np.ones(1, np.uint64), np.zeros(13)
     for _ in range(4000):
         numbers.draw(boxes, state, 1.0, bits)
-        seen[boxes.counts[0].sum()] += 1
-    odds = np.array([poisson.pmf(m, 5) * poisson.pmf(2 * m, 7) for m in range(1, 5)])
-    assert np.abs(seen[3::3] / 4000 - odds / odds.sum()).max() < 0.03
-    assert seen[3::3].sum() == 4000
+        visits[boxes.counts[0].sum()] += 1
+    posterior = np.array(
+        [poisson.pmf(multiple, 5) * poisson.pmf(2 * multiple, 7) for multiple in range(1, 5)]
+    )
+    assert np.abs(visits[3::3] / 4000 - posterior / posterior.sum()).max() < 0.03
+    assert visits[3::3].sum() == 4000
 
 
 @pytest.mark.long
-def test_shares_of_pure_leaves_tell_more_than_the_boxes_alone():
+def test_shares_of_pure_leaves_improve_the_reconstruction():
     run = Run(LocalForests(trees=30, leaf_counts=False, bootstrap=False), TABLE, 3, SERVER)
 
-    def scored(work):
+    def mean_agreement(work):
         records = ForestBoxes(work=work).run(run.view, np.random.default_rng(0)).claims[0]
         scores = []
         for name, truth in run.truth.items():
-            mine = records.table.take(np.flatnonzero(np.array(records.owner) == name))
-            assert abs(len(mine) - len(truth)) < 6  # by the number of leaves
-            scores.append(agreement(mine, truth, Tolerance.of(truth, run.schema).width))
+            claimed_rows = records.table.take(np.flatnonzero(np.array(records.owner) == name))
+            # The number of leaves determines the approximate number of rows.
+            assert abs(len(claimed_rows) - len(truth)) < 6
+            scores.append(agreement(claimed_rows, truth, Tolerance.of(truth, run.schema).width))
         return np.mean(scores)
 
-    assert scored(0.5) > scored(0.0005) + 0.03
+    assert mean_agreement(0.5) > mean_agreement(0.0005) + 0.03
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("trees", "depth", "blind"), [(1, 1, 1.0), (30, 10, 0.0)])
-def test_exact_counts_of_few_leaves_are_left_for_a_blind_guess(trees, depth, blind):
+def test_the_blind_guess_is_submitted_for_counts_of_few_leaves(trees, depth, blind):
     run = Run(ForestHist(trees=trees, max_depth=depth, bootstrap=False), TABLE)
-    told = ForestBoxes(work=0.5).run(run.view, np.random.default_rng(0)).notes
-    assert told["submits_blind"] == blind
+    notes = ForestBoxes(work=0.5).run(run.view, np.random.default_rng(0)).notes
+    assert notes["submits_blind"] == blind

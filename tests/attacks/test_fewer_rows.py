@@ -1,4 +1,4 @@
-"""Of a large table some rows are reconstructed, which stand for all."""
+"""For a large table, a sample of its rows is reconstructed."""
 
 import guessed
 import numpy as np
@@ -19,22 +19,27 @@ from fedtrees.core.claims import LeafCounts
 
 
 @pytest.fixture(scope="module")
-def strong():
+def related_features():
+    """Return a world of related features, whose local rows have another distribution than the
+    victims' rows.
+    """
     X, y = structured()
-    lucky = np.argsort(X[:, 0] + 2 * np.random.default_rng(1).normal(size=len(y)))
-    return world(X, y, 40, order=lucky)
+    biased_order = np.argsort(X[:, 0] + 2 * np.random.default_rng(1).normal(size=len(y)))
+    return world(X, y, 40, order=biased_order)
 
 
 @pytest.mark.parametrize("level", ["values", "statistics"])
-def test_the_equations_of_a_share_are_that_share_of_all(strong, level):
-    evidence = strong.evidence(level).change(reg_alpha=0.1)
-    basis = ReconstructionContext.of(evidence, strong.own, strong.schema)
-    few, sums, _ = with_fewer_rows(evidence, basis.sums, (), 0.25)
+def test_the_equations_of_a_quarter_of_the_rows_are_scaled_by_a_quarter(related_features, level):
+    evidence = related_features.evidence(level).change(reg_alpha=0.1)
+    context = ReconstructionContext.of(
+        evidence, related_features.local_rows, related_features.schema
+    )
+    scaled_evidence, sums, _ = with_fewer_rows(evidence, context.sums, (), 0.25)
     for t, tree in enumerate(evidence.trees):
-        leaves = basis.grid.leaves(tree)
-        whole, _ = equations(evidence, t, basis.sums[t], leaves)
-        part, _ = equations(few, t, sums[t], leaves)
-        np.testing.assert_allclose(part, 0.25 * whole, rtol=1e-12, atol=1e-12)
+        leaves = context.grid.leaves(tree)
+        full, _ = equations(evidence, t, context.sums[t], leaves)
+        scaled, _ = equations(scaled_evidence, t, sums[t], leaves)
+        np.testing.assert_allclose(scaled, 0.25 * full, rtol=1e-12, atol=1e-12)
 
 
 def test_counts_of_every_class_agree_over_its_trees():
@@ -43,40 +48,53 @@ def test_counts_of_every_class_agree_over_its_trees():
     counts = []
     for k in range(3):
         leaf = rng.integers(0, 4, len(y))
-        n0, n1 = (np.bincount(leaf[of], minlength=4) for of in (y != k, y == k))
+        n0, n1 = (np.bincount(leaf[mask], minlength=4) for mask in (y != k, y == k))
         counts.append(Counts(n0, n1, 0.0))
-    found = _counts(counts, 1 / 3)
-    assert {int((c.n0 + c.n1).sum()) for c in found} == {300}
-    assert sum(int(c.n1.sum()) for c in found) == 300
-    (one,) = _counts(counts[:1], 1 / 3)
-    assert np.abs(one.n1 - counts[0].n1 / 3).max() < 1
+    scaled_counts = _counts(counts, 1 / 3)
+    assert {int((tree_counts.n0 + tree_counts.n1).sum()) for tree_counts in scaled_counts} == {300}
+    assert sum(int(tree_counts.n1.sum()) for tree_counts in scaled_counts) == 300
+    (single_tree,) = _counts(counts[:1], 1 / 3)
+    assert np.abs(single_tree.n1 - counts[0].n1 / 3).max() < 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("level", ["values", "statistics", "histograms"])
-def test_fewer_rows_are_as_good_as_that_many_can_be(strong, level, monkeypatch):
+def test_a_smaller_reconstruction_beats_local_rows(related_features, level, monkeypatch):
     monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", 200)
     monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", 140)
-    assert share_of(len(strong.victims)) == 0.5
+    assert share_of(len(related_features.victims)) == 0.5
     rng = np.random.default_rng(0)
-    evidence = strong.evidence(level)
-    found = reconstruct(evidence, strong.own, strong.schema, Options(chains=2), rng)
-    rows = guessed.rows(found)
-    assert len(rows) < 0.6 * len(strong.victims) or level == "histograms"
-    (table,) = found.all(LeafCounts)  # still of all
-    assert table.counts.sum() == pytest.approx(len(strong.victims), abs=3)
-    seen = strong.victims.take(rng.permutation(len(strong.victims))[: len(rows)])
-    own = strong.own.take(rng.integers(0, 40, len(rows)))
-    assert accuracy(rows, seen, strong.schema) > accuracy(own, seen, strong.schema) + 0.02
+    evidence = related_features.evidence(level)
+    guess = reconstruct(
+        evidence, related_features.local_rows, related_features.schema, Options(chains=2), rng
+    )
+    rows = guessed.rows(guess)
+    assert len(rows) < 0.6 * len(related_features.victims) or level == "histograms"
+    (table,) = guess.all(LeafCounts)  # The leaf counts still include all rows.
+    assert table.counts.sum() == pytest.approx(len(related_features.victims), abs=3)
+    some_victims = related_features.victims.take(
+        rng.permutation(len(related_features.victims))[: len(rows)]
+    )
+    resampled = related_features.local_rows.take(rng.integers(0, 40, len(rows)))
+    assert (
+        accuracy(rows, some_victims, related_features.schema)
+        > accuracy(resampled, some_victims, related_features.schema) + 0.02
+    )
 
 
 @pytest.mark.long
-def test_joint_reconstructs_as_many(strong, monkeypatch):
+def test_the_joint_attack_reconstructs_the_limited_number_of_rows(related_features, monkeypatch):
     monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", 200)
     monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", 140)
     options = joint.Options(chains=1, moves=20, samples=2)
     rng = np.random.default_rng(0)
-    found = joint.reconstruct(strong.evidence(), strong.own, strong.schema, options, rng)
-    assert len(guessed.rows(found)) == 140
-    (table,) = found.all(LeafCounts)
-    assert table.counts.sum() == len(strong.victims)
+    guess = joint.reconstruct(
+        related_features.evidence(),
+        related_features.local_rows,
+        related_features.schema,
+        options,
+        rng,
+    )
+    assert len(guessed.rows(guess)) == 140
+    (table,) = guess.all(LeafCounts)
+    assert table.counts.sum() == len(related_features.victims)

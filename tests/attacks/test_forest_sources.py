@@ -13,7 +13,7 @@ from fedtrees.protocols.views import view_of
 
 
 @pytest.mark.parametrize(
-    ("ends", "who", "owners"),
+    ("ends", "principal", "owners"),
     [
         ((60, 60), "client-0", [""]),  # client-1 or client-2
         ((0, 60), "client-0", ["client-1", "client-2"]),
@@ -22,11 +22,13 @@ from fedtrees.protocols.views import view_of
         ((40, 80), "client-1", ["client-0", "client-2"]),
     ],
 )
-def test_the_own_forest_of_an_adversary_is_no_source_if_a_client_has_no_rows(ends, who, owners):
+def test_the_forest_of_the_adversary_is_not_a_source_if_a_client_has_no_rows(
+    ends, principal, owners
+):
     (table,), schema = sample_federation(rows=120, clients=1)
-    local_data = over_clients([table.take(p) for p in np.split(np.arange(120), ends)])
+    local_data = over_clients([table.take(part) for part in np.split(np.arange(120), ends)])
     protocol = register.make("protocol", parse_grid("local-forests[trees=3,max_depth=2]")[0])
-    view = view_of(train(protocol, local_data, schema, seed=1), (who,), local_data)
+    view = view_of(train(protocol, local_data, schema, seed=1), (principal,), local_data)
     sources = read_target_forests(view)
     assert [source.owner for source in sources] == owners
     n_local = 0 if view.rows is None else len(view.rows)

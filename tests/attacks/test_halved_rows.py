@@ -1,4 +1,4 @@
-"""Rows alone in nodes: sums that contradict one another tell none."""
+"""Single rows in nodes: contradictory sums reveal no row."""
 
 import numpy as np
 import pytest
@@ -17,5 +17,5 @@ def root(*cells):
 
 
 @pytest.mark.parametrize(("second", "read"), [((0, 3), {(0, 1, 0): 1}), ((1, 2), {})])
-def test_sums_that_contradict_one_another_tell_no_row(second, read):
+def test_contradictory_sums_reveal_no_row(second, read):
     assert _read([root(0, 3), root(*second)], OFFSETS) == read

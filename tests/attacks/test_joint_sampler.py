@@ -1,4 +1,4 @@
-"""The sampler keeps its books, and visits states as often as their probability says."""
+"""The sampler updates its state correctly, and visits states with their posterior probability."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from fedtrees.attacks.reconstruction.prior import make_prior, value_ranges
 
 
 class Setting:
-    """A trained forest as the sampler sees it, and the victims' true cells."""
+    """A trained forest as the sampler sees it, with the victims' true cells."""
 
     def __init__(self, w, level, constant_hessian=False):
         evidence = w.evidence(level, constant_hessian=constant_hessian)
         d = len(w.schema.features)
         self.grid = Grid.of(evidence.trees, d)
-        low, high = value_ranges(w.schema, w.own, self.grid, None, "schema")
-        self.prior = make_prior(w.schema, w.own, self.grid, low, high)
-        sums = victim_sums(evidence, w.own, len(evidence.trees))
+        low, high = value_ranges(w.schema, w.local_rows, self.grid, None, "schema")
+        self.prior = make_prior(w.schema, w.local_rows, self.grid, low, high)
+        sums = victim_sums(evidence, w.local_rows, len(evidence.trees))
         self.world = World.of(evidence, sums, self.grid)
         self.cell, self.label = self.grid.cells(w.victims.X), w.victims.y
         n = len(self.label)
@@ -48,13 +48,14 @@ class Setting:
         return classes
 
 
-def small(seed, n=60, trees=6, depth=3, missing=0.0):
+def binary_world(seed, n=60, trees=6, depth=3, missing=0.0):
     X, y = structured(n, seed)
     rng = np.random.default_rng(seed)
     X[rng.random(X.shape) < missing] = np.nan
-    w = world(X, y, n // 3, seed=seed, trees=trees, max_depth=depth, max_bin=8)
-    known = replace(w.victims, X=np.nan_to_num(w.victims.X))  # the attack guesses no missing value
-    return replace(w, victims=known)
+    small_world = world(X, y, n // 3, seed=seed, trees=trees, max_depth=depth, max_bin=8)
+    # The attack guesses no missing values.
+    victims = replace(small_world.victims, X=np.nan_to_num(small_world.victims.X))
+    return replace(small_world, victims=victims)
 
 
 @pytest.mark.long
@@ -66,110 +67,117 @@ def small(seed, n=60, trees=6, depth=3, missing=0.0):
     missing=st.sampled_from([0.0, 0.2]),
     labels=st.booleans(),
 )
-def test_books_kept_move_by_move_agree_with_books_from_scratch(seed, level, sigma, missing, labels):
-    setting = Setting(small(seed % 50, missing=missing), level)
+def test_incremental_state_equals_recomputed_state(seed, level, sigma, missing, labels):
+    setting = Setting(binary_world(seed % 50, missing=missing), level)
     state = setting.state()
     classes = setting.classes(state, seed=seed)
     precision = setting.world.precision(sigma)
     assert sample(setting.world, state, classes, precision, 3000, seed, labels) > 0
     setting.label = state.label[: state.n]
-    again = setting.state(state.cell[: state.n])
-    np.testing.assert_array_equal(again.leaf, state.leaf)
-    np.testing.assert_allclose(again.p, state.p, atol=1e-12)
-    np.testing.assert_allclose(again.residual, state.residual, atol=1e-10)
-    assert again.energy(precision) == pytest.approx(state.energy(precision), rel=1e-9)
-    recount = Classes.of(setting.prior, 2, 5.0)
-    recount.add(state.cell, state.component)
+    recomputed = setting.state(state.cell[: state.n])
+    np.testing.assert_array_equal(recomputed.leaf, state.leaf)
+    np.testing.assert_allclose(recomputed.p, state.p, atol=1e-12)
+    np.testing.assert_allclose(recomputed.residual, state.residual, atol=1e-10)
+    assert recomputed.energy(precision) == pytest.approx(state.energy(precision), rel=1e-9)
+    recomputed_classes = Classes.of(setting.prior, 2, 5.0)
+    recomputed_classes.add(state.cell, state.component)
     for name in ("count", "present", "size"):
-        np.testing.assert_array_equal(getattr(recount, name), getattr(classes, name))
+        np.testing.assert_array_equal(getattr(recomputed_classes, name), getattr(classes, name))
     np.testing.assert_array_equal(state.cell[state.n :], setting.prior.row_cells)
 
 
 @pytest.mark.long
-def test_truth_leaves_no_residual():
+def test_the_true_rows_have_no_residual():
     for level in ("statistics", "values"):
-        setting = Setting(small(3), level)
-        known = np.isfinite(setting.world.variance)
-        assert np.abs(setting.state().residual[known]).max() < 1e-5
+        setting = Setting(binary_world(3), level)
+        is_known = np.isfinite(setting.world.variance)
+        assert np.abs(setting.state().residual[is_known]).max() < 1e-5
 
 
-def of_classes(seed, classes=4, trees=4):
+def multiclass_world(seed, classes=4, trees=4):
     X, _ = structured(80, seed)
-    z = X[:, 0] + np.random.default_rng(seed).normal(size=80)
-    y = np.digitize(z, np.quantile(z, np.arange(1, classes) / classes))
+    score = X[:, 0] + np.random.default_rng(seed).normal(size=80)
+    y = np.digitize(score, np.quantile(score, np.arange(1, classes) / classes))
     return world(X, y, 25, seed=seed, classes=classes, trees=trees, max_depth=2, max_bin=8)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("level", ["statistics", "values"])
-def test_of_several_classes_truth_leaves_no_residual_and_books_agree(level):
-    setting = Setting(of_classes(3), level)
+def test_incremental_state_equals_recomputed_state_for_several_classes(level):
+    setting = Setting(multiclass_world(3), level)
     assert setting.world.outputs == 4
-    state, known = setting.state(), np.isfinite(setting.world.variance)
-    assert np.abs(state.residual[known]).max() < 1e-4
+    state, is_known = setting.state(), np.isfinite(setting.world.variance)
+    assert np.abs(state.residual[is_known]).max() < 1e-4
     rounds = state.p.reshape(state.n, -1, 4)
     np.testing.assert_allclose(rounds.sum(axis=2), 1)
     classes, precision = setting.classes(state), setting.world.precision(3.0)
     assert classes.base.shape[0] == 4
     assert sample(setting.world, state, classes, precision, 5000, 1) > 0
-    again = setting.state(state.cell[: state.n])
-    assert (again.cell != setting.state().cell).any()
-    np.testing.assert_array_equal(again.leaf, state.leaf)
-    np.testing.assert_allclose(again.p, state.p, atol=1e-12)
-    np.testing.assert_allclose(again.residual, state.residual, atol=1e-10)
+    recomputed = setting.state(state.cell[: state.n])
+    assert (recomputed.cell != setting.state().cell).any()
+    np.testing.assert_array_equal(recomputed.leaf, state.leaf)
+    np.testing.assert_allclose(recomputed.p, state.p, atol=1e-12)
+    np.testing.assert_allclose(recomputed.residual, state.residual, atol=1e-10)
 
 
 def test_a_constant_hessian_counts_rows():
-    w = small(3, trees=1)
-    setting = Setting(w, "statistics", constant_hessian=True)
+    small_world = binary_world(3, trees=1)
+    setting = Setting(small_world, "statistics", constant_hessian=True)
     rows = setting.state().residual[:, 1] + setting.world.target[:, 1]
-    leaf = w.forest.apply(w.victims.X)[:, 0]
-    np.testing.assert_array_equal(rows, [(leaf == j).sum() for j in w.forest.trees[0].leaves])
+    leaf = small_world.forest.apply(small_world.victims.X)[:, 0]
+    np.testing.assert_array_equal(
+        rows, [(leaf == leaf_id).sum() for leaf_id in small_world.forest.trees[0].leaves]
+    )
 
 
 @pytest.mark.long
-def test_boxes_are_never_left():
-    setting = Setting(small(7), "statistics")
+def test_rows_never_leave_their_boxes():
+    setting = Setting(binary_world(7), "statistics")
     box = np.maximum(setting.cell - 1, 0), np.minimum(setting.cell + 2, setting.grid.width)
-    state = setting.state(box=tuple(b.astype(np.int32) for b in box))
+    state = setting.state(box=tuple(bounds.astype(np.int32) for bounds in box))
     sample(setting.world, state, setting.classes(state), setting.world.precision(9.0), 20000, 1)
     cell = state.cell[: state.n]
     assert (cell != setting.cell).any()
     assert (cell >= state.lo).all()
     assert (cell < state.hi).all()
-    for found, first in zip((state.lo, state.hi), box, strict=True):  # boxes travel, whole
-        np.testing.assert_array_equal(np.sort(found, axis=0), np.sort(first, axis=0))
+    # Boxes are exchanged between rows as a whole.
+    for current_bounds, initial_bounds in zip((state.lo, state.hi), box, strict=True):
+        np.testing.assert_array_equal(
+            np.sort(current_bounds, axis=0), np.sort(initial_bounds, axis=0)
+        )
 
 
 def agreement(setting, state):
-    """Share of the victims' cells that are right under the best matching of rows."""
+    """Return the share of the victims' cells that are correct under the best matching of rows."""
     same = (state.cell[: state.n, None] == setting.cell[None]).mean(axis=2)
     return same[linear_sum_assignment(-same)].mean()
 
 
 @pytest.mark.long
-def test_from_the_truth_a_cold_chain_stays_there():
-    setting = Setting(small(11, n=90, trees=20, depth=4), "statistics")
+def test_a_cold_chain_that_starts_at_the_true_rows_stays_there():
+    setting = Setting(binary_world(11, n=90, trees=20, depth=4), "statistics")
     state = setting.state()
     classes = setting.classes(state)
     sample(setting.world, state, classes, setting.world.precision(0.005), 100_000, 2)
-    assert agreement(setting, state) > 0.9  # rows may trade places
+    assert agreement(setting, state) > 0.9  # Rows may exchange their places.
     assert np.sqrt(state.mean_square(setting.world)) < 0.01
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("labels", [False, True])
-def test_states_are_visited_as_often_as_their_probability_says(labels):
-    """Two victims of unlike labels, two own rows: every state enumerated, classes summed out."""
-    w = small(5, n=40, trees=3, depth=2)
-    two = np.array([np.flatnonzero(w.victims.y == c)[0] for c in (0, 1)])
-    w = replace(w, victims=w.victims.take(two))
-    setting = Setting(w, "statistics")
-    own = [np.flatnonzero(w.own.y == c)[0] for c in (0, 1)]
+def test_states_are_sampled_with_their_posterior_probability(labels):
+    """Two victims of different labels and two local rows: enumerate every state, summed over the
+    classes.
+    """
+    small_world = binary_world(5, n=40, trees=3, depth=2)
+    victim_rows = np.array([np.flatnonzero(small_world.victims.y == label)[0] for label in (0, 1)])
+    small_world = replace(small_world, victims=small_world.victims.take(victim_rows))
+    setting = Setting(small_world, "statistics")
+    local_rows = [np.flatnonzero(small_world.local_rows.y == label)[0] for label in (0, 1)]
     setting.prior = replace(
         setting.prior,
-        rows=w.own.take(np.array(own)),
-        row_cells=np.ascontiguousarray(setting.prior.row_cells[own]),
+        rows=small_world.local_rows.take(np.array(local_rows)),
+        row_cells=np.ascontiguousarray(setting.prior.row_cells[local_rows]),
     )
     target = State.of(
         setting.world._replace(target=np.zeros_like(setting.world.target)),
@@ -177,51 +185,52 @@ def test_states_are_visited_as_often_as_their_probability_says(labels):
         setting.prior.rows.y[:0],
     ).residual  # fmt: skip
     setting.world = setting.world._replace(target=target)
-    wide = np.argsort(-setting.grid.width)[
+    free_features = np.argsort(-setting.grid.width)[
         : 1 if labels else 2
-    ]  # the other features stay what they are
+    ]  # The other features keep their values.
     lo, hi = setting.cell.copy(), setting.cell + 1
-    lo[:, wide], hi[:, wide] = 0, np.minimum(setting.grid.width[wide], 4)
+    lo[:, free_features], hi[:, free_features] = 0, np.minimum(setting.grid.width[free_features], 4)
     cell = np.clip(setting.cell, lo, hi - 1).astype(np.int32)
     precision = setting.world.precision(1.0)
-    truth = _enumerate(setting, cell, wide, hi, precision, labels)
+    truth = enumerate_states(setting, cell, free_features, hi, precision, labels)
     state = setting.state(cell, (lo.astype(np.int32), hi.astype(np.int32)))
     classes = setting.classes(state, weight=2.0)
-    seen = Counter()
-    for turn in range(15_000):
-        sample(setting.world, state, classes, precision, 60, turn, labels)
-        seen[(*state.cell[:2, wide].reshape(-1), *state.label[:2])] += 1
-    found = np.array([seen[k] for k in truth]) / seen.total()
+    visits = Counter()
+    for seed in range(15_000):
+        sample(setting.world, state, classes, precision, 60, seed, labels)
+        visits[(*state.cell[:2, free_features].reshape(-1), *state.label[:2])] += 1
+    frequencies = np.array([visits[key] for key in truth]) / visits.total()
     expected = np.array(list(truth.values()))
-    assert seen.keys() <= truth.keys()
-    assert 0.5 * np.abs(found - expected).sum() < 0.04
-    assert expected.max() < 0.5  # otherwise visiting the one likely state would do
+    assert visits.keys() <= truth.keys()
+    assert 0.5 * np.abs(frequencies - expected).sum() < 0.04
+    # Otherwise a chain that stays in the most likely state would pass.
+    assert expected.max() < 0.5
 
 
-def _enumerate(setting, cell, wide, hi, precision, labels):
+def enumerate_states(setting, cell, free_features, hi, precision, labels):
     """Return the probability of every pair of rows, by brute force over cells and classes.
 
-    The share of labels has a uniform prior where they are drawn, too.
+    If labels are sampled, too, their share has a uniform prior.
     """
-    out, given = {}, setting.label
-    places = product(*(range(hi[i, f]) for i in range(2) for f in wide))
-    told = product(range(2), repeat=2) if labels else [tuple(given.tolist())]
-    for cells, label in product(places, list(told)):
+    probabilities, given_labels = {}, setting.label
+    all_cells = product(*(range(hi[row, feature]) for row in range(2) for feature in free_features))
+    label_pairs = product(range(2), repeat=2) if labels else [tuple(given_labels.tolist())]
+    for cells, label in product(all_cells, list(label_pairs)):
         setting.label = np.array(label)
-        state = setting.state(_with(cell, wide, cells))
-        ones = state.label.sum()
+        state = setting.state(with_cells(cell, free_features, cells))
+        n_positive = state.label.sum()
         energy = state.energy(precision)
         total = 0.0
-        for kinds in product(range(2), repeat=4):
+        for components in product(range(2), repeat=4):
             classes = Classes.of(setting.prior, 2, 2.0)
-            component = (2 * state.label + np.array(kinds)).astype(np.int32)
+            component = (2 * state.label + np.array(components)).astype(np.int32)
             classes.add(state.cell, component)
             total += np.exp(log_probability(classes))
-        share = beta(ones + 1, len(state.label) - ones + 1)
-        out[*cells, *label] = total * share * np.exp(-energy)
-    setting.label = given
-    norm = sum(out.values())
-    return {k: v / norm for k, v in out.items()}
+        share = beta(n_positive + 1, len(state.label) - n_positive + 1)
+        probabilities[*cells, *label] = total * share * np.exp(-energy)
+    setting.label = given_labels
+    norm = sum(probabilities.values())
+    return {key: value / norm for key, value in probabilities.items()}
 
 
 def log_probability(classes):
@@ -232,32 +241,34 @@ def log_probability(classes):
         total -= gammaln(classes.size[rows].sum() + CLASS_WEIGHT * K)
         total += gammaln(classes.size[rows] + CLASS_WEIGHT).sum()
         total += (gammaln(classes.weight) - gammaln(classes.present[rows] + classes.weight)).sum()
-        base = np.where(classes.base[c] > 0, classes.base[c], 1.0)  # cells a feature has not
+        # A feature may lack some cells.
+        base = np.where(classes.base[c] > 0, classes.base[c], 1.0)
         total += (gammaln(classes.count[rows] + base) - gammaln(base)).sum()
     return total + 2 * (gammaln(CLASS_WEIGHT * K) - K * gammaln(CLASS_WEIGHT))
 
 
-def _with(cell, wide, cells):
-    out = cell.copy()
-    out[:, wide] = np.array(cells).reshape(2, -1)
-    return out
+def with_cells(cell, free_features, cells):
+    copied = cell.copy()
+    copied[:, free_features] = np.array(cells).reshape(2, -1)
+    return copied
 
 
 @pytest.mark.long
-def test_hundreds_of_features_do_not_vanish():
-    """A class that fits a row far better is drawn though both probabilities are below 1e-300."""
+def test_probabilities_of_hundreds_of_features_do_not_underflow():
+    """A class that fits a row far better is drawn, although both probabilities are below 1e-300."""
     d, rng = 1300, np.random.default_rng(0)
     X = rng.normal(size=(40, d)).astype(np.float32)
     y = np.arange(40) % 2
     setting = Setting(world(X, y, 20, trees=2), "statistics")
-    kind = np.arange(40) % 4 // 2  # two kinds of rows per label, told by the first 100 features
-    wide = rng.integers(0, 2, (40, d)).astype(np.int32)
-    wide[:, :100] = kind[:, None]
+    # The first 100 features distinguish two kinds of rows per label.
+    row_kind = np.arange(40) % 4 // 2
+    cells = rng.integers(0, 2, (40, d)).astype(np.int32)
+    cells[:, :100] = row_kind[:, None]
     prior = replace(setting.prior, cumulative=np.tile(np.arange(3.0), (2, d, 1)))
     classes = Classes.of(prior, 2, 1.0)
-    component = (2 * y + kind).astype(np.int32)
-    classes.add(wide, component)
+    component = (2 * y + row_kind).astype(np.int32)
+    classes.add(cells, component)
     scratch = np.empty(2)
     for i in range(4):
-        drawn = draw_class(classes, wide, i, y[i], scratch, 0.5)
-        assert drawn == component[i]
+        component_drawn = draw_class(classes, cells, i, y[i], scratch, 0.5)
+        assert component_drawn == component[i]

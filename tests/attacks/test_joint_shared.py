@@ -1,4 +1,6 @@
-"""The joint attack on trees that clients grow alone: others' trees move margins and no more."""
+"""The joint attack on trees that clients grow on local data: trees of other clients only move
+the margins.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +45,12 @@ QUICK = Joint(chains=1, moves=300, samples=3)
 
 
 @cache
-def federation(loose=False):
-    """Three clients; with features that say nothing about each other all there is is the trees'."""
+def make_federation(unrelated=False):
+    """Return three clients. With `loose`, the features are unrelated, so all information comes
+    from the trees.
+    """
     X, y = structured(210)
-    if loose:
+    if unrelated:
         rng = np.random.default_rng(1)
         X = rng.normal(size=(300, 6)).astype(np.float32)
         y = (X[:, 0] * X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=300) > 0).astype(np.int64)
@@ -55,16 +59,22 @@ def federation(loose=False):
 
 
 @cache
-def run(spec, who="client-2", defense="none", loose=False):
-    fed = federation(loose)
-    made = make_defense(parse_composed([defense])[0])
+def train_and_view(spec, principal="client-2", defense="none", unrelated=False):
+    federation_of_clients = make_federation(unrelated)
+    composition = make_defense(parse_composed([defense])[0])
     protocol = register.make("protocol", parse_grid(spec)[0])
-    done = train(protocol, fed.local_data, fed.schema, defense=made, seed=1)
-    return fed, view_of(done, (who,), fed.local_data)
+    training = train(
+        protocol,
+        federation_of_clients.local_data,
+        federation_of_clients.schema,
+        defense=composition,
+        seed=1,
+    )
+    return federation_of_clients, view_of(training, (principal,), federation_of_clients.local_data)
 
 
-class Victims:
-    """One victim's trees and true rows as the sampler sees them."""
+class SamplerVictim:
+    """The trees and true rows of one victim as the sampler sees them."""
 
     def __init__(self, fed, view, victim):
         evidence, self.rows = victim.evidence, clients_of(fed)[int(victim.owner[-1])]
@@ -85,32 +95,32 @@ class Victims:
 
 
 @cache
-def victims(spec, defense="none"):
-    fed, view = run(spec, defense=defense)
-    return [Victims(fed, view, v) for v in observe_clients(view)]
+def sampler_victims(spec, defense="none"):
+    federation_of_clients, view = train_and_view(spec, defense=defense)
+    return [SamplerVictim(federation_of_clients, view, v) for v in observe_clients(view)]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
 @pytest.mark.parametrize("defense", ["none", "mask-sum-hessian"])
-def test_truth_leaves_no_residual_through_others_trees(spec, defense):
-    for victim in victims(spec, defense):
-        known = np.isfinite(victim.world.variance)
-        assert np.abs(victim.state().residual[known]).max() < 2e-5
+def test_the_true_rows_have_no_residual_with_trees_of_other_clients(spec, defense):
+    for victim in sampler_victims(spec, defense):
+        is_known = np.isfinite(victim.world.variance)
+        assert np.abs(victim.state().residual[is_known]).max() < 2e-5
         assert victim.world.foreign.any() == (spec != ENSEMBLES)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", [CYCLIC, ENSEMBLES])
-def test_leaf_values_alone_agree_with_the_truth_too(spec):
-    for victim in victims(spec, "split-only"):
-        known = np.isfinite(victim.world.variance)
-        assert not known[:, 1].any()
-        assert np.abs(victim.state().residual[known]).max() < 2e-5
+def test_the_true_rows_have_no_residual_for_leaf_values(spec):
+    for victim in sampler_victims(spec, "split-only"):
+        is_known = np.isfinite(victim.world.variance)
+        assert not is_known[:, 1].any()
+        assert np.abs(victim.state().residual[is_known]).max() < 2e-5
 
 
-def test_others_trees_are_needed_for_that():
-    victim = victims(BAGGING)[1]
+def test_without_trees_of_other_clients_the_true_rows_have_a_residual():
+    victim = sampler_victims(BAGGING)[1]
     still = victim.world._replace(value=victim.world.value.copy())
     foreign_leaves = ~np.isfinite(victim.world.variance[:, 0])
     still.value[foreign_leaves] = 0.0
@@ -125,12 +135,12 @@ def test_others_trees_are_needed_for_that():
 @given(
     spec=st.sampled_from([BAGGING, CYCLIC]),
     defense=st.sampled_from(["none", "split-only"]),
-    which=st.sampled_from([0, 1]),
+    victim_index=st.sampled_from([0, 1]),
     seed=st.integers(0, 10**6),
     pair=st.booleans(),
 )
-def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, pair):
-    victim, rng = victims(spec, defense)[which], np.random.default_rng(seed)
+def test_a_moves_gain_is_the_difference_of_energies(spec, defense, victim_index, seed, pair):
+    victim, rng = sampler_victims(spec, defense)[victim_index], np.random.default_rng(seed)
     world, d = victim.world, victim.cell.shape[1]
     precision = world.precision(0.3)
     cell = np.stack([rng.permutation(column) for column in victim.cell.T], axis=1)
@@ -139,24 +149,24 @@ def test_a_moves_gain_is_the_difference_of_energies(spec, defense, which, seed, 
     changed = rng.choice(d, rng.integers(1, d + 1), replace=False)
     new_cell = cell[rows].copy()
     new_cell[:, changed] = rng.integers(victim.grid.width[changed], size=(len(rows), len(changed)))
-    new = Proposal.empty(d, len(world.root))
-    new.row[: len(rows)] = rows
-    new.cell[: len(rows)], new.changed[: len(changed)] = new_cell, changed
-    first, gain = judge(world, state, precision, new, len(rows), len(changed))
-    moved = cell.copy()
-    moved[rows] = new_cell
-    after = victim.state(moved)
-    wanted = state.energy(precision) - after.energy(precision)
-    assert gain == pytest.approx(wanted, rel=1e-9, abs=1e-7)
-    accept(world, state, new, len(rows), first)
+    proposal = Proposal.empty(d, len(world.root))
+    proposal.row[: len(rows)] = rows
+    proposal.cell[: len(rows)], proposal.changed[: len(changed)] = new_cell, changed
+    first, gain = judge(world, state, precision, proposal, len(rows), len(changed))
+    moved_cells = cell.copy()
+    moved_cells[rows] = new_cell
+    after = victim.state(moved_cells)
+    expected = state.energy(precision) - after.energy(precision)
+    assert gain == pytest.approx(expected, rel=1e-9, abs=1e-7)
+    accept(world, state, proposal, len(rows), first)
     np.testing.assert_array_equal(state.leaf, after.leaf)
     np.testing.assert_allclose(state.residual, after.residual, atol=1e-9)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
-def test_books_kept_move_by_move_agree_with_books_from_scratch(spec):
-    for victim in victims(spec):
+def test_incremental_state_equals_recomputed_state(spec):
+    for victim in sampler_victims(spec):
         state = victim.state()
         classes = Classes.of(victim.prior, 2, 5.0)
         draw_classes(state, classes, 1)
@@ -167,101 +177,113 @@ def test_books_kept_move_by_move_agree_with_books_from_scratch(spec):
         np.testing.assert_allclose(again.residual, state.residual, atol=1e-9)
 
 
-def attack(view, options=QUICK, seed=0):
+def run_attack(view, options=QUICK, seed=0):
     return options.run(view, np.random.default_rng(seed))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
-@pytest.mark.parametrize("who", ["client-2", "server"])
-def test_chains_agree_with_the_sums_better_than_their_start(spec, who):
-    fed, view = run(spec, who)
-    left = []
-    for seed in range(3):  # the last bit of one exponential sends a chain elsewhere
-        still, moved = (
-            attack(view, replace(QUICK, moves=m, sigma_end=0.05), seed) for m in (0, 300)
+@pytest.mark.parametrize("principal", ["client-2", "server"])
+def test_chains_lower_the_residual(spec, principal):
+    federation_of_clients, view = train_and_view(spec, principal)
+    ratios = []
+    # The last bit of an exponential may change the path of a chain.
+    for seed in range(3):
+        start, finished = (
+            run_attack(view, replace(QUICK, moves=moves, sigma_end=0.05), seed)
+            for moves in (0, 300)
         )
-        left.append(moved.notes["residual_rms"] / still.notes["residual_rms"])
-    assert np.mean(left) < 0.7
-    assert len(guessed.rows(moved)) == len(victims_of_all(fed, (who,)))
-    assert set(guessed.owner(moved)) == {f"client-{k}" for k in range(3)} - {who}
+        ratios.append(finished.notes["residual_rms"] / start.notes["residual_rms"])
+    assert np.mean(ratios) < 0.7
+    assert len(guessed.rows(finished)) == len(victims_of_all(federation_of_clients, (principal,)))
+    assert set(guessed.owner(finished)) == {f"client-{k}" for k in range(3)} - {principal}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
-def test_rows_of_the_first_leaves_stay_there(spec, monkeypatch):
-    # of what it found, whatever it submits in the end
-    monkeypatch.setattr(reconstruction, "vote_on_rows", lambda found, *_, **__: (found, {}))
-    fed, view = run(spec)
-    guess = attack(view)
-    mine = np.array(guessed.owner(guess)) == "client-0"
-    tree, held = observe_clients(view)[0].evidence.trees[0], clients_of(fed)[0]
+def test_rows_stay_in_the_first_leaves(spec, monkeypatch):
+    # Check the reconstruction, independent of the choice between it and a blind guess.
+    monkeypatch.setattr(
+        reconstruction, "vote_on_rows", lambda reconstructed, *_, **__: (reconstructed, {})
+    )
+    federation_of_clients, view = train_and_view(spec)
+    guess = run_attack(view)
+    is_owner = np.array(guessed.owner(guess)) == "client-0"
+    tree, client_rows = (
+        observe_clients(view)[0].evidence.trees[0],
+        clients_of(federation_of_clients)[0],
+    )
     routes = Routes.of((tree,))
     for label in (0, 1):
-        found, true = (
+        guessed_counts, true_counts = (
             np.bincount(routes.apply(X[y == label])[:, 0], minlength=len(tree))
             for X, y in (
-                (guessed.rows(guess).X[mine], guessed.rows(guess).y[mine]),
-                (held.X, held.y),
+                (guessed.rows(guess).X[is_owner], guessed.rows(guess).y[is_owner]),
+                (client_rows.X, client_rows.y),
             )
         )
-        np.testing.assert_array_equal(found, true)
+        np.testing.assert_array_equal(guessed_counts, true_counts)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("spec", PROTOCOLS)
-def test_names_do_not_matter(spec):
-    view = run(spec, "server")[1]
+def test_names_of_clients_do_not_matter(spec):
+    view = train_and_view(spec, "server")[1]
     names = {"client-0": "zoe", "client-1": "adam", "client-2": "mia"}
     other = replace(
         view,
-        roles={names.get(n, n): r for n, r in view.roles.items()},
+        roles={names.get(name, name): role for name, role in view.roles.items()},
         seen=tuple(
             replace(
-                s,
-                sender=names.get(s.sender, s.sender),
-                receivers=tuple(names.get(n, n) for n in s.receivers),
+                item,
+                sender=names.get(item.sender, item.sender),
+                receivers=tuple(names.get(name, name) for name in item.receivers),
             )
-            for s in view.seen
+            for item in view.seen
         ),
     )
-    first, second = attack(view), attack(other)
+    first, second = run_attack(view), run_attack(other)
     np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
-    assert tuple(names[o] for o in guessed.owner(first)) == guessed.owner(second)
+    assert tuple(names[owner] for owner in guessed.owner(first)) == guessed.owner(second)
 
 
 @pytest.mark.long
-def test_who_starts_on_others_trees_has_the_sizes_told_and_no_tree_solved():
-    view = run(CYCLIC)[1]
-    first, late = (v.evidence for v in observe_clients(view))
-    guess = attack(view, replace(QUICK, chains=4))
-    assert guess.notes["trees_solved"] == 1  # the first client's first tree
+def test_a_later_client_has_estimated_sizes_and_no_decoded_tree():
+    view = train_and_view(CYCLIC)[1]
+    first, late = (victim.evidence for victim in observe_clients(view))
+    guess = run_attack(view, replace(QUICK, chains=4))
+    # Only the first tree of the first client is decoded.
+    assert guess.notes["trees_solved"] == 1
     owner = np.array(guessed.owner(guess))
     sizes = np.bincount(guessed.rows(guess).y[owner == "client-1"], minlength=2)
     assert first.row_counts.sizes is None
-    # samples have them; their votes with draws of own rows turn a label here and there
+    # Samples have these sizes, but votes with draws of local rows may change some labels.
     assert np.abs(sizes - late.row_counts.sizes).max() <= 0.1 * late.row_counts.sizes[0]
 
 
 @pytest.mark.long
-def test_using_values_alone_is_as_good_as_seeing_no_more():
-    stripped, asked = (
-        attack(run(ENSEMBLES, defense=defense)[1], replace(QUICK, max_level="values"))
+def test_ignoring_statistics_equals_a_model_without_statistics():
+    stripped, restricted = (
+        run_attack(
+            train_and_view(ENSEMBLES, defense=defense)[1], replace(QUICK, max_level="values")
+        )
         for defense in ("split-only", "none")
     )
-    np.testing.assert_array_equal(guessed.rows(stripped).X, guessed.rows(asked).X)
-    assert stripped.notes == asked.notes
-    sums = attack(run(ENSEMBLES)[1])
-    assert sums.notes["residual_rms"] != asked.notes["residual_rms"]
+    np.testing.assert_array_equal(guessed.rows(stripped).X, guessed.rows(restricted).X)
+    assert stripped.notes == restricted.notes
+    sums = run_attack(train_and_view(ENSEMBLES)[1])
+    assert sums.notes["residual_rms"] != restricted.notes["residual_rms"]
 
 
 @pytest.mark.long
-def test_own_trees_are_counted_not_others():
-    """Of two victims with six trees each; others' trees after the last say nothing."""
-    view = run(BAGGING)[1]
-    assert attack(view).notes["trees_read"] == 2 * (6 + 5 * 2)
-    assert attack(view, replace(QUICK, max_trees=2)).notes["trees_read"] == 2 * (2 + 2)
-    assert attack(view, replace(QUICK, max_trees=0)).notes["trees_read"] == 0
+def test_only_trees_up_to_the_last_local_tree_are_counted():
+    """Two victims have six trees each. Trees of other clients after the last local tree carry no
+    information.
+    """
+    view = train_and_view(BAGGING)[1]
+    assert run_attack(view).notes["trees_read"] == 2 * (6 + 5 * 2)
+    assert run_attack(view, replace(QUICK, max_trees=2)).notes["trees_read"] == 2 * (2 + 2)
+    assert run_attack(view, replace(QUICK, max_trees=0)).notes["trees_read"] == 0
 
 
 @pytest.mark.long

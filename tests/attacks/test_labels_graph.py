@@ -1,4 +1,6 @@
-"""The record-id graph without its matrix: twins, modularity, Louvain, spectral, components."""
+"""The graph of record ids without its matrix: twins, modularity, Louvain, spectral clustering,
+components.
+"""
 
 import numpy as np
 import pytest
@@ -17,15 +19,15 @@ from fedtrees.attacks.labels.published import _first_level, _members, published_
 
 
 def small_view(seed, n=7, trees=3, leaves=3, absent=0.15):
-    """Return visible leaves by odd numbers, absent rows, and what trees count."""
+    """Return visible leaves, some of which are absent (-1), and the weights of the trees."""
     rng = np.random.default_rng(seed)
-    found = rng.integers(0, leaves, (n, trees)).astype(np.int32) * 5 + 2
-    found[rng.random((n, trees)) < absent] = -1
-    return found, 0.6 ** np.arange(trees)
+    visible_leaves = rng.integers(0, leaves, (n, trees)).astype(np.int32) * 5 + 2
+    visible_leaves[rng.random((n, trees)) < absent] = -1
+    return visible_leaves, 0.6 ** np.arange(trees)
 
 
-def dense(leaves, eta):
-    """Return A of Eq. 1, the diagonal included."""
+def dense_adjacency(leaves, eta):
+    """Return the adjacency matrix A of Eq. 1, including the diagonal."""
     same = (leaves[:, None] == leaves[None]) & (leaves[:, None] >= 0)
     return same.astype(float) @ eta
 
@@ -37,29 +39,31 @@ def dense_modularity(A, label):
 
 
 def partitions(n):
-    """Return all partitions of n things, as labels."""
-    found = [[0]]
+    """Return all partitions of n items, as labels."""
+    labelings = [[0]]
     for _ in range(n - 1):
-        found = [[*p, c] for p in found for c in range(max(p) + 2)]
-    return np.array(found)
+        labelings = [
+            [*labeling, label] for labeling in labelings for label in range(max(labeling) + 2)
+        ]
+    return np.array(labelings)
 
 
-def numbered(labels):
+def renumber_labels(labels):
     return np.unique(labels, return_inverse=True)[1]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_contraction_loses_nothing(seed):
+def test_contraction_keeps_degrees_and_modularity(seed):
     leaves, eta = small_view(seed, n=60, leaves=4)
-    twins, A = contract(leaves, eta), dense(*small_view(seed, n=60, leaves=4))
+    twins, A = contract(leaves, eta), dense_adjacency(*small_view(seed, n=60, leaves=4))
     assert twins.weight.sum() == 60
-    rows = [tuple(r) for r in leaves]
+    rows = [tuple(row) for row in leaves]
     for i in range(60):
-        alike = [j for j in range(60) if rows[j] == rows[i]]
-        assert np.flatnonzero(twins.of_row == twins.of_row[i]).tolist() == alike
+        equal_rows = [j for j in range(60) if rows[j] == rows[i]]
+        assert np.flatnonzero(twins.of_row == twins.of_row[i]).tolist() == equal_rows
     np.testing.assert_allclose(twins.degree[twins.of_row], A.sum(axis=1))
     for label in np.random.default_rng(seed).integers(0, 5, (4, len(twins.weight))):
-        label = numbered(label)
+        label = renumber_labels(label)
         assert modularity(twins, label) == pytest.approx(dense_modularity(A, label[twins.of_row]))
 
 
@@ -74,31 +78,36 @@ def test_many_trees_do_not_overflow_the_packed_key():
 
 @pytest.mark.long
 def test_some_optimum_keeps_twins_together_and_louvain_comes_close():
-    """All 877 partitions of 7 rows: the twin theorem, and how often Louvain finds the best."""
-    every, reached = partitions(7), 0
+    """Compare with all 877 partitions of 7 rows: some optimum keeps twins together, and Louvain
+    often reaches it.
+    """
+    all_labels, n_optimal = partitions(7), 0
     for seed in range(30):
         leaves, eta = small_view(seed, leaves=2, trees=3)
         leaves[0], leaves[1] = leaves[2], leaves[3]
-        A, twins = dense(leaves, eta), contract(leaves, eta)
-        Q = np.array([dense_modularity(A, label) for label in every])
+        A, twins = dense_adjacency(leaves, eta), contract(leaves, eta)
+        Q = np.array([dense_modularity(A, label) for label in all_labels])
         group = twins.of_row
-        kept = np.array(
-            [all(len(set(label[group == g])) == 1 for g in set(group)) for label in every]
+        keeps_twins = np.array(
+            [
+                all(len(set(label[group == twin])) == 1 for twin in set(group))
+                for label in all_labels
+            ]
         )
-        assert Q[kept].max() == pytest.approx(Q.max(), abs=1e-12)
-        label, found = louvain(twins, np.random.default_rng(seed))
-        assert found == pytest.approx(dense_modularity(A, label[group]), abs=1e-12)
-        assert found <= Q.max() + 1e-12
-        reached += found > Q.max() - 1e-9
-    assert reached >= 22  # it climbs, and may end below the top
+        assert Q[keeps_twins].max() == pytest.approx(Q.max(), abs=1e-12)
+        label, louvain_modularity = louvain(twins, np.random.default_rng(seed))
+        assert louvain_modularity == pytest.approx(dense_modularity(A, label[group]), abs=1e-12)
+        assert louvain_modularity <= Q.max() + 1e-12
+        n_optimal += louvain_modularity > Q.max() - 1e-9
+    assert n_optimal >= 22  # Louvain is a local search, so it may end below the optimum.
 
 
 def test_merging_takes_the_cheapest_pair_first():
     leaves, eta = small_view(3, n=12, leaves=4)
     twins = contract(leaves, eta)
-    start = numbered(np.random.default_rng(1).integers(0, 5, len(twins.weight)))
+    start = renumber_labels(np.random.default_rng(1).integers(0, 5, len(twins.weight)))
     pairs = [
-        modularity(twins, numbered(np.where(start == a, b, start)))
+        modularity(twins, renumber_labels(np.where(start == a, b, start)))
         for a in range(5)
         for b in range(a)
     ]
@@ -106,82 +115,100 @@ def test_merging_takes_the_cheapest_pair_first():
     assert len(np.unique(merge_to(twins, start, 2))) == 2
 
 
-def test_components_are_those_of_the_dense_graph():
+def test_components_equal_those_of_the_dense_graph():
     for seed in range(6):
         leaves, eta = small_view(seed, n=12, leaves=9)
         twins = contract(leaves, eta)
-        found = components(twins)[twins.of_row]
-        told = (leaves >= 0).any(axis=1)
-        true = connected_components(dense(leaves, eta) > 0)[1]
-        same = found[told][:, None] == found[told][None]
-        np.testing.assert_array_equal(same, true[told][:, None] == true[told][None])
+        component = components(twins)[twins.of_row]
+        has_leaf = (leaves >= 0).any(axis=1)
+        expected = connected_components(dense_adjacency(leaves, eta) > 0)[1]
+        is_same = component[has_leaf][:, None] == component[has_leaf][None]
+        np.testing.assert_array_equal(
+            is_same, expected[has_leaf][:, None] == expected[has_leaf][None]
+        )
 
 
-def test_the_embedding_is_that_of_the_dense_matrix():
+def test_the_embedding_equals_that_of_the_dense_matrix():
     leaves, eta = small_view(5, n=40, leaves=4)
-    twins, A = contract(leaves, eta), dense(leaves, eta)
+    twins, A = contract(leaves, eta), dense_adjacency(leaves, eta)
     degree = A.sum(axis=1)
-    told = degree > 0
-    scale = np.where(told, 1 / np.sqrt(degree + REGULARISATION * degree.mean()), 0)
+    has_edges = degree > 0
+    scale = np.where(has_edges, 1 / np.sqrt(degree + REGULARISATION * degree.mean()), 0)
     values, U = np.linalg.eigh(scale[:, None] * A * scale)
-    assert np.diff(values)[-4:].min() > 1e-3  # else it is one basis of many
+    # Otherwise the basis of the eigenvectors is not unique.
+    assert np.diff(values)[-4:].min() > 1e-3
     U = U[:, ::-1][:, :3]
     U = U / np.maximum(np.linalg.norm(U, axis=1, keepdims=True), 1e-12)
-    found = embedding(twins, 3)[twins.of_row]
+    embedded = embedding(twins, 3)[twins.of_row]
     np.testing.assert_allclose(
-        (found @ found.T)[told][:, told], (U @ U.T)[told][:, told], atol=1e-8
+        (embedded @ embedded.T)[has_edges][:, has_edges],
+        (U @ U.T)[has_edges][:, has_edges],
+        atol=1e-8,
     )
-    assert not found[~told].any()
+    assert not embedded[~has_edges].any()
 
 
-def test_spreading_is_the_random_walk_on_the_dense_matrix():
+def test_spreading_equals_the_random_walk_on_the_dense_matrix():
     leaves, eta = small_view(2, n=30, leaves=4, absent=0.0)
-    twins, A = contract(leaves, eta), dense(leaves, eta)
-    known, y = np.array([1, 4, 9, 16]), np.array([0, 1, 1, 1])
+    twins, A = contract(leaves, eta), dense_adjacency(leaves, eta)
+    labeled_rows, y = np.array([1, 4, 9, 16]), np.array([0, 1, 1, 1])
     source = np.zeros((30, 2))
-    source[known, y] = 1 / np.bincount(y)[y]
+    source[labeled_rows, y] = 1 / np.bincount(y)[y]
     scores = source.copy()
     for _ in range(STEPS):
         scores = ALPHA * (A @ scores) / A.sum(axis=1, keepdims=True) + (1 - ALPHA) * source
     counts = np.zeros((len(twins.weight), 2))
-    np.add.at(counts, (twins.of_row[known], y), 1)
-    found = spread(twins, counts) * 1.0
-    mean = np.array([scores[twins.of_row == g].mean(axis=0) for g in range(len(counts))])
-    np.testing.assert_allclose(found, mean / mean.sum(axis=1, keepdims=True), rtol=1e-9)
+    np.add.at(counts, (twins.of_row[labeled_rows], y), 1)
+    spread_scores = spread(twins, counts) * 1.0
+    expected = np.array([scores[twins.of_row == g].mean(axis=0) for g in range(len(counts))])
+    np.testing.assert_allclose(
+        spread_scores, expected / expected.sum(axis=1, keepdims=True), rtol=1e-9
+    )
 
 
 @pytest.mark.long
-def test_the_authors_louvain_sees_earlier_rows_alone():
-    """The first level again, on the dense lower triangle."""
+def test_the_published_louvain_uses_earlier_rows_only():
+    """Repeat the first level of the published implementation on the dense lower triangle."""
     for seed in range(5):
         leaves, eta = small_view(seed, n=25, leaves=3)
-        L = np.tril(dense(leaves, eta), -1)
+        L = np.tril(dense_adjacency(leaves, eta), -1)
         order = np.random.default_rng(seed).permutation(25)
-        label, tot, whole = np.arange(25), L.sum(axis=1), L.sum()
-        degree = tot.copy()
+        label, total_degree, total_weight = np.arange(25), L.sum(axis=1), L.sum()
+        degree = total_degree.copy()
         for _ in range(100):
             before = label.copy()
             for i in order:
-                onto = np.bincount(label, L[i], 25)
-                tot[label[i]] -= degree[i]
-                near = [c for c in dict.fromkeys(label[_near(leaves, i)]) if onto[c] > 0]
-                gain = {c: onto[c] - tot[c] * degree[i] / whole for c in near}
+                weight_to = np.bincount(label, L[i], 25)
+                total_degree[label[i]] -= degree[i]
+                neighbour_labels = [
+                    label_of_neighbour
+                    for label_of_neighbour in dict.fromkeys(
+                        label[_earlier_rows_in_leaves(leaves, i)]
+                    )
+                    if weight_to[label_of_neighbour] > 0
+                ]
+                gain = {
+                    label_of_neighbour: weight_to[label_of_neighbour]
+                    - total_degree[label_of_neighbour] * degree[i] / total_weight
+                    for label_of_neighbour in neighbour_labels
+                }
                 best = max(gain, key=gain.get, default=label[i])
                 label[i] = best if gain.get(best, 0) > 0 else label[i]
-                tot[label[i]] += degree[i]
+                total_degree[label[i]] += degree[i]
             if (label == before).all() or len(set(label)) == 2:
                 break
         members, ends = _members(leaves)
-        found = _first_level(leaves.astype(np.int64), members, ends, eta, order)
-        np.testing.assert_array_equal(found, label)
+        first_level = _first_level(leaves.astype(np.int64), members, ends, eta, order)
+        np.testing.assert_array_equal(first_level, label)
         assert len(published_communities(leaves, eta, np.random.default_rng(0))) == 25
 
 
-def _near(leaves, i):
-    """Return earlier rows in a leaf of row i, tree by tree."""
-    rows = [np.flatnonzero(leaves[:i, t] == leaves[i, t]) for t in range(leaves.shape[1])]
+def _earlier_rows_in_leaves(leaves, i):
+    """Return the earlier rows in each leaf of row i, tree by tree."""
+    rows = [np.flatnonzero(leaves[:i, leaf] == leaves[i, leaf]) for leaf in range(leaves.shape[1])]
     return np.concatenate(
-        [r for r, t in zip(rows, leaves[i], strict=True) if t >= 0] or [[]]
+        [rows_of_tree for rows_of_tree, leaf in zip(rows, leaves[i], strict=True) if leaf >= 0]
+        or [[]]
     ).astype(int)
 
 

@@ -1,4 +1,4 @@
-"""`leaf-inversion`: its derivatives, rows of single gradients, values in boxes."""
+"""`leaf-inversion`: its derivatives, and the leaves of rows from gradients."""
 
 from dataclasses import replace
 
@@ -22,134 +22,145 @@ from fedtrees.protocols.views import view_of
 
 
 @pytest.fixture(scope="module")
-def world():
-    """Three clients of breast cancer, ten trees each, one gradient of one row each."""
+def single_gradients():
+    """Return three clients of breast cancer, and a training of ten trees each with one gradient
+    of one row per client.
+    """
     data = load_dataset(DataRef("breast-cancer"), None)
-    clients = [data.table.take(r) for r in np.array_split(np.arange(300), 3)]
-    return clients, *trained(clients, data.schema, sends="gradient")
+    clients = [data.table.take(part) for part in np.array_split(np.arange(300), 3)]
+    return clients, *train_and_view(clients, data.schema, sends="gradient")
 
 
-def trained(clients, schema, **params):
-    made = FedXGBllr(trees=10, max_depth=3, rounds=1, batch=1, **params)
-    training = train(made, over_clients(clients), schema, seed=1)
+def train_and_view(clients, schema, **params):
+    protocol = FedXGBllr(trees=10, max_depth=3, rounds=1, batch=1, **params)
+    training = train(protocol, over_clients(clients), schema, seed=1)
     return training, view_of(training, ("server",), over_clients(clients))
 
 
 @pytest.mark.parametrize("signs", [False, True])
-def test_derivatives_are_those_of_differences(world, signs):
-    view = world[2]
+def test_derivatives_equal_finite_differences(single_gradients, signs):
+    view = single_gradients[2]
     matching = next(seen_batches(view)).matching(models_of(view), view)
     trees = matching.trees
     if signs:
         matching = replace(matching, width=np.full_like(matching.target, 0.01))
     rng = np.random.default_rng(0)
-    V = rng.standard_normal((2, 3, trees.models, 10))
-    Y = np.array([[0, 1, 1], [0, 0, 1.0]])
-    _, slope = matching(V, Y)
-    way = rng.standard_normal(V.shape)
-    ahead, behind = matching(V + 1e-6 * way, Y)[0], matching(V - 1e-6 * way, Y)[0]
-    told = (slope * way).sum(axis=(1, 2, 3))
-    np.testing.assert_allclose((ahead - behind) / 2e-6, told, rtol=1e-3)
-    u = rng.standard_normal((3, trees.d)).astype(np.float32)
-    out, right = trees.soft(u, 0.5)
-    pull = rng.standard_normal(out.shape).astype(np.float32)
-    step = rng.standard_normal(u.shape).astype(np.float32)
-    ends = [(trees.soft(u + s * step, 0.5)[0] * pull).sum() for s in (1e-2, -1e-2)]
-    told = (trees.backpropagate(right, pull, 0.5) * step).sum()
-    np.testing.assert_allclose((ends[0] - ends[1]) / 2e-2, told, rtol=1e-2)
+    values = rng.standard_normal((2, 3, trees.models, 10))
+    labels = np.array([[0, 1, 1], [0, 0, 1.0]])
+    _, slope = matching(values, labels)
+    direction = rng.standard_normal(values.shape)
+    ahead, behind = (
+        matching(values + 1e-6 * direction, labels)[0],
+        matching(values - 1e-6 * direction, labels)[0],
+    )
+    expected = (slope * direction).sum(axis=(1, 2, 3))
+    np.testing.assert_allclose((ahead - behind) / 2e-6, expected, rtol=1e-3)
+    inputs = rng.standard_normal((3, trees.d)).astype(np.float32)
+    outputs, cached = trees.soft(inputs, 0.5)
+    weights = rng.standard_normal(outputs.shape).astype(np.float32)
+    step = rng.standard_normal(inputs.shape).astype(np.float32)
+    sums = [(trees.soft(inputs + size * step, 0.5)[0] * weights).sum() for size in (1e-2, -1e-2)]
+    expected = (trees.backpropagate(cached, weights, 0.5) * step).sum()
+    np.testing.assert_allclose((sums[0] - sums[1]) / 2e-2, expected, rtol=1e-2)
 
 
 @pytest.mark.long
-def test_single_rows_are_found_leaf_by_leaf(world):
-    clients, training, view = world
-    assert found(clients, training, view) > 0.95
+def test_gradients_of_single_rows_reveal_their_leaves(single_gradients):
+    clients, training, view = single_gradients
+    assert share_of_correct_leaves(clients, training, view) > 0.95
 
 
-def test_single_steps_of_adam_tell_signs_and_these_most_leaves(world):
-    clients, _, view = world
-    training, view = trained(clients, view.schema, iterations=1)
+def test_signs_from_single_adam_steps_reveal_most_leaves(single_gradients):
+    clients, _, view = single_gradients
+    training, view = train_and_view(clients, view.schema, iterations=1)
     item = next(seen_batches(view))
     assert np.median(np.abs(item.gradient[item.gradient != 0])) == pytest.approx(1, abs=1e-3)
-    assert found(clients, training, view) > 0.75  # a row drawn has half of another's leaves
+    # A random row shares half of its leaves with another row.
+    assert share_of_correct_leaves(clients, training, view) > 0.75
 
 
-def a_batch(world, rows=8, seed=0):
-    """Return trees, what a gradient of some rows is compared by, these and others."""
-    clients, view = world[0], world[2]
-    everybody = Table.concat(clients)
+def random_batch(single_gradients, rows=8, seed=0):
+    """Return the trees, the matching of a gradient of some rows, these rows, and the other rows."""
+    clients, view = single_gradients[0], single_gradients[2]
+    all_rows = Table.concat(clients)
     matching = next(seen_batches(view)).matching(models_of(view), view)
     trees = matching.trees
-    order = np.random.default_rng(seed).permutation(len(everybody))
-    batch, others = everybody.take(order[:rows]), everybody.take(order[rows:])
+    order = np.random.default_rng(seed).permutation(len(all_rows))
+    batch, others = all_rows.take(order[:rows]), all_rows.take(order[rows:])
     gradient = matching.of_cells(trees.cells_of(batch.X), batch.y)
     return trees, replace(matching, target=gradient), batch, others
 
 
-def test_coordinates_that_were_not_sent_count_for_nothing(world):
-    trees, matching, batch, _ = a_batch(world)
-    there = np.abs(matching.target) >= np.quantile(np.abs(matching.target), 0.9)
-    few = replace(matching, target=np.where(there, matching.target, 0).astype(np.float32))
-    V = trees.outputs(trees.leaves(trees.cells_of(batch.X)))[None]
+def test_coordinates_that_were_not_sent_are_ignored(single_gradients):
+    trees, matching, batch, _ = random_batch(single_gradients)
+    sent = np.abs(matching.target) >= np.quantile(np.abs(matching.target), 0.9)
+    sparse = replace(matching, target=np.where(sent, matching.target, 0).astype(np.float32))
+    values = trees.outputs(trees.leaves(trees.cells_of(batch.X)))[None]
     y = batch.y[None].astype(np.float32)
-    assert replace(few, shown=there)(V, y)[0] < 1e-9 < 1e-2 < few(V, y)[0]
+    assert replace(sparse, shown=sent)(values, y)[0] < 1e-9 < 1e-2 < sparse(values, y)[0]
 
 
-def test_directions_that_noise_drowns_count_for_less(world):
-    trees, matching, batch, others = a_batch(world)
+def test_noisy_directions_get_a_lower_weight(single_gradients):
+    trees, matching, batch, others = random_batch(single_gradients)
     leaves = trees.leaves(trees.cells_of(batch.X))
     rng = np.random.default_rng(0)
     noise = 0.3 * float(np.sqrt((matching.target**2).mean()))
     noisy = matching.target + noise * rng.standard_normal(matching.target.shape)
-    odds = []
-    for told in (0.0, noise):
-        one = replace(matching, target=noisy.astype(np.float32), noise=told)
-        white = Whitened.of(one, len(batch), np.random.default_rng(0))
-        target, parts = one.target @ white.to * len(batch), white.of_rows(leaves, batch.y)
-        wrong = white.of_rows(trees.leaves(trees.cells_of(others.X)), others.y)
-        off = parts.sum(axis=0) - target
-        # in place of the first row, others of its label
-        tried = ((off - parts[0] + wrong[others.y == batch.y[0]]) ** 2).sum(axis=1)
-        odds.append((tried < off @ off).mean())
-    assert odds[1] < odds[0] - 0.02
+    shares_better = []
+    for declared_noise in (0.0, noise):
+        noisy_matching = replace(matching, target=noisy.astype(np.float32), noise=declared_noise)
+        whitened = Whitened.of(noisy_matching, len(batch), np.random.default_rng(0))
+        target, parts = (
+            noisy_matching.target @ whitened.to * len(batch),
+            whitened.of_rows(leaves, batch.y),
+        )
+        other_parts = whitened.of_rows(trees.leaves(trees.cells_of(others.X)), others.y)
+        residual = parts.sum(axis=0) - target
+        # Replace the first row by each other row with its label.
+        costs = ((residual - parts[0] + other_parts[others.y == batch.y[0]]) ** 2).sum(axis=1)
+        shares_better.append((costs < residual @ residual).mean())
+    assert shares_better[1] < shares_better[0] - 0.02
 
 
-def test_what_most_draws_of_known_rows_agree_on_is_likelier_than_a_draw(world):
+def test_the_consensus_of_known_rows_is_more_accurate_than_one_draw(single_gradients):
     scores = []
     for seed in range(10):
-        trees, _, batch, others = a_batch(world, seed=seed)
-        rng, known = np.random.default_rng(seed), KnownRows(others, world[2].schema)
-        guesses = known.draw(batch.y, rng), known.likely(batch.y, True, rng)
-        a, b, truth = (trees.leaves(trees.cells_of(t.X)) for t in (*guesses, batch))
-        scores.append((leaf_accuracy(a, truth), leaf_accuracy(b, truth)))
-    one, many = np.mean(scores, axis=0)
-    assert many > one + 0.03
+        trees, _, batch, others = random_batch(single_gradients, seed=seed)
+        rng, known_rows = np.random.default_rng(seed), KnownRows(others, single_gradients[2].schema)
+        guesses = known_rows.draw(batch.y, rng), known_rows.likely(batch.y, True, rng)
+        drawn_leaves, consensus_leaves, truth = (
+            trees.leaves(trees.cells_of(table.X)) for table in (*guesses, batch)
+        )
+        scores.append((leaf_accuracy(drawn_leaves, truth), leaf_accuracy(consensus_leaves, truth)))
+    mean_of_draws, mean_of_consensus = np.mean(scores, axis=0)
+    assert mean_of_consensus > mean_of_draws + 0.03
 
 
-def found(clients, training, view):
-    """Return the share of leaves that are right; labels have to be."""
+def share_of_correct_leaves(clients, training, view):
+    """Assert that the labels are correct, and return the share of correct leaves."""
     guess = LeafInversion(starts="none", steps=150).run(view, np.random.default_rng(0))
-    held, right = over_clients(clients), []
+    local_data, accuracies = over_clients(clients), []
     for claim in guess.all(BatchRows):
         (name,) = claim.owner
         streams = Streams(1).child(name)
-        used = training.protocol.training_rows(100, streams, claim.round)
-        truth = held[name].table.take(np.flatnonzero(used))
+        is_used = training.protocol.training_rows(100, streams, claim.round)
+        truth = local_data[name].table.take(np.flatnonzero(is_used))
         leaves = training.model.apply(claim.table.X), training.model.apply(truth.X)
-        right.append(leaf_accuracy(*leaves))
+        accuracies.append(leaf_accuracy(*leaves))
         assert claim.table.y.tolist() == truth.y.tolist()
-    assert len(right) == 3
-    return np.mean(right)
+    assert len(accuracies) == 3
+    return np.mean(accuracies)
 
 
-def test_updates_of_many_steps_are_left_alone(world):
-    view = world[2]
-    told = {**view.parameters, "sends": "update"}
-    long = type(view)(**{**vars(view), "parameters": told})
-    assert LeafInversion().inapplicable(long) == Reason("several-steps", steps=100)
+def test_updates_of_several_steps_are_not_attacked(single_gradients):
+    view = single_gradients[2]
+    parameters = {**view.parameters, "sends": "update"}
+    view_of_updates = type(view)(**{**vars(view), "parameters": parameters})
+    assert LeafInversion().inapplicable(view_of_updates) == Reason("several-steps", steps=100)
 
 
-def test_trees_that_split_nothing_leave_nothing_to_invert(world):
-    clients, _, view = world
-    same = [Table(np.ones_like(c.X), c.y) for c in clients]
-    _, blank = trained(same, view.schema, sends="gradient")
-    assert "no tree has a split" in str(LeafInversion().inapplicable(blank))
+def test_the_attack_needs_a_tree_with_a_split(single_gradients):
+    clients, _, view = single_gradients
+    constant_tables = [Table(np.ones_like(client.X), client.y) for client in clients]
+    _, view_without_splits = train_and_view(constant_tables, view.schema, sends="gradient")
+    assert "no tree has a split" in str(LeafInversion().inapplicable(view_without_splits))

@@ -1,4 +1,4 @@
-"""Class counts of leaves under noise: the claim is the most probable pair of whole numbers."""
+"""Class counts of leaves under noise: the claim is the most probable pair of integers."""
 
 import numpy as np
 import pytest
@@ -71,8 +71,8 @@ def evidence_with(truth, deviation, seed):
 
 def share_exact(truth, deviation, seed):
     evidence = evidence_with(truth, deviation, seed)
-    own = Table(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64))
-    (sums,) = victim_sums(evidence, own, 1)
+    no_local_rows = Table(np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64))
+    (sums,) = victim_sums(evidence, no_local_rows, 1)
     n0, n1 = most_probable_counts(evidence, sums, 0)
     leaves = evidence.trees[0].leaves
     claim = LeafCounts(0, leaves, np.stack([n0, n1], axis=1))
@@ -84,9 +84,9 @@ SPARSE[[1, 6]] = [[120, 70], [40, 60]]
 
 
 @pytest.mark.parametrize("deviation", [2.0, 8.0])
-def test_leaves_are_claimed_to_be_empty_where_noise_hides_whether_they_are(deviation):
+def test_leaves_are_claimed_to_be_empty_under_strong_noise(deviation):
     shares = [share_exact(SPARSE, deviation, seed) for seed in range(10)]
-    assert np.mean(shares) >= 14 / 16 - 0.02  # all that are empty
+    assert np.mean(shares) >= 14 / 16 - 0.02  # All 14 empty leaves are claimed correctly.
 
 
 def test_with_little_noise_every_count_is_exact():
@@ -99,24 +99,30 @@ RECIPE = "dp-gbdt[epsilon=4,trees=20,max_depth=4,noise=distributed]"
 
 
 @pytest.mark.parametrize("protocol", here("protocol", [RECIPE]))
-@pytest.mark.parametrize("who", ["client-0", "server"])
-def test_counts_of_leaves_under_distributed_noise_are_no_worse_than_blind(protocol, who):
+@pytest.mark.parametrize("principal", ["client-0", "server"])
+def test_counts_of_leaves_under_distributed_noise_are_no_worse_than_blind(protocol, principal):
     parts, schema = sample_federation(rows=240)
-    local_data, found, blind = over_clients(parts), [], []
+    local_data, shares_exact, blind_shares = over_clients(parts), [], []
     for seed in range(4):
-        made = register.make("protocol", parse_grid(protocol)[0])
-        run = train(made, local_data, schema, defense=make_defense(parse_one("none")), seed=seed)
+        training_protocol = register.make("protocol", parse_grid(protocol)[0])
+        run = train(
+            training_protocol,
+            local_data,
+            schema,
+            defense=make_defense(parse_one("none")),
+            seed=seed,
+        )
         case = Case(
-            local_data, dict(run.transcript.roles), (who,), schema, Streams(seed), who,
+            local_data, dict(run.transcript.roles), (principal,), schema, Streams(seed), principal,
             model=run.model, transcript=run.transcript,
         )  # fmt: skip
         guess = TimberStrike(chains=2).run(
-            view_of(run, (who,), local_data), np.random.default_rng(0)
+            view_of(run, (principal,), local_data), np.random.default_rng(0)
         )
         metric = LeafCountMetric()
         truth = metric.truth(case)
-        scores = {s.key: s.value for s in metric.score(guess.all(LeafCounts), truth)}
-        found.append(scores["leaf_counts_exact"])
-        blind.append(metric.line(case, truth, {})["leaf_counts_exact"])
-    assert np.mean(found) >= np.mean(blind) - 0.05
-    assert np.mean(blind) > 0.2  # with equal shares of all rows as the guess: 0
+        scores = {score.key: score.value for score in metric.score(guess.all(LeafCounts), truth)}
+        shares_exact.append(scores["leaf_counts_exact"])
+        blind_shares.append(metric.line(case, truth, {})["leaf_counts_exact"])
+    assert np.mean(shares_exact) >= np.mean(blind_shares) - 0.05
+    assert np.mean(blind_shares) > 0.2  # A guess of equal shares of all rows would score 0.

@@ -1,4 +1,6 @@
-"""Columns that bins tell a part of are filled in from own rows, and never called certain."""
+"""Columns that bins reveal only in part are completed from local rows, and are never called
+certain.
+"""
 
 import numpy as np
 import pytest
@@ -15,66 +17,73 @@ from fedtrees.protocols.views import view_of
 NONE = np.zeros(0)
 
 
-def test_values_next_to_a_cut_are_there():
-    own, ends = np.repeat(np.arange(0.0, 100, 10), 2), np.array([3.0, 97.0])
-    found = []
+def test_values_next_to_a_cut_are_included():
+    local_values, ends = np.repeat(np.arange(0.0, 100, 10), 2), np.array([3.0, 97.0])
+    value_sets = []
     for midway in (True, False):
-        known = ColumnFacts(ends, np.array([44.5]), 3.0, 97.0, 1, np.array([midway]))
-        values, counts = likely_column(own, 20, known, False)
+        facts = ColumnFacts(ends, np.array([44.5]), 3.0, 97.0, 1, np.array([midway]))
+        values, counts = likely_column(local_values, 20, facts, False)
         assert (values.min(), values.max()) == (3, 97)
         assert counts.sum() <= 20
-        found.append(set(values))
-    assert {40, 49} <= found[0]  # as far from the cut as one another, and 40 is an own value
-    assert 49 not in found[1]
+        value_sets.append(set(values))
+    # 40 and 49 have equal distance to the cut, and 40 is a local value.
+    assert {40, 49} <= value_sets[0]
+    assert 49 not in value_sets[1]
 
 
 def test_neighbours_of_a_cut_are_in_its_two_bins():
-    own = np.array([0.0, 14.0, 26.0, 40.0])
-    known = ColumnFacts(NONE, np.array([18.5, 20.0, 21.5]), 0.0, 40.0, 1, np.ones(3, bool))
-    values, _ = likely_column(own, 6, known, False)
-    assert 19 in values  # 14 and 26 are as far from 20, and other bins lie between
+    local_values = np.array([0.0, 14.0, 26.0, 40.0])
+    facts = ColumnFacts(NONE, np.array([18.5, 20.0, 21.5]), 0.0, 40.0, 1, np.ones(3, bool))
+    values, _ = likely_column(local_values, 6, facts, False)
+    # 14 and 26 have equal distance to 20, but other bins lie between.
+    assert 19 in values
     assert 21 in values
 
 
-def test_each_bin_has_as_many_values_as_rows_were_counted_in_it():
-    own, cuts = np.repeat(np.arange(0.0, 100, 10), 2), np.array([44.5, 70.5])
-    for scale in (1.0, 1 / 3):  # on a grid of whole numbers, and on none
+def test_each_bin_has_its_counted_number_of_values():
+    local_values, cuts = np.repeat(np.arange(0.0, 100, 10), 2), np.array([44.5, 70.5])
+    for scale in (1.0, 1 / 3):  # The first scale has integer values, the second does not.
         ends = 3.0 * scale, 97.0 * scale
-        known = ColumnFacts(NONE, cuts * scale, *ends, rows=np.array([2, 0, 5]))
-        values, counts = likely_column(own * scale, 7, known, False)
+        facts = ColumnFacts(NONE, cuts * scale, *ends, rows=np.array([2, 0, 5]))
+        values, counts = likely_column(local_values * scale, 7, facts, False)
         bins = np.searchsorted(cuts * scale, values)
         assert np.bincount(bins, counts, 3).tolist() == [2, 0, 5]
 
 
-def test_categories_are_in_own_shares():
+def test_categories_have_the_local_shares():
     values, counts = likely_column(np.array([0.0, 0, 0, 2]), 8, ColumnFacts(NONE, NONE), True)
     assert dict(zip(values, counts, strict=True)) == {0: 6, 2: 2}
 
 
 @pytest.mark.parametrize("step", [1.0, 0.01])
-def test_columns_of_machines_are_more_than_own_ones(step):
+def test_columns_of_other_machines_are_closer_than_the_local_columns(step):
     metric, gains = ColumnValuesMetric(), []
-    schema = Schema(tuple(Feature(f"x{k}") for k in range(3)), "y", ("0", "1"))
+    schema = Schema(tuple(Feature(f"x{client}") for client in range(3)), "y", ("0", "1"))
     for seed in range(3):
         rng = np.random.default_rng(seed)
         X = (np.rint(rng.normal(60, 12, (180, 3))) * step).astype(np.float32)
-        tables = [Table(x, rng.integers(0, 2, 60)) for x in np.split(X, 3)]
-        held = over_clients(tables)
-        made = LightGBMData(trees=1, num_leaves=3, min_data_in_leaf=2)
-        view = view_of(train(made, held, schema), ("client-2",), held)
+        tables = [Table(part, rng.integers(0, 2, 60)) for part in np.split(X, 3)]
+        local_data = over_clients(tables)
+        protocol = LightGBMData(trees=1, num_leaves=3, min_data_in_leaf=2)
+        view = view_of(train(protocol, local_data, schema), ("client-2",), local_data)
         guess = BinMapperReading().run(view, np.random.default_rng(0))
-        assert not any(c.certain for c in guess.claims)
-        assert guess.notes["values"] < sum(len(c.values) for c in guess.claims)
+        assert not any(claims.certain for claims in guess.claims)
+        assert guess.notes["values"] < sum(len(claims.values) for claims in guess.claims)
         columns = {
-            (f"client-{k}", f): np.unique(tables[k].X[:, f], return_counts=True)
-            for k in (0, 1)
-            for f in range(3)
+            (f"client-{client}", feature): np.unique(
+                tables[client].X[:, feature], return_counts=True
+            )
+            for client in (0, 1)
+            for feature in range(3)
         }
         truth = VictimsColumns(columns, schema)
-        own = [np.unique(c, return_counts=True) for c in tables[2].X.T]
-        blind = [type(guess.claims[0])(o, f, *own[f], False) for o, f in columns]
-        counted = SingleRowBins().run(view, np.random.default_rng(0))
-        every = guess.claims, counted.claims, blind
-        *got, line = (metric.score(c, truth)[0].value for c in every)
-        gains.append(np.array(got) - line)
+        local_columns = [np.unique(claims, return_counts=True) for claims in tables[2].X.T]
+        blind_claims = [
+            type(guess.claims[0])(owner, feature, *local_columns[feature], False)
+            for owner, feature in columns
+        ]
+        single_row_guess = SingleRowBins().run(view, np.random.default_rng(0))
+        all_claims = guess.claims, single_row_guess.claims, blind_claims
+        *scores, blind_score = (metric.score(claims, truth)[0].value for claims in all_claims)
+        gains.append(np.array(scores) - blind_score)
     assert (np.mean(gains, axis=0) > 0.03).all()

@@ -1,4 +1,4 @@
-"""Membership inference: members are told from others where they are, and from nothing nowhere."""
+"""Membership inference distinguishes members from nonmembers by real evidence only."""
 
 from dataclasses import replace
 from functools import cache
@@ -40,97 +40,103 @@ from fedtrees.trees.boosted.losses import LOGISTIC
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
 
-FORESTS = ("forest-hist[trees=10,max_depth=8]", "local-forests[trees=10,max_depth=8]",
-           "dp-forest[epsilon=10000,trees=40,depth=6]")  # fmt: skip
+FORESTS = (
+    "forest-hist[trees=10,max_depth=8]",
+    "local-forests[trees=10,max_depth=8]",
+    "dp-forest[epsilon=10000,trees=40,depth=6]",
+)
 
 
 @cache
-def world(defense="none", who="server"):
+def train_with_candidates(defense="none", principal="server"):
     """Train on half of a table of 240 rows; return the view with candidates, and the case."""
     table, schema = sample_table()
-    mine, others = table.take(np.arange(120)), table.take(np.arange(120, 240))
-    held = over_clients([mine.take(np.arange(k, 120, 2)) for k in range(2)])
+    members, others = table.take(np.arange(120)), table.take(np.arange(120, 240))
+    local_data = over_clients([members.take(np.arange(k, 120, 2)) for k in range(2)])
     protocol = FedTreeHist(trees=4, max_depth=3, max_bin=256)
-    run = train(protocol, held, schema, defense=make_defense(parse_one(defense)), seed=1)
+    run = train(protocol, local_data, schema, defense=make_defense(parse_one(defense)), seed=1)
     roles = {**run.transcript.roles, "public": "public"}
-    case = Case(held, roles, (who,), schema, Streams(0), who, others=others)
-    return with_background("membership", view_of(run, (who,), held), case), case
+    case = Case(
+        local_data, roles, (principal,), schema, Streams(0), principal, remaining_rows=others
+    )
+    return with_background("membership", view_of(run, (principal,), local_data), case), case
 
 
-def scored(view):
+def scores_by_test(view):
+    """Run membership inference; return the scores of each test by name."""
     guess = MembershipInference(models=4).run(view, np.random.default_rng(0))
     return {claim.test: claim.score for claim in guess.claims}
 
 
-def test_candidates_are_the_victims_among_others_in_no_order():
-    view, case = world()
+def test_candidates_are_the_shuffled_victims_and_nonmembers():
+    view, case = train_with_candidates()
     member = case.candidates.member
     assert (member.sum(), (~member).sum()) == (120, 120)
     assert 0 < member[:60].sum() < 60
-    mine = {row.tobytes() for row in case.victims_rows.X}
-    assert [row.tobytes() in mine for row in view.candidates.X] == member.tolist()
+    victims = {row.tobytes() for row in case.victims_rows.X}
+    assert [row.tobytes() in victims for row in view.candidates.X] == member.tolist()
 
 
-def test_candidates_are_told_to_who_claims_membership_and_nothing_else():
-    view, case = world()
-    bare = replace(view, candidates=None)
-    assert with_background("joint", bare, case).candidates is None
-    assert with_background("membership", bare, case).candidates is not None
+def test_only_membership_attacks_receive_candidates():
+    view, case = train_with_candidates()
+    view_without_candidates = replace(view, candidates=None)
+    assert with_background("joint", view_without_candidates, case).candidates is None
+    assert with_background("membership", view_without_candidates, case).candidates is not None
     rows = Guess((Records(case.candidates.table),))
     with pytest.raises(ProtocolError, match="Membership only"):
         list(score_guess("membership", rows, case, None))
-    assert MembershipInference().run(bare, np.random.default_rng(0)).claims == ()
+    assert MembershipInference().run(view_without_candidates, np.random.default_rng(0)).claims == ()
 
 
-def test_a_sketch_holds_all_members_and_hardly_anybody_else():
-    view, case = world()
-    found, member = scored(view), case.candidates.member
-    assert (found["sketch"][member] >= 1).all()
-    assert (found["sketch"][~member] < 1).all()
-    assert at_few(found["together"], member, 0.01).tpr == 1
+def test_a_sketch_contains_all_members_and_no_nonmember():
+    view, case = train_with_candidates()
+    scores, member = scores_by_test(view), case.candidates.member
+    assert (scores["sketch"][member] >= 1).all()
+    assert (scores["sketch"][~member] < 1).all()
+    assert at_few(scores["together"], member, 0.01).tpr == 1
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("defense", ["none", "secure-sum", "secure-sum+public-cuts"])
-def test_sums_on_a_members_path_have_room_for_it(defense):
-    view, case = world(defense)
-    short, member = scored(view)["path"], case.candidates.member
-    assert (short[member] == 0).all()
-    assert auc(short, member) > 0.6
+def test_sums_on_the_path_of_a_member_are_large_enough(defense):
+    view, case = train_with_candidates(defense)
+    shortage, member = scores_by_test(view)["path"], case.candidates.member
+    assert (shortage[member] == 0).all()
+    assert auc(shortage, member) > 0.6
 
 
 @pytest.mark.long
-def test_public_cut_points_are_nobodys_values():
-    view, case = world("none", "public")
-    assert auc(scored(view)["thresholds"], case.candidates.member) > 0.5
-    view, _ = world("public-cuts", "public")
-    assert "thresholds" not in scored(view)
+def test_public_cut_points_are_not_used_as_values_of_members():
+    view, case = train_with_candidates("none", "public")
+    assert auc(scores_by_test(view)["thresholds"], case.candidates.member) > 0.5
+    view, _ = train_with_candidates("public-cuts", "public")
+    assert "thresholds" not in scores_by_test(view)
 
 
 @pytest.mark.parametrize(
     "protocol",
     here("protocol", [*FORESTS[:2], "flower-bagging[trees=4]", "flower-cyclic[trees=6]"]),
 )
-def test_clients_ask_the_model_that_they_are_told(protocol):
-    """The same as is released, which they need not get."""
+def test_clients_use_the_model_that_they_receive(protocol):
+    """A client without the released model uses the received model, which predicts the same."""
     table, schema = sample_table()
-    held = over_clients([table.take(np.arange(k, 90, 3)) for k in range(3)])
-    run = train(register.make("protocol", parse_grid(protocol)[0]), held, schema, seed=1)
-    attack, view = MembershipInference(), view_of(run, ("client-0",), held)
+    local_data = over_clients([table.take(np.arange(k, 90, 3)) for k in range(3)])
+    run = train(register.make("protocol", parse_grid(protocol)[0]), local_data, schema, seed=1)
+    attack, view = MembershipInference(), view_of(run, ("client-0",), local_data)
     assert attack.inapplicable(view) is None
-    found = attack.model(view).predict(table.X)
-    assert found == pytest.approx(run.model.predict(table.X))
+    predictions = attack.model(view).predict(table.X)
+    assert predictions == pytest.approx(run.model.predict(table.X))
     assert attack.inapplicable(view.blinded()).code == "no-trees"
 
 
-def test_of_two_references_one_has_a_row_and_classes_are_even():
+def test_each_row_is_in_one_of_two_reference_models_with_balanced_classes():
     y = np.arange(21) % 3
-    found = [*halves(y, 2, np.random.default_rng(0))]
-    for one, other in (found[:2], found[2:]):
-        assert (one ^ other).all()
-        assert abs(int(one.sum()) - int(other.sum())) <= 1
-        assert np.ptp(np.bincount(y[one])) <= 2
-    assert (found[0] != found[2]).any()
+    masks = [*halves(y, 2, np.random.default_rng(0))]
+    for first, second in (masks[:2], masks[2:]):
+        assert (first ^ second).all()
+        assert abs(int(first.sum()) - int(second.sum())) <= 1
+        assert np.ptp(np.bincount(y[first])) <= 2
+    assert (masks[0] != masks[2]).any()
 
 
 @pytest.mark.long
@@ -143,115 +149,138 @@ def test_compiled_references_are_boosted_as_the_engine_boosts():
     assert is_plain(params, LOGISTIC, cuts)
     assert not is_plain(replace(params, subsample=0.5), LOGISTIC, cuts)
     bins = bin_rows(X, cuts)
-    grown = grow_forest(bins.take(used), y[used], cuts, params).predict(X)
+    engine_predictions = grow_forest(bins.take(used), y[used], cuts, params).predict(X)
     margin = margins(bins, y, used, params)
-    assert np.abs(1 / (1 + np.exp(-margin)) - grown).max() < 1e-4
+    assert np.abs(1 / (1 + np.exp(-margin)) - engine_predictions).max() < 1e-4
 
 
-def memorised(seed, told):
-    """Boost random labels to the last row; return scores of rows that were told and were not."""
+def memorised_scores(seed, train_on_members):
+    """Overfit random labels; return scores of candidate rows, trained on or not, and the mask of
+    members.
+    """
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(160, 4)).astype(np.float32), rng.integers(0, 2, 160)
     member = rng.permutation(160) < 80
     params = TreeParams(trees=15, max_depth=8, min_child_weight=0.0, max_bin=256)
-    used = member if told else np.zeros(160, bool)
-    rest = Table(rng.normal(size=(80, 4)).astype(np.float32), rng.integers(0, 2, 80))
-    mine = Table(X, y).take(used) if told else rest
-    cuts = quantile_cuts(mine.X, 256)
-    model = grow_forest(mine.X, mine.y, cuts, params, LOGISTIC)
-    refs = references(Table(X, y), None, boosted_trainer(params, LOGISTIC, None), 8, rng)
+    used = member if train_on_members else np.zeros(160, bool)
+    other_rows = Table(rng.normal(size=(80, 4)).astype(np.float32), rng.integers(0, 2, 80))
+    training_rows = Table(X, y).take(used) if train_on_members else other_rows
+    cuts = quantile_cuts(training_rows.X, 256)
+    model = grow_forest(training_rows.X, training_rows.y, cuts, params, LOGISTIC)
+    reference_models = references(
+        Table(X, y), None, boosted_trainer(params, LOGISTIC, None), 8, rng
+    )
     logit = forest_logits(model, Table(X, y))
-    return {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}, member
+    return {"lira": lira(logit, reference_models), "rmia": rmia(logit, reference_models)}, member
 
 
 @pytest.mark.long
-def test_memorised_rows_are_found_and_strangers_are_not():
+def test_memorised_rows_are_detected_and_unused_rows_are_not():
     for ratio in ("lira", "rmia"):
-        found, member = memorised(0, told=True)
-        assert auc(found[ratio], member) > 0.8  # positive control
-    strangers = [memorised(seed, told=False) for seed in range(3)]
+        scores, member = memorised_scores(0, train_on_members=True)
+        assert auc(scores[ratio], member) > 0.8  # positive control
+    control_runs = [memorised_scores(seed, train_on_members=False) for seed in range(3)]
     for ratio in ("lira", "rmia"):
-        mean = np.mean([auc(found[ratio], member) for found, member in strangers])
-        assert abs(mean - 0.5) < 4 * 0.046 / np.sqrt(3)  # sd of an AUC of 80 and 80: .046
+        mean = np.mean([auc(scores[ratio], member) for scores, member in control_runs])
+        # The standard deviation of an AUC of 80 members and 80 nonmembers is 0.046.
+        assert abs(mean - 0.5) < 4 * 0.046 / np.sqrt(3)
 
 
-def test_chance_at_a_drawn_threshold_is_more_than_the_false_positive_rate():
+def test_a_random_score_exceeds_the_false_positive_rate_at_an_empirical_threshold():
     rng, member = np.random.default_rng(0), np.arange(180) < 80
-    got = [at_few(rng.random(180), member, 0.01) for _ in range(400)]
-    assert got[0].null == pytest.approx(2 / 101)
-    sd = np.std([g.tpr for g in got]) / 20
-    assert abs(np.mean([g.tpr for g in got]) - got[0].null) < 5 * sd
-    assert np.mean([g.chance <= 0.05 for g in got]) < 0.09
-    assert at_few(np.zeros(180), member, 0.01).tpr == 0  # ties are not above
+    results = [at_few(rng.random(180), member, 0.01) for _ in range(400)]
+    assert results[0].null == pytest.approx(2 / 101)
+    standard_error = np.std([result.tpr for result in results]) / 20
+    assert abs(np.mean([result.tpr for result in results]) - results[0].null) < 5 * standard_error
+    assert np.mean([result.chance <= 0.05 for result in results]) < 0.09
+    # Ties do not exceed the threshold.
+    assert at_few(np.zeros(180), member, 0.01).tpr == 0
 
 
-def test_auc_is_the_share_of_pairs():
+def test_auc_is_the_share_of_correctly_ordered_pairs():
     rng = np.random.default_rng(1)
     score, member = rng.integers(0, 5, 40), np.arange(40) < 15
-    a, b = score[member][:, None], score[~member]
-    assert auc(score.astype(float), member) == pytest.approx(((a > b) + 0.5 * (a == b)).mean())
+    member_scores, other_scores = score[member][:, None], score[~member]
+    assert auc(score.astype(float), member) == pytest.approx(
+        ((member_scores > other_scores) + 0.5 * (member_scores == other_scores)).mean()
+    )
 
 
-def test_rows_that_differ_by_themselves_are_the_blind_baseline():
-    _, case = world()
+def test_the_blind_baseline_separates_members_with_another_distribution():
+    _, case = train_with_candidates()
     truth = case.candidates
     assert abs(auc(blind_scores(truth.table, truth.member), truth.member) - 0.5) < 0.15
-    moved = replace(truth.table, X=truth.table.X + 9 * truth.member[:, None].astype(np.float32))
-    line = MembershipMetric().line(case, replace(truth, table=moved), {})
-    assert line["members_auc"] > 0.95
-    assert line["members_1pct"] > 0.5
+    shifted_table = replace(
+        truth.table, X=truth.table.X + 9 * truth.member[:, None].astype(np.float32)
+    )
+    blind_line = MembershipMetric().line(case, replace(truth, table=shifted_table), {})
+    assert blind_line["members_auc"] > 0.95
+    assert blind_line["members_1pct"] > 0.5
 
 
-def test_all_tests_are_scored_beside_the_attacks_own():
-    _, case = world()
+def test_every_membership_test_is_scored():
+    _, case = train_with_candidates()
     member = case.candidates.member
     claims = [Membership("together", member.astype(float)), Membership("noise", np.zeros(240))]
-    found = {s.name: s.value for s in MembershipMetric().score(claims, case.candidates)}
-    assert (found["members_1pct"], found["members_01pct"], found["members_auc"]) == (1, 1, 1)
-    assert found["members_1pct_of noise"] == 0
-    assert found["members_auc_of noise"] == 0.5
+    scores = {
+        metric_score.name: metric_score.value
+        for metric_score in MembershipMetric().score(claims, case.candidates)
+    }
+    assert (scores["members_1pct"], scores["members_01pct"], scores["members_auc"]) == (1, 1, 1)
+    assert scores["members_1pct_of noise"] == 0
+    assert scores["members_auc_of noise"] == 0.5
     assert MembershipMetric().refuses([Membership("a", np.zeros(3))], case)
 
 
-def test_what_is_sure_comes_first():
+def test_certain_members_are_ranked_first():
     score = together({"sketch": np.array([0.9, 1.0]), "rmia": np.array([9.0, -9.0])})
     assert score[1] > score[0]
 
 
-def test_who_alone_holds_a_threshold_was_trained_on_and_own_rows_explain_theirs():
+def test_a_row_with_a_unique_threshold_value_is_a_member_unless_local_rows_explain_it():
     X = np.array([[1.0], [2.0], [2.0], [3.0], [4.0]], dtype=np.float32)
     params = TreeParams(trees=1, max_depth=1, min_child_weight=0.0)
     y = np.array([0, 0, 1, 1, 1])
     tree = grow_forest(X, y, quantile_cuts(X, 8), params, LOGISTIC).trees[0]
     stump = replace(tree, threshold=np.where(tree.feature == 0, np.float32(2), tree.threshold))
-    told = shared_thresholds(X, [stump])
-    assert told == pytest.approx([0, np.log(2), np.log(2), 0, 0])
-    alone = replace(tree, threshold=np.where(tree.feature == 0, np.float32(3), tree.threshold))
-    assert shared_thresholds(X, [alone])[3] == pytest.approx(np.log(5))
-    assert not shared_thresholds(X, [alone], Table(X[3:4], np.array([1]))).any()
+    evidence = shared_thresholds(X, [stump])
+    assert evidence == pytest.approx([0, np.log(2), np.log(2), 0, 0])
+    stump_at_unique_value = replace(
+        tree, threshold=np.where(tree.feature == 0, np.float32(3), tree.threshold)
+    )
+    assert shared_thresholds(X, [stump_at_unique_value])[3] == pytest.approx(np.log(5))
+    assert not shared_thresholds(X, [stump_at_unique_value], Table(X[3:4], np.array([1]))).any()
 
 
 @pytest.mark.parametrize("spec", FORESTS)
-def test_members_of_random_forests_are_told_from_others(spec):
-    found, told, seeds = [], [], range(3)
+def test_members_of_random_forests_are_distinguished_from_nonmembers(spec):
+    aucs, logit_gaps, seeds = [], [], range(3)
     for seed in seeds:
         rng = np.random.default_rng(seed)
         X, y = rng.uniform(0, 8, (240, 4)).astype(np.float32), rng.integers(0, 2, 240)
-        schema = Schema(tuple(Feature(n, low=0, high=8) for n in "abcd"), "y")
-        held = over_clients([Table(X, y).take(np.arange(k, 120, 2)) for k in range(2)])
-        run = train(register.make("protocol", parse_grid(spec)[0]), held, schema, seed=seed)
+        schema = Schema(tuple(Feature(name, low=0, high=8) for name in "abcd"), "y")
+        local_data = over_clients([Table(X, y).take(np.arange(k, 120, 2)) for k in range(2)])
+        run = train(register.make("protocol", parse_grid(spec)[0]), local_data, schema, seed=seed)
         roles = {**run.transcript.roles, "public": "public"}
         others = Table(X, y).take(np.arange(120, 240))
-        case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
-        view = with_background("membership", view_of(run, ("public",), held), case)
+        case = Case(
+            local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others
+        )
+        view = with_background("membership", view_of(run, ("public",), local_data), case)
         assert MembershipInference().inapplicable(view) is None
-        scores = scored(view)
-        found.append([auc(scores[t], case.candidates.member) for t in ("together", "rmia")])
+        scores = scores_by_test(view)
+        aucs.append(
+            [auc(scores[test_name], case.candidates.member) for test_name in ("together", "rmia")]
+        )
         trainer = trainer_of(view, model_in(view))
-        refs = references(view.candidates, None, trainer, 4, np.random.default_rng(0))
-        told.append(refs.logit[refs.member].mean() - refs.logit[~refs.member].mean())
-    assert (np.mean(found, axis=0) > 0.65).all()
-    assert np.mean(told) > 0.2  # references, too, are surer of what they were trained on
+        reference_models = references(view.candidates, None, trainer, 4, np.random.default_rng(0))
+        logit_gaps.append(
+            reference_models.logit[reference_models.member].mean()
+            - reference_models.logit[~reference_models.member].mean()
+        )
+    assert (np.mean(aucs, axis=0) > 0.65).all()
+    # Reference models, too, are more confident on their training rows.
+    assert np.mean(logit_gaps) > 0.2
 
 
 def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
@@ -262,27 +291,34 @@ def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
     X[member, 1] += 9
     scores = blind_scores(Table(X, np.zeros(40, dtype=np.int64)), member)
     assert auc(scores, member) > 0.99
-    few = blind_scores(Table(X[:3], np.zeros(3, dtype=np.int64)), member[:3])
-    assert np.isfinite(few).all()
+    scores_of_three = blind_scores(Table(X[:3], np.zeros(3, dtype=np.int64)), member[:3])
+    assert np.isfinite(scores_of_three).all()
 
 
 @pytest.mark.parametrize("spec", here("protocol", ["xgboost-vertical[trees=10,max_depth=5]"]))
-def test_who_holds_columns_knows_whose_rows_they_are_and_a_stranger_asks_about_whole_rows(spec):
+def test_in_vertical_training_only_outsiders_infer_membership_of_complete_rows(spec):
     table, schema = sample_table()
-    mine, others = table.take(np.arange(90)), table.take(np.arange(90, 180))
+    members, others = table.take(np.arange(90)), table.take(np.arange(90, 180))
     columns = np.array_split(np.arange(len(schema.features)), 2)
-    held = {
-        name: LocalData(np.arange(90), own, mine.X[:, own], mine.y if name == "active" else None)
-        for name, own in zip(("active", "passive-1"), columns, strict=True)
+    local_data = {
+        name: LocalData(
+            np.arange(90),
+            party_columns,
+            members.X[:, party_columns],
+            members.y if name == "active" else None,
+        )
+        for name, party_columns in zip(("active", "passive-1"), columns, strict=True)
     }
-    run = train(register.make("protocol", parse_grid(spec)[0]), held, schema, seed=1)
-    for who in held:
-        reason = MembershipInference().inapplicable(view_of(run, (who,), held))
+    run = train(register.make("protocol", parse_grid(spec)[0]), local_data, schema, seed=1)
+    for principal in local_data:
+        reason = MembershipInference().inapplicable(view_of(run, (principal,), local_data))
         assert reason.code == "rows-known-by-id"
     roles = {**run.transcript.roles, "public": "public"}
-    case = Case(held, roles, ("public",), schema, Streams(0), "public", others=others)
-    view = with_background("membership", view_of(run, ("public",), held), case)
-    whole = {(*row, y) for row, y in zip(mine.X.tolist(), mine.y.tolist(), strict=True)}
-    told = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)
-    assert [(*row, y) in whole for row, y in told] == case.candidates.member.tolist()
-    assert auc(scored(view)["together"], case.candidates.member) > 0.65
+    case = Case(local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others)
+    view = with_background("membership", view_of(run, ("public",), local_data), case)
+    member_rows = {(*row, y) for row, y in zip(members.X.tolist(), members.y.tolist(), strict=True)}
+    candidate_rows = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)
+    assert [
+        (*row, y) in member_rows for row, y in candidate_rows
+    ] == case.candidates.member.tolist()
+    assert auc(scores_by_test(view)["together"], case.candidates.member) > 0.65

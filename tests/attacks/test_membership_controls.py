@@ -1,4 +1,6 @@
-"""Controls of membership inference: models that must leak are attacked with success, others not."""
+"""Controls of membership inference: attacks succeed on models that must leak, and fail on
+others.
+"""
 
 from dataclasses import replace
 
@@ -27,48 +29,55 @@ CLIENTS = 3
 NOISY = "dp-gbdt[epsilon=20,trees=30,noise=distributed]"
 
 
-def attacked(spec, seed, who="public", defense="none", rows=120, columns=8, numbers=False):
-    """Train on half of the rows, whose labels are random; return the view, and who is a member."""
+def view_and_members(
+    spec, seed, principals_text="public", defense="none", rows=120, columns=8, numeric_target=False
+):
+    """Train on half of the rows with random labels; return the view with candidates, and the
+    mask of members.
+    """
     rng = np.random.default_rng(seed)
     X, y = rng.uniform(0, 8, (rows, columns)).astype(np.float32), rng.integers(0, 2, rows)
-    if numbers:
+    if numeric_target:
         y = rng.normal(size=rows)
     member = rng.permutation(rows) < rows // 2
     features = tuple(Feature(f"x{k}", low=0, high=8) for k in range(columns))
-    schema = Schema(features, "y", classes=() if numbers else ("a", "b"))
+    schema = Schema(features, "y", classes=() if numeric_target else ("a", "b"))
     table, used = Table(X, y), np.flatnonzero(member)
     protocol = register.make("protocol", parse_grid(spec)[0])
     if protocol.layout == "vertical":
-        mine = table.take(used)
-        parts = np.array_split(np.arange(columns), 2)
+        member_rows = table.take(used)
+        column_parts = np.array_split(np.arange(columns), 2)
         local_data = {
             name: LocalData(
-                np.arange(len(mine)), part, mine.X[:, part], mine.y if name == "active" else None
+                np.arange(len(member_rows)),
+                part,
+                member_rows.X[:, part],
+                member_rows.y if name == "active" else None,
             )
-            for name, part in zip(("active", "passive-1"), parts, strict=True)
+            for name, part in zip(("active", "passive-1"), column_parts, strict=True)
         }
     else:
         local_data = over_clients([table.take(used[k::CLIENTS]) for k in range(CLIENTS)])
-    by = make_defense(parse_composed([defense])[0])
-    run = train(protocol, local_data, schema, defense=by, seed=seed)
-    principals = tuple(who.split("+"))
+    composition = make_defense(parse_composed([defense])[0])
+    run = train(protocol, local_data, schema, defense=composition, seed=seed)
+    principals = tuple(principals_text.split("+"))
     view = view_of(run, principals, local_data)
-    own = set() if view.rows is None else {row.tobytes() for row in view.rows.X}
-    others = np.flatnonzero([row.tobytes() not in own for row in X])
+    local_rows = set() if view.rows is None else {row.tobytes() for row in view.rows.X}
+    others = np.flatnonzero([row.tobytes() not in local_rows for row in X])
     return replace(view, candidates=table.take(others)), member[others]
 
 
-def score_of(view, attack="membership", test="together"):
+def membership_scores(view, attack="membership", test="together"):
     guess = register.make("attack", Spec(attack, {"models": 8})).run(view, np.random.default_rng(0))
     return next(claim.score for claim in guess.claims if claim.test == test)
 
 
-def mean_auc(spec, who, defense="none", attack="membership", seeds=2, **options):
-    found = []
+def mean_auc(spec, principals_text, defense="none", attack="membership", seeds=2, **options):
+    aucs = []
     for seed in range(seeds):
-        view, member = attacked(spec, seed, who, defense, **options)
-        found.append(auc(score_of(view, attack), member))
-    return np.mean(found)
+        view, member = view_and_members(spec, seed, principals_text, defense, **options)
+        aucs.append(auc(membership_scores(view, attack), member))
+    return np.mean(aucs)
 
 
 # Specification, adversary, defense, attack, least mean AUC over two seeds. The standard deviation
@@ -114,7 +123,7 @@ LEAKS = [
     ("spec", "who", "defense", "attack", "least"),
     [case for case in LEAKS if here("protocol", [case[0]]) and here("defense", [case[2]])],
 )
-def test_members_are_recognised_where_a_model_must_leak(spec, who, defense, attack, least):
+def test_members_are_recognised_if_a_model_must_leak(spec, who, defense, attack, least):
     assert mean_auc(spec, who, defense, attack) > least
 
 
@@ -125,7 +134,7 @@ def test_members_are_recognised_where_a_model_must_leak(spec, who, defense, atta
     [("dp-ebm[epsilon=1000,max_rounds=10,max_bins=32]", who) for who in ("public", "server")]
     + [("ebm-merge[max_rounds=20,max_bins=32,outer_bags=1]", "public")],
 )
-def test_members_of_machines_are_recognised_where_they_must_leak(spec, who):
+def test_members_of_explainable_boosting_machines_are_recognised(spec, who):
     assert mean_auc(spec, who) > 0.8
 
 
@@ -149,14 +158,14 @@ NOTHING = [
 
 
 @pytest.mark.parametrize(("spec", "who"), [case for case in NOTHING if here("protocol", [case[0]])])
-def test_members_look_like_others_at_a_tiny_epsilon(spec, who):
-    found = []
+def test_members_are_not_recognised_at_a_tiny_epsilon(spec, who):
+    aucs = []
     for seed in range(24):
-        view, member = attacked(spec, seed, who)
+        view, member = view_and_members(spec, seed, who)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
-        found.append(auc(any_of([log_odds(part) for part in parts]), member))
-    assert abs(np.mean(found) - 0.5) < 0.05  # the standard deviation of this mean is .012
+        aucs.append(auc(any_of([log_odds(part) for part in parts]), member))
+    assert abs(np.mean(aucs) - 0.5) < 0.05  # the standard deviation of this mean is .012
 
 
 LINEAR = [
@@ -177,11 +186,11 @@ LINEAR = [
 def test_sums_less_the_members_contributions_have_the_stated_noise(spec, who, defense, options):
     squares = []
     for seed in range(2):
-        view, member = attacked(spec, seed, who, defense, **options)
+        view, member = view_and_members(spec, seed, who, defense, **options)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
-        noise = sum(p.total for p in parts) - parts[0].contribution.T @ member.astype(float)
-        variance = sum(p.variance for p in parts)
+        noise = sum(part.total for part in parts) - parts[0].contribution.T @ member.astype(float)
+        variance = sum(part.variance for part in parts)
         squares.append(noise**2 / variance)
     squares = np.concatenate(squares)
     # Laplace noise has the greatest fourth moment of all laws here, 6.
@@ -204,14 +213,14 @@ EXACT = [
     [case for case in EXACT if here("protocol", [case[0]]) and here("defense", [case[2]])],
 )
 def test_exact_sums_are_the_members_contributions(spec, who, defense):
-    view, member = attacked(spec, 0, who, defense)
+    view, member = view_and_members(spec, 0, who, defense)
     attack = MembershipInference()
     parts = attack.linear_sums(view, attack.model(view), view.candidates)
-    off = sum(p.total for p in parts) - parts[0].contribution.T @ member.astype(float)
-    used = np.isfinite(sum(p.variance for p in parts))
+    difference = sum(part.total for part in parts) - parts[0].contribution.T @ member.astype(float)
+    used = np.isfinite(sum(part.variance for part in parts))
     size = np.abs(parts[0].contribution).max()
     assert used.any()
-    assert np.abs(off[used]).max() < 1e-3 * max(size, 1)
+    assert np.abs(difference[used]).max() < 1e-3 * max(size, 1)
 
 
 def sums(A, total, variance, rows):
@@ -220,19 +229,27 @@ def sums(A, total, variance, rows):
 
 
 def test_the_log_odds_of_one_candidate_are_those_of_its_likelihood():
-    a, total, variance = np.array([0.5, -1.0]), np.array([0.7, 0.2]), np.array([2.0, 0.5])
-    found = log_odds(sums(a, total, variance, 0.5))
-    sd = np.sqrt(variance + (1e-3 * np.abs(a)) ** 2)
-    likelihood = [stats.norm.logpdf(total, z * a, sd).sum() for z in (1, 0)]
-    assert found == pytest.approx([likelihood[0] - likelihood[1]], rel=1e-5)
+    contribution, total, variance = (
+        np.array([0.5, -1.0]),
+        np.array([0.7, 0.2]),
+        np.array([2.0, 0.5]),
+    )
+    computed = log_odds(sums(contribution, total, variance, 0.5))
+    deviation = np.sqrt(variance + (1e-3 * np.abs(contribution)) ** 2)
+    likelihood = [
+        stats.norm.logpdf(total, is_member * contribution, deviation).sum() for is_member in (1, 0)
+    ]
+    assert computed == pytest.approx([likelihood[0] - likelihood[1]], rel=1e-5)
 
 
-def test_exact_sums_of_few_candidates_tell_every_member():
+def test_exact_sums_of_few_candidates_reveal_every_member():
     rng = np.random.default_rng(0)
-    A, z = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
-    found = log_odds(sums(A, z @ A, np.zeros(30), z.sum()))
-    assert ((found > 5) == z).all()
-    assert ((found < -5) == ~z).all()
+    contributions, is_member = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
+    computed = log_odds(
+        sums(contributions, is_member @ contributions, np.zeros(30), is_member.sum())
+    )
+    assert ((computed > 5) == is_member).all()
+    assert ((computed < -5) == ~is_member).all()
 
 
 def test_sums_that_contradict_the_contributions_count_for_little():
@@ -272,7 +289,7 @@ def test_the_combined_score_adds_log_odds_of_all_tests():
     ],
 )
 def test_no_reference_model_is_trained_by_another_learner(spec, defense):
-    view, _ = attacked(spec, 0, "public", defense)
+    view, _ = view_and_members(spec, 0, "public", defense)
     attack = MembershipInference(models=2)
     assert trainer_of(view, attack.model(view)) is None
     guess = attack.run(view, np.random.default_rng(0))
@@ -284,7 +301,7 @@ def test_clients_that_grow_forests_by_themselves_are_modelled_one_by_one():
     specs = here("protocol", ["local-forests[trees=2]"])
     if not specs:
         pytest.skip("needs local-forests")
-    view, _ = attacked(specs[0], 0)
+    view, _ = view_and_members(specs[0], 0)
     attack = MembershipInference()
     train_on = trainer_of(view, attack.model(view))(view.candidates, len(view.candidates))
     some = np.arange(len(view.candidates)) < 30
@@ -293,6 +310,6 @@ def test_clients_that_grow_forests_by_themselves_are_modelled_one_by_one():
 
 @pytest.mark.parametrize("defense", here("defense", ["sketch-rounding[digits=1]"]))
 def test_a_sketch_that_a_defense_changes_does_not_replace_the_other_tests(defense):
-    view, member = attacked("fedtree-hist[trees=3,max_depth=3]", 0, "server", defense)
-    assert auc(score_of(view), member) > 0.95
-    assert auc(score_of(view, test="posterior"), member) > 0.95
+    view, member = view_and_members("fedtree-hist[trees=3,max_depth=3]", 0, "server", defense)
+    assert auc(membership_scores(view), member) > 0.95
+    assert auc(membership_scores(view, test="posterior"), member) > 0.95

@@ -1,4 +1,6 @@
-"""An attack that returns nothing says why: in the guess, through its process, and in the report."""
+"""An attack that returns nothing gives a reason: in the guess, through its process, and in the
+report.
+"""
 
 import ast
 from pathlib import Path
@@ -27,7 +29,7 @@ NO_ROWS = Records(Table(np.ones((0, 3), np.float32), np.zeros(0, np.int64)), np.
 SCORED = {"fedtrees.core.claims:Records", "fedtrees.core.claims:LeafCounts"}
 
 
-def told(guess):
+def transfer_guess(guess):
     return transfer.guess_of(transfer.guess_as_value(guess, "mine", SCORED))
 
 
@@ -56,21 +58,21 @@ def test_an_empty_guess_without_a_reason_is_refused_by_name():
         transfer.guess_of({"claims": (), "notes": {}, "reason": None})
 
 
-def test_a_reason_crosses_from_the_process_of_an_attack():
-    guess = told(Guess.none(Reason("budget-exhausted", records=7), {"asked": 7.0}))
+def test_a_reason_is_transferred_from_the_process_of_an_attack():
+    guess = transfer_guess(Guess.none(Reason("budget-exhausted", records=7), {"asked": 7.0}))
     assert guess.reason == Reason("budget-exhausted", records=7)
     assert guess.notes == {"asked": 7.0}
 
 
 def test_claims_without_a_single_entry_are_no_claim():
-    guess = told(Guess((NO_ROWS, LeafCounts(0, np.zeros(0, int), np.zeros((0, 2), int)))))
+    guess = transfer_guess(Guess((NO_ROWS, LeafCounts(0, np.zeros(0, int), np.zeros((0, 2), int)))))
     assert guess.claims == ()
     assert guess.reason == Reason("empty-claims")
-    assert len(told(Guess((NO_ROWS, Records(ROWS)))).claims) == 2
-    none = np.zeros(0, np.float32)
-    assert ColumnValues("a", 0, none, none.astype(int), exact=False).empty
-    # that a column has no value at all is a claim
-    assert not ColumnValues("a", 0, none, none.astype(int), exact=True).empty
+    assert len(transfer_guess(Guess((NO_ROWS, Records(ROWS)))).claims) == 2
+    no_values = np.zeros(0, np.float32)
+    assert ColumnValues("a", 0, no_values, no_values.astype(int), exact=False).empty
+    # The statement that a column has no values is a claim.
+    assert not ColumnValues("a", 0, no_values, no_values.astype(int), exact=True).empty
     assert Labels(np.zeros(0, int), np.zeros(0, int)).empty
 
 
@@ -92,8 +94,8 @@ def test_certified_is_one_boolean_per_leaf(certified, message):
 
 
 def test_no_attack_returns_a_guess_without_a_reason():
-    """Neither ``Guess()`` nor ``Guess(tuple(...))``, which may be empty."""
-    found = [
+    """Neither ``Guess()`` nor ``Guess(tuple(...))`` occurs, because the tuple may be empty."""
+    calls = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("attacks", "docs/examples", "fedtrees/cli/templates")
         for path in sorted((ROOT / folder).rglob("*.py"))
@@ -101,30 +103,32 @@ def test_no_attack_returns_a_guess_without_a_reason():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Guess"
         and (not node.args or may_be_empty(node.args[0]))
     ]  # fmt: skip
-    assert {place.partition(":")[0] for place in found} <= ALLOWED
+    assert {place.partition(":")[0] for place in calls} <= ALLOWED
 
 
-#: A claim of all tests together comes first, whatever the tests are.
+# The combined claim of all membership tests is always present.
 ALLOWED = {"attacks/membership/base.py"}
 
 
 def may_be_empty(claims):
-    """Tell whether an expression can be a tuple without elements."""
+    """Return whether an expression can be a tuple without elements."""
     if isinstance(claims, ast.Tuple):
         return all(isinstance(part, ast.Starred) for part in claims.elts)
     return True
 
 
 @pytest.mark.parametrize("name", register.names("attack"))
-def test_every_attack_says_what_it_claims(name):
-    """So that it is known which measures are not settled where it claims nothing."""
+def test_every_attack_declares_its_claims(name):
+    """If an attack returns nothing, the report lists the measures that are not settled."""
     assert claims_of(register.get("attack", name))
 
 
 @pytest.mark.parametrize("name", ["lattice", "timberstrike", "histogram-peeling", "joint"])
-def test_on_an_empty_transcript_the_reason_is_that_of_a_view_that_does_not_fit(name):
-    training, held = sample_training(register.make("protocol", Spec("fedtree-hist", {"trees": 2})))
-    view = view_of(training, ("server",), held).blinded()
+def test_attacks_on_an_empty_transcript_give_a_reason(name):
+    training, local_data = sample_training(
+        register.make("protocol", Spec("fedtree-hist", {"trees": 2}))
+    )
+    view = view_of(training, ("server",), local_data).blinded()
     guess = attack_process().run(Spec(name), view, anyway=True).guess
     assert guess.claims == ()
     assert guess.reason is not None

@@ -29,5 +29,7 @@ def test_attacks_and_the_command_line_load_neither_pandas_nor_scipy_stats():
         "import fedtrees.experiments.session, fedtrees.cli.main\n"
         "print([m for m in ('pandas', 'scipy.stats', 'scipy.signal') if m in sys.modules])"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split("\n")[0] == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split("\n")[0] == "[]"

@@ -37,17 +37,23 @@ RUNS = [
 ]
 
 
-def run_of(protocol, defense, principals, seed):
+def train_and_view(protocol, defense, principals, seed):
     """Train on a small table; return the released model, the view and all rows."""
     clients, schema = sample_federation(seed, rows=120)
     data = over_clients(clients)
-    made = register.make("protocol", Spec(protocol, {"trees": 4, "max_depth": 3}))
-    run = train(made, data, schema, defense=make_defense(parse_composed([defense])[0]), seed=seed)
+    training_protocol = register.make("protocol", Spec(protocol, {"trees": 4, "max_depth": 3}))
+    run = train(
+        training_protocol,
+        data,
+        schema,
+        defense=make_defense(parse_composed([defense])[0]),
+        seed=seed,
+    )
     return run.model, view_of(run, principals, data), Table.concat(clients)
 
 
-def same_tree(tree, released):
-    """Check that two trees have the same splits and, to the last bit, the same leaf values."""
+def assert_same_tree(tree, released):
+    """Assert that two trees have the same splits and exactly equal leaf values."""
     for field in ("feature", "left", "right", "default_left"):
         np.testing.assert_array_equal(getattr(tree, field), getattr(released, field))
     np.testing.assert_array_equal(tree.threshold, released.threshold)
@@ -57,17 +63,17 @@ def same_tree(tree, released):
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(("protocol", "defense", "principals"), RUNS)
 def test_every_reader_of_a_view_rebuilds_the_released_trees(protocol, defense, principals, seed):
-    released, view, rows = run_of(protocol, defense, principals, seed)
+    released, view, rows = train_and_view(protocol, defense, principals, seed)
     evidence = read_boosting(view)
     for tree, truth in zip(evidence.trees, released.trees, strict=True):
-        same_tree(tree, truth)
+        assert_same_tree(tree, truth)
     rebuilt = Forest(evidence.trees, released.base_margin, LOGISTIC)
     np.testing.assert_array_equal(rebuilt.margin(rows.X), released.margin(rows.X))
 
     by_client = list(observe_client_histograms(view).values())
     for other in by_client:
         for tree, truth in zip(other.trees, released.trees, strict=True):
-            same_tree(tree, truth)
+            assert_same_tree(tree, truth)
     sources = sources_of(view)
     if sources is not None:
         values = np.concatenate([t.value for t in released.trees])
@@ -77,16 +83,16 @@ def test_every_reader_of_a_view_rebuilds_the_released_trees(protocol, defense, p
 
 
 @pytest.mark.parametrize(("protocol", "defense", "principals"), RUNS)
-def test_the_sums_of_single_clients_add_up_to_those_of_all(protocol, defense, principals):
-    _, view, _ = run_of(protocol, defense, principals, 0)
+def test_sums_of_single_clients_add_up_to_the_total(protocol, defense, principals):
+    _, view, _ = train_and_view(protocol, defense, principals, 0)
     summed = list(replay_trees(view, by_client=False))
     by_client = list(replay_trees(view, by_client=True))
     assert len(summed) == len(by_client)
-    for whole, parts in zip(summed, by_client, strict=True):
-        (source,) = whole.sums
+    for total, parts in zip(summed, by_client, strict=True):
+        (source,) = total.sums
         names = [name for name in parts.sums if name not in principals]
         assert source == OTHERS or names == [source]
-        assert whole.bits == parts.bits
-        np.testing.assert_array_equal(whole.sums[source], sum(parts.sums[n] for n in names))
-        np.testing.assert_array_equal(whole.totals[source], sum(parts.totals[n] for n in names))
-        same_tree(whole.tree, parts.tree)
+        assert total.bits == parts.bits
+        np.testing.assert_array_equal(total.sums[source], sum(parts.sums[n] for n in names))
+        np.testing.assert_array_equal(total.totals[source], sum(parts.totals[n] for n in names))
+        assert_same_tree(total.tree, parts.tree)

@@ -1,4 +1,4 @@
-"""Histogram peeling of odd input: a correct or an empty answer, never an invented row."""
+"""Histogram peeling of unusual input gives correct rows or none, never invented rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedtrees.trees.binning import MOST_BINS
 
 
 @pytest.fixture(scope="module")
-def shared():
+def shared_run():
     return Run(SHARED, patients(120))
 
 
@@ -35,20 +35,22 @@ def same_people(n):
     return Table(np.tile([[1.0, 2.0]], (n, 1)), np.arange(n) % 2)
 
 
-def twins(n):
-    """Everybody twice, next to each other, so that clients share them."""
+def twice_each(n):
+    """Return every row twice in a row, so that two clients have it."""
     return patients(n).take(np.repeat(np.arange(n), 2))
 
 
-def hole(table):
-    """One client lacks a feature altogether."""
+def without_feature_at_one_client(table):
+    """Remove all values of one feature at one client."""
     X = table.X.copy()
     X[1::3, 2] = np.nan
     return Table(X, table.y)
 
 
 def many_values(n):
-    """More distinct values than a feature may have bins; rows beyond the first n are all own."""
+    """Return a table with more distinct values than bins. The rows beyond the first n belong to
+    the adversary.
+    """
     rng = np.random.default_rng(0)
     X = rng.permutation(n)[:, None].astype(np.float32)
     X = np.column_stack([X, rng.normal(size=n)])
@@ -56,26 +58,30 @@ def many_values(n):
 
 
 def few_victims():
-    """A table whose first feature has as many bins as there may be, of a client and few others."""
+    """Return a run with the largest number of bins. The adversary has most of the rows, the
+    victims few.
+    """
     table = many_values(66_000)
     clients = [table.take(np.arange(40)), table.take(np.arange(40, len(table)))]
     protocol = NVFlareHist(trees=3, max_depth=3, max_bin=MOST_BINS)
     return Run(protocol, table, clients)
 
 
-ODD = {
+UNUSUAL = {
     "one bin": lambda: Run(SHARED, with_column(patients(90), 1.0)),
     "nothing but one bin": lambda: Run(SHARED, Table(np.ones((30, 3)), np.arange(30) % 2)),
     "a feature missing everywhere": lambda: Run(SHARED, with_column(patients(90), np.nan)),
-    "a feature missing at one client": lambda: Run(SHARED, hole(patients(120))),
+    "a feature missing at one client": lambda: Run(
+        SHARED, without_feature_at_one_client(patients(120))
+    ),
     "a bin per value": lambda: Run(
         NVFlareHist(trees=8, max_depth=3, max_bin=MOST_BINS), patients(90)
     ),
     "as many bins as there may be": few_victims,
     "a single victim": lambda: Run(SHARED, patients(60), 2, ("server", "client-0")),
     "all rows identical": lambda: Run(SHARED, same_people(60)),
-    "everybody twice": lambda: Run(SHARED, twins(60)),
-    "everybody twice, seen by the server": lambda: Run(SHARED, twins(60), principals=SERVER),
+    "everybody twice": lambda: Run(SHARED, twice_each(60)),
+    "everybody twice, seen by the server": lambda: Run(SHARED, twice_each(60), principals=SERVER),
     "no splits": lambda: Run(NVFlareHist(trees=5, gamma=1e9), patients(60)),
     "one tree": lambda: Run(NVFlareHist(trees=1), patients(60)),
     "many missing": lambda: Run(SHARED, patients(150, missing=0.7)),
@@ -92,20 +98,20 @@ ODD = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ODD)
-def test_odd_input_gives_nothing_wrong(name):
-    run = ODD[name]()
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_input_gives_no_wrong_rows(name):
+    run = UNUSUAL[name]()
     guess = run.attack()
     assert guess.notes["readable"] == 1
     assert not run.wrong(guess).any()
 
 
-def test_all_rows_identical_are_returned_or_not_but_never_others():
+def test_identical_rows_give_no_wrong_rows():
     run = Run(SHARED, same_people(60), principals=SERVER)
     assert set(run.keys(guessed.rows(run.attack()))) <= set(run.counts())
 
 
-def test_a_victim_alone_is_read_off_at_once():
+def test_a_single_victim_is_recovered():
     table = patients(80)
     run = Run(SHARED, table, [table.take(np.arange(79)), table.take(np.array([79]))], ("client-0",))
     guess = run.attack()
@@ -128,29 +134,31 @@ def test_splits_by_categories_are_followed():
 
 
 @pytest.mark.long
-def test_bins_that_the_server_suppresses_are_hidden_from_clients_alone():
+def test_bins_suppressed_by_the_server_are_hidden_only_from_clients():
     table = patients(120)
     server = Run(SHARED, table, principals=SERVER, parts=[MinBin(k=3, by="server")])
     guess = server.attack()
     assert len(guessed.rows(guess)) >= 0.8 * server.counts().total()
     assert not server.wrong(guess).any()
-    for who, place in ((None, "server"), (SERVER, "client"), (None, "client")):
-        run = Run(SHARED, table, principals=who, parts=[MinBin(k=3, by=place)])
+    for principals, suppressed_by in ((None, "server"), (SERVER, "client"), (None, "client")):
+        run = Run(SHARED, table, principals=principals, parts=[MinBin(k=3, by=suppressed_by)])
         guess = run.attack(confidence=0.5)
         assert guess.notes["readable"] == 1
         assert not run.wrong(guess).any()
 
 
 def true_sums(run, sources, owner):
-    """Sums of the rows of a client, or of all but the principals, per bin of terminal nodes."""
-    forest, left = sources.forest, sources.parts[owner]
+    """Return the sums of the rows of one client, or of all victims, per bin of terminal nodes."""
+    forest, remaining = sources.forest, sources.parts[owner]
     table = run.truth.get(owner) or Table.concat(list(run.truth.values()))
-    empty = replace(left, sums=np.zeros_like(left.sums), totals=np.zeros_like(left.totals))
+    empty = replace(
+        remaining, sums=np.zeros_like(remaining.sums), totals=np.zeros_like(remaining.totals)
+    )
     take_out(forest, empty, run.bins(table), table.y)
     return -empty.sums[:, : int(forest.offsets[-1])]
 
 
-@pytest.mark.parametrize("who", [None, SERVER])
+@pytest.mark.parametrize("principals", [None, SERVER])
 @pytest.mark.parametrize(
     "parts",
     [
@@ -162,21 +170,23 @@ def true_sums(run, sources, owner):
         [LaplaceHistogram(epsilon=1e12, clip=0.3)],
     ],
 )
-def test_no_sum_is_off_by_more_than_the_channel_leaves_open(who, parts):
+def test_errors_of_sums_stay_within_the_bounds_of_the_channel(principals, parts):
     protocol = NVFlareHist(trees=5, max_depth=3, max_bin=8)
-    run = Run(protocol, patients(), principals=who, parts=parts)
+    run = Run(protocol, patients(), principals=principals, parts=parts)
     sources = sources_of(run.view)
-    for owner, left in sources.parts.items():
-        seen = left.sums[:, : int(sources.forest.offsets[-1])]
-        told = seen[..., 1] < ANYTHING // 2
-        off = np.abs(seen - true_sums(run, sources, owner)).max(axis=-1)
-        assert (off <= left.slack[:, None])[told].all()
-        # what two clients may have left out is told of no bin
-        assert told.mean() > 0.05 or (who is None and isinstance(parts[0], MinBin))
+    for owner, part in sources.parts.items():
+        observed_sums = part.sums[:, : int(sources.forest.offsets[-1])]
+        is_bounded = observed_sums[..., 1] < ANYTHING // 2
+        errors = np.abs(observed_sums - true_sums(run, sources, owner)).max(axis=-1)
+        assert (errors <= part.slack[:, None])[is_bounded].all()
+        # Bins that two clients may have suppressed have no bound.
+        assert is_bounded.mean() > 0.05 or (principals is None and isinstance(parts[0], MinBin))
 
 
 def without_base_score(view):
-    return replace(view, seen=tuple(s for s in view.seen if not isinstance(s.message, BaseScore)))
+    return replace(
+        view, seen=tuple(item for item in view.seen if not isinstance(item.message, BaseScore))
+    )
 
 
 DECLINED = {
@@ -188,8 +198,8 @@ DECLINED = {
 
 
 @pytest.mark.parametrize("name", DECLINED)
-def test_where_it_cannot_tell_it_says_so(shared, name):
-    view = DECLINED[name](shared.view)
+def test_unreadable_histograms_give_a_reason(shared_run, name):
+    view = DECLINED[name](shared_run.view)
     guess = HistogramPeeling().run(view, np.random.default_rng(0))
     assert guess.reason == Reason("histograms-unreadable")
     assert guess.notes["readable"] == 0

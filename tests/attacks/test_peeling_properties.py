@@ -1,4 +1,4 @@
-"""Properties of histogram peeling over generated tables, made to mislead it."""
+"""Properties of histogram peeling over generated tables that provoke wrong claims."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedtrees.defenses.rounding import HistogramRounding
 from fedtrees.trees.boosted.losses import logistic_gradients
 
 EXAMPLES = 10
-CERTAIN = 0.99  # rows with nothing in doubt
+CERTAIN = 0.99  # Rows above this confidence have no open question.
 
 tables = given(seed=st.integers(0, 2**32 - 1))
-# no shrinking towards small seeds, which mean nothing; the same tables in every run
+# Smaller seeds are not simpler, so there is no shrinking. Every run uses the same tables.
 short = settings(max_examples=EXAMPLES, deadline=None, derandomize=True, database=None)
 
 
-def hessians(run, forest, table):
-    """Sums of h by tree, cell and column over rows, from the model that was trained."""
+def hessian_sums(run, forest, table):
+    """Return the sums of h by tree, cell and column over rows, computed by the trained model."""
     bins = run.bins(table)
     cell, margin = forest.route(bins)
     columns = forest.columns(bins)
@@ -43,32 +43,32 @@ def hessians(run, forest, table):
 @pytest.mark.long
 @short
 @tables
-def test_returned_rows_come_to_the_margins_they_claim_and_the_histograms_hold_them_all(seed):
+def test_histograms_contain_all_returned_rows(seed):
     run = misleading_run(seed)
     forest = sources_of(run.view).forest
     guess = run.attack()
     rows = guessed.rows(guess)
-    # of rows read off a sum the owner is a guess, by who has their values
-    named = guessed.owner(guess) if run.principals == ("server",) else None
-    owners = named or [None] * len(rows)
+    # The owner of a row that was read from a total is a guess based on the values of each client.
+    claimed_owners = guessed.owner(guess) if run.principals == ("server",) else None
+    owners = claimed_owners or [None] * len(rows)
     for owner in set(owners):
-        mine = np.array([o == owner for o in owners])
-        held = [t for name, t in run.truth.items() if owner in (None, name)]
-        there = sum(hessians(run, forest, t) for t in held)
-        assert (hessians(run, forest, rows.take(mine)) <= there + 1e-5).all()
+        is_owner = np.array([row_owner == owner for row_owner in owners])
+        owner_tables = [table for name, table in run.truth.items() if owner in (None, name)]
+        true_sums = sum(hessian_sums(run, forest, table) for table in owner_tables)
+        assert (hessian_sums(run, forest, rows.take(is_owner)) <= true_sums + 1e-5).all()
 
 
 @pytest.mark.long
 @short
 @tables
-def test_what_is_certain_is_part_of_the_truth(seed):
+def test_certain_rows_are_correct(seed):
     run = misleading_run(seed)
     guess = run.attack()
     assert not run.wrong(guess)[guessed.confidence(guess) >= CERTAIN].any()
 
 
 @pytest.mark.long
-def test_of_all_that_is_returned_little_is_wrong():
+def test_few_returned_rows_are_wrong():
     returned, wrong = 0, 0
     for seed in range(20):
         run = misleading_run(seed)
@@ -85,22 +85,28 @@ def test_permuting_the_victims_changes_nothing(seed):
     run = misleading_run(seed)
     rng = np.random.default_rng(seed)
     names = list(run.truth)
-    clients = [t.take(rng.permutation(len(t))) for t in run.clients]
+    clients = [table.take(rng.permutation(len(table))) for table in run.clients]
     if run.principals == ("server",):
-        new = clients
-    else:  # only sums are seen: who holds what changes nothing either
+        permuted_clients = clients
+    # Only totals are visible, so the assignment of rows to clients does not matter, either.
+    else:
         victims = run.truth[names[0]].concat(clients[: len(names)])
         order = rng.permutation(len(victims))
-        dealt = [victims.take(p) for p in np.array_split(order, len(names))]
-        new = [*dealt, run.clients[-1]]
-    other = run.with_clients(new)
+        parts = [victims.take(rows_of_part) for rows_of_part in np.array_split(order, len(names))]
+        permuted_clients = [*parts, run.clients[-1]]
+    other = run.with_clients(permuted_clients)
     first, second = run.attack(), other.attack()
-    named = run.principals == ("server",)  # else by whose sketch has the values
-    whose = [guessed.owner(g) if named else [""] * len(guessed.rows(g)) for g in (first, second)]
+    owners_are_certain = run.principals == ("server",)  # Otherwise owners follow from the sketches.
+    row_owners = [
+        guessed.owner(guess) if owners_are_certain else [""] * len(guessed.rows(guess))
+        for guess in (first, second)
+    ]
     assert Counter(
-        zip(run.keys(guessed.rows(first)), guessed.confidence(first), whose[0], strict=True)
+        zip(run.keys(guessed.rows(first)), guessed.confidence(first), row_owners[0], strict=True)
     ) == Counter(
-        zip(other.keys(guessed.rows(second)), guessed.confidence(second), whose[1], strict=True)
+        zip(
+            other.keys(guessed.rows(second)), guessed.confidence(second), row_owners[1], strict=True
+        )
     )
 
 

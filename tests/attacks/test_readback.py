@@ -1,4 +1,6 @@
-"""Counts read back from bounded sums: nothing certain is wrong, and what must be certain is."""
+"""Counts that are read back from bounded sums: certain counts are never wrong, and determined
+counts are certain.
+"""
 
 from __future__ import annotations
 
@@ -32,73 +34,90 @@ from fedtrees.trees.binning import bin_rows
 
 @pytest.fixture(scope="module")
 def clinic():
-    """Breast cancer: 240 rows of three clients, complete columns."""
+    """Return 240 rows of breast cancer with complete columns, dealt to three clients."""
     data = catalogue.load("breast-cancer")
     rows = data.table.take(np.random.default_rng(0).permutation(len(data.table))[:240])
     return data.schema, [rows.take(np.arange(k, 240, 3)) for k in range(3)]
 
 
-def seen(clinic, who, *defense, protocol=NVFlareHist, **settings):
-    """Return what a party reads of the first trees, its view, and others' rows."""
+def read_first_trees(clinic, principal, *defense, protocol=NVFlareHist, **settings):
+    """Return the first trees that a party reads, its view, and the rows of others with the cut
+    points.
+    """
     schema, tables = clinic
-    held = over_clients(tables)
-    made = protocol(**({"trees": 1, "max_depth": 4, "max_bin": 16} | settings))
-    run = train(made, held, schema, defense=Composition(defense), seed=1)
-    view = view_of(run, (who,), held)
+    local_data = over_clients(tables)
+    training_protocol = protocol(**({"trees": 1, "max_depth": 4, "max_bin": 16} | settings))
+    run = train(training_protocol, local_data, schema, defense=Composition(defense), seed=1)
+    view = view_of(run, (principal,), local_data)
     evidence = read_boosting(view)
-    others = Table.concat([h.table for name, h in held.items() if name != who])
-    return first_trees(view, evidence), view, (others, evidence.observed.cuts)
+    other_rows = Table.concat(
+        [party.table for name, party in local_data.items() if name != principal]
+    )
+    return first_trees(view, evidence), view, (other_rows, evidence.observed.cuts)
 
 
-def truth(found, others):
-    table, cuts = others
+def true_counts(first_tree, rows_and_cuts):
+    """Return the true counts of classes 0 and 1 in each leaf, shape (leaves, 2)."""
+    table, cuts = rows_and_cuts
     bins = bin_rows(table.X, cuts).codes.astype(np.int64)
-    rows = dict(members(found.tree, cuts, bins))
-    y = [table.y[rows[int(leaf)]] for leaf in found.tree.leaves]
+    rows = dict(members(first_tree.tree, cuts, bins))
+    y = [table.y[rows[int(leaf)]] for leaf in first_tree.tree.leaves]
     return np.array([[(part == 0).sum(), (part == 1).sum()] for part in y])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("who", "step", "more"),
+    ("principal", "step", "defenses"),
     [("server", 0.3, ()), ("client-0", 0.15, ()), ("server", 0.1, (SecureSum(),))],
 )
-def test_every_leaf_is_certain_up_to_two_hessians_of_rounding(clinic, who, step, more):
-    """Parties times step is below .46, twice a row's hessian."""
-    (found,), view, others = seen(clinic, who, HistogramRounding(step), *more)
-    assert found.certain.all()
-    np.testing.assert_array_equal(found.leaves[0], truth(found, others))
-    np.testing.assert_array_equal(found.likely, truth(found, others))
+def test_every_leaf_is_certain_if_rounding_stays_below_two_hessians(
+    clinic, principal, step, defenses
+):
+    """The number of rounding parties times the step is below 0.46, which is twice the hessian of
+    a row.
+    """
+    (first_tree,), view, others = read_first_trees(
+        clinic, principal, HistogramRounding(step), *defenses
+    )
+    assert first_tree.certain.all()
+    np.testing.assert_array_equal(first_tree.leaves[0], true_counts(first_tree, others))
+    np.testing.assert_array_equal(first_tree.likely, true_counts(first_tree, others))
     claims = Lattice().run(view, np.random.default_rng(0)).all(LeafCounts)
-    np.testing.assert_array_equal(claims[0].counts, truth(found, others))
+    np.testing.assert_array_equal(claims[0].counts, true_counts(first_tree, others))
 
 
 @pytest.mark.long
-def test_coarse_rounding_leaves_more_open_and_likely_counts_are_no_worse_than_certain(clinic):
+def test_coarse_rounding_lowers_the_number_of_certain_leaves(clinic):
     shares = []
     for step in (0.3, 0.7, 1.5):
-        (found,), _, others = seen(clinic, "server", HistogramRounding(step))
-        lo, hi = found.leaves
-        true = truth(found, others)
-        assert ((lo <= true) & (true <= hi)).all()
-        right = (found.likely == true).all(axis=1)
-        assert (right >= found.certain).all()
-        shares.append(found.certain.mean())
+        (first_tree,), _, others = read_first_trees(clinic, "server", HistogramRounding(step))
+        lo, hi = first_tree.leaves
+        expected = true_counts(first_tree, others)
+        assert ((lo <= expected) & (expected <= hi)).all()
+        correct = (first_tree.likely == expected).all(axis=1)
+        assert (correct >= first_tree.certain).all()
+        shares.append(first_tree.certain.mean())
     assert shares[0] == 1 > shares[1] > shares[2]
 
 
 @pytest.mark.long
-def test_missing_values_that_are_not_ruled_out_cost_certainty(clinic):
-    """A column that is not declared complete may lack values: its bins are no more than a node."""
+def test_columns_that_may_lack_values_lower_certainty(clinic):
+    """A column that is not declared complete may lack values, so its bins sum to at most the
+    rows of the node.
+    """
     schema, tables = clinic
-    unsure = replace(schema, features=tuple(replace(f, complete=False) for f in schema.features))
-    sure = seen(clinic, "server", HistogramRounding(0.7))[0][0].certain
-    less = seen((unsure, tables), "server", HistogramRounding(0.7))[0][0].certain
-    assert less.sum() < sure.sum()
-    assert (sure | ~less).all()
+    incomplete_schema = replace(
+        schema, features=tuple(replace(feature, complete=False) for feature in schema.features)
+    )
+    certain_if_complete = read_first_trees(clinic, "server", HistogramRounding(0.7))[0][0].certain
+    certain_if_incomplete = read_first_trees(
+        (incomplete_schema, tables), "server", HistogramRounding(0.7)
+    )[0][0].certain
+    assert certain_if_incomplete.sum() < certain_if_complete.sum()
+    assert (certain_if_complete | ~certain_if_incomplete).all()
 
 
-def test_a_column_declared_complete_may_not_miss_a_value(clinic):
+def test_a_missing_value_in_a_complete_column_is_refused(clinic):
     schema, tables = clinic
     X = tables[1].X.copy()
     X[3, 2] = np.nan
@@ -110,79 +129,84 @@ def test_a_column_declared_complete_may_not_miss_a_value(clinic):
         )
 
 
-def test_rows_of_unequal_weight_leave_all_open(clinic):
+def test_weighted_rows_give_no_claims(clinic):
     schema, tables = clinic
-    tables = [Table(t.X, t.y, np.ones(len(t), dtype=np.float32)) for t in tables]
-    found, view, _ = seen((schema, tables), "server", HistogramRounding(0.01))
-    assert found is None
-    exact = seen((schema, tables), "server")[1]
-    for each in (view, exact):
-        guess = Lattice().run(each, np.random.default_rng(0))
+    tables = [Table(table.X, table.y, np.ones(len(table), dtype=np.float32)) for table in tables]
+    trees, view, _ = read_first_trees((schema, tables), "server", HistogramRounding(0.01))
+    assert trees is None
+    view_without_defense = read_first_trees((schema, tables), "server")[1]
+    for any_view in (view, view_without_defense):
+        guess = Lattice().run(any_view, np.random.default_rng(0))
         assert guess.claims == ()
         assert guess.notes["trees_certified"] == 0
 
 
 @pytest.mark.long
-def test_noise_bounds_nothing_and_leaves_likely_counts(clinic):
-    """Of Laplace noise the rows of the whole tree alone are certain; likely counts are near."""
-    (found,), _, others = seen(clinic, "server", LaplaceHistogram(64.0))
-    assert not found.certain.any()
-    assert np.abs(found.likely - truth(found, others)).mean() < 2
+def test_noise_leaves_no_leaf_certain_but_likely_counts_are_close(clinic):
+    """Under Laplace noise only the number of rows of the whole tree is certain."""
+    (first_tree,), _, others = read_first_trees(clinic, "server", LaplaceHistogram(64.0))
+    assert not first_tree.certain.any()
+    assert np.abs(first_tree.likely - true_counts(first_tree, others)).mean() < 2
 
 
 @pytest.mark.long
-def test_node_sums_alone_are_read_within_the_rounding_of_all_their_bins(clinic):
+def test_node_sums_are_read_within_the_rounding_of_all_their_bins(clinic):
     for step, certain in ((0.002, True), (0.5, False)):
-        (found,), _, others = seen(
+        (first_tree,), _, others = read_first_trees(
             clinic, "client-0", HistogramRounding(step), protocol=FedTreeHist
         )
-        assert bool(found.certain.all()) == certain
-        lo, hi = found.leaves
-        true = truth(found, others)
-        assert ((lo <= true) & (true <= hi)).all()
+        assert bool(first_tree.certain.all()) == certain
+        lo, hi = first_tree.leaves
+        expected = true_counts(first_tree, others)
+        assert ((lo <= expected) & (expected <= hi)).all()
 
 
 def test_suppressed_bins_hold_few_rows(clinic):
-    (found,), _, others = seen(clinic, "server", MinBin(k=2), max_bin=4)
-    lo, hi = found.leaves
-    true = truth(found, others)
-    assert ((lo <= true) & (true <= hi)).all()
-    assert found.certain.any()
+    (first_tree,), _, others = read_first_trees(clinic, "server", MinBin(k=2), max_bin=4)
+    lo, hi = first_tree.leaves
+    expected = true_counts(first_tree, others)
+    assert ((lo <= expected) & (expected <= hi)).all()
+    assert first_tree.certain.any()
 
 
 @pytest.mark.parametrize("score", [None, 0.0])
 def test_several_classes_are_read_tree_by_tree(score):
     data = catalogue.load("wine-3")
     tables = [data.table.take(np.arange(k, len(data.table), 2)) for k in range(2)]
-    found, view, (table, cuts) = seen(
+    first_trees_by_class, view, (table, cuts) = read_first_trees(
         (data.schema, tables), "server", HistogramRounding(0.1), base_score=score, max_bin=8
     )
-    assert len(found) == 3
-    for t, tree in enumerate(found):
+    assert len(first_trees_by_class) == 3
+    for t, tree in enumerate(first_trees_by_class):
         rows = Table(table.X, (table.y == t).astype(np.int64))
         assert tree.certain.all()
-        np.testing.assert_array_equal(tree.leaves[0], truth(tree, (rows, cuts)))
+        np.testing.assert_array_equal(tree.leaves[0], true_counts(tree, (rows, cuts)))
     assert Lattice().inapplicable(view) is None
     claims = Lattice().run(view, np.random.default_rng(0)).all(LeafCounts)
     assert [claim.tree for claim in claims] == [0, 1, 2]
 
 
-def test_contradicting_sums_leave_all_open(clinic):
-    (found,), _, (_, cuts) = seen(clinic, "server", HistogramRounding(0.1), SecureSum())
-    space = possible(found.tree, cuts, found.row, 240, np.zeros(30, dtype=bool))
-    sums = found.sources[0].sums
-    assert read_counts(space, found.tree, sums, found.row, (240, 240)) is not None
-    assert read_counts(space, found.tree, sums, found.row, (239, 239)) is None
-    more = replace(sums, lo=sums.lo + 2**31, hi=sums.hi + 2**31)
-    assert isinstance(more, SumBounds)
-    assert read_counts(space, found.tree, more, found.row, (240, 240)) is None
+def test_contradictory_sums_give_no_counts(clinic):
+    (first_tree,), _, (_, cuts) = read_first_trees(
+        clinic, "server", HistogramRounding(0.1), SecureSum()
+    )
+    space = possible(first_tree.tree, cuts, first_tree.row, 240, np.zeros(30, dtype=bool))
+    sums = first_tree.sources[0].sums
+    assert read_counts(space, first_tree.tree, sums, first_tree.row, (240, 240)) is not None
+    assert read_counts(space, first_tree.tree, sums, first_tree.row, (239, 239)) is None
+    shifted_sums = replace(sums, lo=sums.lo + 2**31, hi=sums.hi + 2**31)
+    assert isinstance(shifted_sums, SumBounds)
+    assert read_counts(space, first_tree.tree, shifted_sums, first_tree.row, (240, 240)) is None
 
 
 def test_propagation_keeps_every_solution_of_small_systems():
-    """Against all assignments: a node of two features, two bins each, and random boxes of G."""
+    """Compare with all assignments for a node of two features with two bins each, and random
+    intervals of G.
+    """
     rng = np.random.default_rng(0)
-    row, none = Row(600, -400, 240), np.full(1, -1, dtype=np.int32)
-    grid = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T  # n0, n1 of two bins
+    row, no_constraint = Row(600, -400, 240), np.full(1, -1, dtype=np.int32)
+    # Counts n0 and n1 of two bins.
+    grid = np.array(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T
     pairs = [(a, b) for a in grid for b in grid if (a[:2] + a[2:] == b[:2] + b[2:]).all()]
     solutions = np.array([np.concatenate([a, b]).reshape(4, 2) for a, b in pairs])
     forms = np.stack(
@@ -190,53 +214,55 @@ def test_propagation_keeps_every_solution_of_small_systems():
     )
     for _ in range(40):
         width = rng.integers(0, 900, 4)
-        true = forms[rng.integers(len(forms))]
-        low, high = true[:, 3] - width, true[:, 3] + width
+        solution = forms[rng.integers(len(forms))]
+        low, high = solution[:, 3] - width, solution[:, 3] + width
         fits = ((forms[..., 3] >= low) & (forms[..., 3] <= high)).all(axis=1)
         lo, hi = np.zeros((1, 7, 4), dtype=np.int64), np.full((1, 7, 4), 4, dtype=np.int64)
         lo[..., 3], hi[..., 3] = -1600, 2400
         hi[0, :6, :2], hi[0, 6, 2] = 2, 8
-        hi[0, [2, 5]] = lo[0, [2, 5]] = 0  # nothing is missing
-        at = [0, 1, 3, 4]
-        lo[0, at, 3], hi[0, at, 3] = low, high
+        hi[0, [2, 5]] = lo[0, [2, 5]] = 0  # No value is missing.
+        bins = [0, 1, 3, 4]
+        lo[0, bins, 3], hi[0, bins, 3] = low, high
         start = np.array([0, 3, 6])
-        assert propagate(lo, hi, start, none, none, row.g0, row.one, 60)
-        best, most = forms[fits].min(axis=0), forms[fits].max(axis=0)
-        assert (lo[0, at] <= best).all()
-        assert (most <= hi[0, at]).all()
+        assert propagate(lo, hi, start, no_constraint, no_constraint, row.g0, row.one, 60)
+        smallest, largest = forms[fits].min(axis=0), forms[fits].max(axis=0)
+        assert (lo[0, bins] <= smallest).all()
+        assert (largest <= hi[0, bins]).all()
 
 
-def test_bins_that_the_server_hides_miss_own_rows_too(clinic):
-    """What a client sent cannot be taken off a sum that came back as 0."""
-    hidden = MinBin(k=5, by="server"), HistogramRounding(0.3)
-    (found,), _, others = seen(clinic, "client-0", *hidden)
-    lo, hi = found.leaves
-    true = truth(found, others)
-    assert ((lo <= true) & (true <= hi)).all()
+def test_bins_suppressed_by_the_server_also_lack_the_local_rows(clinic):
+    """A client cannot subtract its contribution from a sum that came back as 0."""
+    defenses = MinBin(k=5, by="server"), HistogramRounding(0.3)
+    (first_tree,), _, others = read_first_trees(clinic, "client-0", *defenses)
+    lo, hi = first_tree.leaves
+    expected = true_counts(first_tree, others)
+    assert ((lo <= expected) & (expected <= hi)).all()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("step", "share"), [(0.02, 1.0), (0.1, 0.5)])
-def test_leaf_values_alone_tell_counts_where_the_sums_behind_them_were_rounded(step, share, clinic):
+def test_leaf_values_of_rounded_sums_reveal_counts(step, share, clinic):
     schema, tables = clinic
-    held = over_clients(tables)
-    made = FedTreeHist(trees=1, max_depth=3, max_bin=16)
+    local_data = over_clients(tables)
+    protocol = FedTreeHist(trees=1, max_depth=3, max_bin=16)
     defense = Composition((SplitOnly(), HistogramRounding(step)))
-    run = train(made, held, schema, defense=defense, seed=1)
-    view = view_of(run, ("client-0",), held)
+    run = train(protocol, local_data, schema, defense=defense, seed=1)
+    view = view_of(run, ("client-0",), local_data)
     assert first_trees(view, read_boosting(view)) is None
-    shown, rows, positives = values_seen(view)
-    counts = counts_of_values(shown, rows, positives, np.random.default_rng(0))
+    first_tree, rows, positives = values_seen(view)
+    counts = counts_of_values(first_tree, rows, positives, np.random.default_rng(0))
     others = Table.concat(tables[1:])
     assert counts.sum() == rows == len(others)
-    right = (counts == truth(shown, (others, shown.cuts))).all(axis=1)
-    assert right.mean() >= share
+    correct = (counts == true_counts(first_tree, (others, first_tree.cuts))).all(axis=1)
+    assert correct.mean() >= share
     assert Lattice().run(view, np.random.default_rng(0)).claims == ()
 
 
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_counts_are_weighed_as_by_enumeration(size):
-    """The mean and variance of N and G over all counts, few rows erring in a way of their own."""
+def test_expected_counts_equal_those_by_enumeration(size):
+    """Compare the mean and variance of N and G over all counts. Small counts have their own
+    errors.
+    """
     rng = np.random.default_rng(size)
     for _ in range(40):
         n0, n1, below0, below1 = rng.integers(0, rng.choice([6, 20]), 4)
@@ -251,14 +277,18 @@ def test_counts_are_weighed_as_by_enumeration(size):
         _weigh(lo, hi, unit, sent, error, variance, step, prior, out)
 
         x = np.array([(a, b) for a in range(lo[0], hi[0] + 1) for b in range(lo[1], hi[1] + 1)])
-        n, at = x.sum(axis=1), np.where((x.max(axis=1) < size)[:, None], x, size - 1)
+        n, index = x.sum(axis=1), np.where((x.max(axis=1) < size)[:, None], x, size - 1)
         value = np.stack([n * unit[0] - x[:, 1], n * unit[2]], axis=1)
-        v = variance[at[:, 0], at[:, 1]] + step**2 / 12
-        off = sent - value - np.where((x.max(axis=1) < size)[:, None], error[at[:, 0], at[:, 1]], 0)
+        total_variance = variance[index[:, 0], index[:, 1]] + step**2 / 12
+        residual = (
+            sent
+            - value
+            - np.where((x.max(axis=1) < size)[:, None], error[index[:, 0], index[:, 1]], 0)
+        )
         log = -(x * np.log1p(1 / np.array(prior))).sum(axis=1)
-        log -= 0.5 * (off**2 / v + np.log(v)).sum(axis=1)
+        log -= 0.5 * (residual**2 / total_variance + np.log(total_variance)).sum(axis=1)
         weight = np.exp(log - log.max())
-        told = np.stack([n, value[:, 0]], axis=1)
-        mean = weight @ told / weight.sum()
-        square = weight @ told**2 / weight.sum()
+        sums = np.stack([n, value[:, 0]], axis=1)
+        mean = weight @ sums / weight.sum()
+        square = weight @ sums**2 / weight.sum()
         np.testing.assert_allclose(out, [*mean, *(square - mean**2)], rtol=1e-6, atol=1e-6)

@@ -16,17 +16,18 @@ ENDS = (150, 210)
 
 
 @pytest.mark.parametrize(
-    ("who", "sizes"), [("server", [60, 24, 12]), ("client-0", [60, 30]), ("client-2", [100, 40])]
+    ("principal", "sizes"),
+    [("server", [60, 24, 12]), ("client-0", [60, 30]), ("client-2", [100, 40])],
 )
 def test_reference_clients_have_rows_in_proportion_to_the_counts_of_the_model(
-    monkeypatch, who, sizes
+    monkeypatch, principal, sizes
 ):
     """The clients have 150, 60 and 30 rows. Of 240 candidates, a reference model uses some."""
     (table,), schema = sample_federation(rows=240, clients=1)
-    local_data = over_clients([table.take(p) for p in np.split(np.arange(240), ENDS)])
+    local_data = over_clients([table.take(part) for part in np.split(np.arange(240), ENDS)])
     protocol = register.make("protocol", parse_grid("local-forests[trees=2,max_depth=2]")[0])
     training = train(protocol, local_data, schema, seed=1)
-    view = view_of(training, (who,), local_data)
+    view = view_of(training, (principal,), local_data)
     grown = []
 
     def recorded(X, *arguments, **options):
@@ -35,12 +36,12 @@ def test_reference_clients_have_rows_in_proportion_to_the_counts_of_the_model(
 
     grow = references.grow_random_forest
     monkeypatch.setattr(references, "grow_random_forest", recorded)
-    known = table.take(np.arange(0)) if view.rows is None else view.rows
-    used = np.zeros(240 + len(known), dtype=bool)
+    local_rows = table.take(np.arange(0)) if view.rows is None else view.rows
+    used = np.zeros(240 + len(local_rows), dtype=bool)
     used[: sum(sizes)] = True
     used[240:] = True  # the local rows of the adversary are members
-    every = type(table).concat([table, known])
-    trainer_of(view, training.model)(every, 240)(used)
+    all_rows = type(table).concat([table, local_rows])
+    trainer_of(view, training.model)(all_rows, 240)(used)
     assert grown[: len(sizes)] == sizes
 
 
@@ -53,10 +54,12 @@ def test_reference_clients_have_equal_sizes_if_the_model_contains_no_counts():
 
 
 @pytest.mark.parametrize("protocol", ["flower-bagging", "flower-cyclic", "local-ensembles"])
-@pytest.mark.parametrize(("who", "sizes"), [("server", [150, 60, 30]), ("client-1", [150, 30])])
-def test_shared_trees_reveal_the_sizes_of_reference_clients(protocol, who, sizes):
+@pytest.mark.parametrize(
+    ("principal", "sizes"), [("server", [150, 60, 30]), ("client-1", [150, 30])]
+)
+def test_shared_trees_reveal_the_sizes_of_reference_clients(protocol, principal, sizes):
     (table,), schema = sample_federation(rows=240, clients=1)
-    local_data = over_clients([table.take(p) for p in np.split(np.arange(240), ENDS)])
-    made = register.make("protocol", parse_grid(f"{protocol}[trees=6,max_depth=2]")[0])
-    view = view_of(train(made, local_data, schema, seed=1), (who,), local_data)
+    local_data = over_clients([table.take(part) for part in np.split(np.arange(240), ENDS)])
+    training_protocol = register.make("protocol", parse_grid(f"{protocol}[trees=6,max_depth=2]")[0])
+    view = view_of(train(training_protocol, local_data, schema, seed=1), (principal,), local_data)
     assert learners._sizes_of_shared_trees(view).tolist() == sizes

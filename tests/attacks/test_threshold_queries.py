@@ -1,4 +1,6 @@
-"""Thresholds of others are found by queries, whatever is answered, and within the budget."""
+"""Threshold queries recover the thresholds of other parties from every kind of answer, within
+the budget.
+"""
 
 from functools import cache
 
@@ -26,34 +28,38 @@ FOREST = "vertical-forest[trees=3,max_depth=3,max_bin=16,tree_features=none]"
 
 
 @cache
-def trained(text=SMALL, parties=2, classes=2, defense="none", seed=1):
-    made = make_defense(parse_composed([defense])[0])
-    training, held = run(text, parties, classes, None, missing=0)
-    if made.parts:
+def train_small(text=SMALL, parties=2, classes=2, defense="none", seed=1):
+    composition = make_defense(parse_composed([defense])[0])
+    training, local_data = run(text, parties, classes, None, missing=0)
+    if composition.parts:
         protocol, schema = training.protocol, training.schema
-        training = train(protocol, held, schema, defense=made, seed=seed)
-    return training, held
+        training = train(protocol, local_data, schema, defense=composition, seed=seed)
+    return training, local_data
 
 
-def asked(training, held, answers="leaf-ids", queries=2000, who=("active",), **options):
-    """Return what the attack claims by split, its notes, and the oracle."""
-    view = view_of(training, who, held, queries, answers)
+def query_thresholds(
+    training, local_data, answers="leaf-ids", queries=2000, principals=("active",), **options
+):
+    """Run the attack; return its claims by split, its notes, and the oracle."""
+    view = view_of(training, principals, local_data, queries, answers)
     assert ThresholdQueries(**options).inapplicable(view) is None
     guess = ThresholdQueries(**options).run(view, np.random.default_rng(0))
     claim = guess.first(Thresholds)
     rows = zip(
         claim.tree, claim.node, claim.feature, claim.value, claim.low, claim.high, strict=True
     )
-    return {(t, n): rest for t, n, *rest in rows}, guess.notes, view.oracle
+    return {(tree, node): values for tree, node, *values in rows}, guess.notes, view.oracle
 
 
-def check_all(training, claimed, who=("active",)):
-    """Every split of others is claimed, with its column and threshold to the last bit."""
-    theirs = {at: s for at, s in training.splits.items() if s[0] not in who}
-    assert set(claimed) == set(theirs)
-    assert len(theirs) > 2
-    for at, (_, column, threshold) in theirs.items():
-        assert claimed[at][:2] == [column, threshold]
+def assert_all_thresholds_claimed(training, claimed, principals=("active",)):
+    """Assert that every split of other parties is claimed with its column and exact threshold."""
+    splits_of_others = {
+        key: split for key, split in training.splits.items() if split[0] not in principals
+    }
+    assert set(claimed) == set(splits_of_others)
+    assert len(splits_of_others) > 2
+    for key, (_, column, threshold) in splits_of_others.items():
+        assert claimed[key][:2] == [column, threshold]
 
 
 @pytest.mark.long
@@ -70,88 +76,99 @@ def check_all(training, claimed, who=("active",)):
         (FOREST, 3, "leaf-ids"),
     ],
 )
-def test_all_thresholds_are_found_to_the_last_bit(text, classes, answers):
-    training, held = trained(text, 2, classes)
-    claimed, notes, oracle = asked(training, held, answers)
-    check_all(training, claimed)
+def test_all_thresholds_are_recovered_exactly(text, classes, answers):
+    training, local_data = train_small(text, 2, classes)
+    claimed, notes, oracle = query_thresholds(training, local_data, answers)
+    assert_all_thresholds_claimed(training, claimed)
     assert notes["records"] == sum(oracle.log) <= 2000
 
 
 @pytest.mark.long
-def test_labels_tell_most_thresholds_and_mislead_about_none():
-    training, held = trained()
-    claimed, _, _ = asked(training, held, "label")
-    found = [claimed[at][1] == threshold for at, (_, _, threshold) in training.splits.items()]
-    assert np.mean(found) > 0.6
-    for at, (_, _, threshold) in training.splits.items():
-        assert claimed[at][2] < threshold <= claimed[at][3]
+def test_label_answers_reveal_most_thresholds_and_bound_the_others():
+    training, local_data = train_small()
+    claimed, _, _ = query_thresholds(training, local_data, "label")
+    is_exact = [claimed[key][1] == threshold for key, (_, _, threshold) in training.splits.items()]
+    assert np.mean(is_exact) > 0.6
+    for key, (_, _, threshold) in training.splits.items():
+        assert claimed[key][2] < threshold <= claimed[key][3]
 
 
 @pytest.mark.long
-def test_columns_need_not_be_known():
-    training, held = trained()
+def test_thresholds_are_recovered_with_unknown_columns():
+    training, local_data = train_small()
     for answers in ("leaf-ids", "score"):
-        claimed, _, _ = asked(training, held, answers, columns="unknown")
-        check_all(training, claimed)
+        claimed, _, _ = query_thresholds(training, local_data, answers, columns="unknown")
+        assert_all_thresholds_claimed(training, claimed)
 
 
-def test_colluders_are_no_victims_and_own_splits_none():
-    training, held = trained(parties=3)
-    who = ("active", "passive-1")
-    check_all(training, asked(training, held, who=who)[0], who)
+def test_splits_of_colluding_parties_are_not_attacked():
+    training, local_data = train_small(parties=3)
+    principals = ("active", "passive-1")
+    assert_all_thresholds_claimed(
+        training, query_thresholds(training, local_data, principals=principals)[0], principals
+    )
 
 
 @pytest.mark.long
-def test_rounded_scores_are_read_all_the_same():
-    training, held = trained(defense="answer-rounding[decimals=2]+hide-leaf-ids")
-    claimed, _, oracle = asked(training, held, queries=1000)
+def test_thresholds_are_recovered_from_rounded_scores():
+    training, local_data = train_small(defense="answer-rounding[decimals=2]+hide-leaf-ids")
+    claimed, _, oracle = query_thresholds(training, local_data, queries=1000)
     assert oracle.answers == "score"
-    check_all(training, claimed)
+    assert_all_thresholds_claimed(training, claimed)
 
 
 @pytest.mark.long
-def test_noisy_scores_are_read_all_the_same():
-    """A side is believed at odds of e^7, so that a few of some hundred decisions may be wrong."""
-    plain = asked(*trained(), "score", m=3)[1]
+def test_thresholds_are_recovered_from_noisy_scores():
+    """The attack accepts a side at odds of e^7, so a few of several hundred decisions may be
+    wrong.
+    """
+    notes_without_noise = query_thresholds(*train_small(), "score", m=3)[1]
     exact = []
     for seed in range(1, 5):
-        training, held = trained(defense="answer-noise[scale=0.02]+hide-leaf-ids", seed=seed)
-        claimed, notes, oracle = asked(training, held, queries=4000)
+        training, local_data = train_small(
+            defense="answer-noise[scale=0.02]+hide-leaf-ids", seed=seed
+        )
+        claimed, notes, oracle = query_thresholds(training, local_data, queries=4000)
         assert oracle.answers == "score"
-        theirs = {at: s for at, s in training.splits.items() if s[0] != "active"}
-        assert set(claimed) == set(theirs)
-        exact += [claimed[at][:2] == [column, value] for at, (_, column, value) in theirs.items()]
-        assert 1.5 * plain["records"] < notes["records"] < 1000
+        splits_of_others = {
+            key: split for key, split in training.splits.items() if split[0] != "active"
+        }
+        assert set(claimed) == set(splits_of_others)
+        exact += [
+            claimed[key][:2] == [column, value]
+            for key, (_, column, value) in splits_of_others.items()
+        ]
+        assert 1.5 * notes_without_noise["records"] < notes["records"] < 1000
     assert np.mean(exact) > 0.9
 
 
 @pytest.mark.parametrize("candidates", ["global", "node-quantiles"])
-def test_a_split_of_missing_values_lies_outside_of_what_its_way_leaves(candidates):
+def test_intervals_contain_the_thresholds_if_values_are_missing(candidates):
     text = f"secureboost[trees=3,max_depth=3,max_bin=2,candidates={candidates}]"
-    training, held = run(text, 2, 3, None, missing=0.2)
-    claimed, _, _ = asked(training, held, queries=60, m=5)
-    for at, (_, column, threshold) in training.splits.items():
-        if at in claimed:
-            assert claimed[at][0] == column
-            assert claimed[at][2] < threshold <= claimed[at][3]
+    training, local_data = run(text, 2, 3, None, missing=0.2)
+    claimed, _, _ = query_thresholds(training, local_data, queries=60, m=5)
+    for key, (_, column, threshold) in training.splits.items():
+        if key in claimed:
+            assert claimed[key][0] == column
+            assert claimed[key][2] < threshold <= claimed[key][3]
 
 
 @pytest.mark.parametrize("limit", [1, 20, 60])
 def test_within_the_limit_intervals_narrow_around_the_thresholds(limit):
-    training, held = trained(defense=f"query-limit[records={limit}]")
-    claimed, notes, oracle = asked(training, held)
+    training, local_data = train_small(defense=f"query-limit[records={limit}]")
+    claimed, notes, oracle = query_thresholds(training, local_data)
     assert oracle.budget == limit >= notes["records"]
-    for at, (_, column, threshold) in training.splits.items():
-        feature, _, low, high = claimed[at]
+    for key, (_, column, threshold) in training.splits.items():
+        feature, _, low, high = claimed[key]
         assert feature == column
         assert low < threshold <= high
 
 
 @pytest.mark.long
 def test_more_records_in_a_request_take_more_records_and_fewer_requests():
-    training, held = trained()
-    few = asked(training, held, m=3)[1]
-    many = asked(training, held, queries=10**6)[1]
+    training, local_data = train_small()
+    few = query_thresholds(training, local_data, m=3)[1]
+    many = query_thresholds(training, local_data, queries=10**6)[1]
     assert many["m"] == 401
     assert many["requests"] < few["requests"] / 2
     assert many["records"] > 5 * few["records"]
@@ -160,18 +177,20 @@ def test_more_records_in_a_request_take_more_records_and_fewer_requests():
 def test_breast_cancer_takes_2000_records_at_most():
     data = catalogue.load("breast-cancer")
     order = np.random.default_rng(0).permutation(30)
-    held = {
+    local_data = {
         "active": columns_of(data.table, np.sort(order[:10]), True),
         "passive-1": columns_of(data.table, np.sort(order[10:]), False),
     }
-    training = train(SecureBoost(trees=5, max_depth=3), held, data.schema)
-    view = view_of(training, ("active",), held, 2000, "leaf-ids")
+    training = train(SecureBoost(trees=5, max_depth=3), local_data, data.schema)
+    view = view_of(training, ("active",), local_data, 2000, "leaf-ids")
     answer = attack_process().run(Spec("threshold-queries", {"m": 3}), view)
-    case = Federation(data, held, data.table, None).case(
+    case = Federation(data, local_data, data.table, None).case(
         training.transcript.roles, ("active",), 0, "active", training
     )
-    rows = {r["metric"]: r for r in score_guess("threshold-queries", answer.guess, case, None)}
-    assert len({s[1:] for s in training.splits.values()}) >= 12
+    rows = {
+        row["metric"]: row for row in score_guess("threshold-queries", answer.guess, case, None)
+    }
+    assert len({split[1:] for split in training.splits.values()}) >= 12
     assert rows["thresholds"]["value"] == rows["ranges_covered"]["value"] == 1
     assert (rows["thresholds"]["blind"], rows["threshold_width"]["blind"]) == (0, 1)
     assert sum(view.oracle.log) == answer.guess.notes["records"] < 1000
@@ -180,107 +199,109 @@ def test_breast_cancer_takes_2000_records_at_most():
 def test_the_published_counts_of_requests_follow_from_the_formula():
     counts = list(query_counts())
     assert len(counts) == 12
-    assert [c.ours for c in counts] == [c.published for c in counts]
+    assert [count.ours for count in counts] == [count.published for count in counts]
 
 
 def test_a_formula_without_a_range_is_refused():
     assert published_queries(0, 100, 10, 11) == 1
-    for bad in [(1, 1, 0.1, 3), (0, 1, 0, 3), (0, 1, 0.1, 2)]:
+    for arguments in [(1, 1, 0.1, 3), (0, 1, 0, 3), (0, 1, 0.1, 2)]:
         with pytest.raises(UsageError, match="epsilon > 0 and m >= 3"):
-            published_queries(*bad)
+            published_queries(*arguments)
 
 
-def test_an_endpoint_refuses_what_is_no_record():
-    training, held = trained()
-    oracle = view_of(training, ("active",), held, 50, "leaf-ids").oracle
-    whole = np.zeros((2, 6), dtype=np.float32)
-    for bad, said in [
-        (whole[:, :5], r"rows of shape \(n, 6\); got \(2, 5\)"),
-        (whole[0], r"got \(6,\)"),
-        (whole + np.nan, "record 0 .* has no value at all"),
-        (np.where(np.eye(2, 6), np.inf, whole), "record 0 .* is infinite"),
+def test_an_endpoint_refuses_invalid_records():
+    training, local_data = train_small()
+    oracle = view_of(training, ("active",), local_data, 50, "leaf-ids").oracle
+    records = np.zeros((2, 6), dtype=np.float32)
+    for invalid, message in [
+        (records[:, :5], r"rows of shape \(n, 6\); got \(2, 5\)"),
+        (records[0], r"got \(6,\)"),
+        (records + np.nan, "record 0 .* has no value at all"),
+        (np.where(np.eye(2, 6), np.inf, records), "record 0 .* is infinite"),
     ]:
-        with pytest.raises(DataError, match=said):
-            oracle.query(bad)
+        with pytest.raises(DataError, match=message):
+            oracle.query(invalid)
     with pytest.raises(DataError, match="takes no ids"):
-        oracle.query(whole, np.arange(2))
-    assert oracle.left == 50  # nothing of that was counted
+        oracle.query(records, np.arange(2))
+    assert oracle.left == 50  # The refused requests did not reduce the budget.
     with pytest.raises(ProtocolError, match="50 of 50 are left"):
         oracle.query(np.zeros((51, 6)))
-    number, held = trained(classes=0)
+    regression, local_data = train_small(classes=0)
     with pytest.raises(UsageError, match="an endpoint has no labels"):
-        view_of(number, ("active",), held, 50, "label")
+        view_of(regression, ("active",), local_data, 50, "label")
 
 
 def test_answers_are_leaves_scores_or_labels():
-    training, held = trained()
-    X = np.column_stack([held["active"].X, held["passive-1"].X])
-    X = X[:, np.argsort(np.concatenate([h.columns for h in held.values()]))]
+    training, local_data = train_small()
+    X = np.column_stack([local_data["active"].X, local_data["passive-1"].X])
+    X = X[:, np.argsort(np.concatenate([party.columns for party in local_data.values()]))]
     leaves, score, label = (
-        view_of(training, ("active",), held, 200, kind).oracle.query(X)
+        view_of(training, ("active",), local_data, 200, kind).oracle.query(X)
         for kind in ("leaf-ids", "score", "label")
     )
     np.testing.assert_array_equal(score, training.predict(X))
     np.testing.assert_array_equal(label, score > 0.5)
-    for t, rows in enumerate(training.model.rows):
-        for leaf in np.unique(leaves[:, t]):
+    for tree, rows in enumerate(training.model.rows):
+        for leaf in np.unique(leaves[:, tree]):
             ((begin, end),) = rows.ranges(np.array([leaf]))
-            assert set(rows.rows[begin:end]) == set(np.flatnonzero(leaves[:, t] == leaf))
+            assert set(rows.rows[begin:end]) == set(np.flatnonzero(leaves[:, tree] == leaf))
 
 
-def test_others_may_look_up_their_own_values():
-    training, held = trained()
-    view = view_of(training, ("active",), held, 200, "leaf-ids", "held")
+def test_an_endpoint_may_use_the_stored_values_of_other_parties():
+    training, local_data = train_small()
+    view = view_of(training, ("active",), local_data, 200, "leaf-ids", "held")
     assert "cannot choose a record" in str(ThresholdQueries().inapplicable(view))
     X = np.full((150, 6), np.nan, dtype=np.float32)
-    X[:, held["active"].columns] = held["active"].X
-    whole = X.copy()
-    whole[:, held["passive-1"].columns] = held["passive-1"].X
-    X[:, held["passive-1"].columns] = 7  # is not read
-    ids = held["active"].ids[::-1]
-    np.testing.assert_array_equal(view.oracle.query(X[::-1], ids), training.leaves(whole)[::-1])
+    X[:, local_data["active"].columns] = local_data["active"].X
+    complete_rows = X.copy()
+    complete_rows[:, local_data["passive-1"].columns] = local_data["passive-1"].X
+    X[:, local_data["passive-1"].columns] = 7  # The endpoint does not read this value.
+    ids = local_data["active"].ids[::-1]
+    np.testing.assert_array_equal(
+        view.oracle.query(X[::-1], ids), training.leaves(complete_rows)[::-1]
+    )
     with pytest.raises(DataError, match="has no rows"):
         view.oracle.query(X[:1], np.array([999]))
     with pytest.raises(DataError, match="takes an id of every row"):
         view.oracle.query(X[:1])
 
 
-def test_where_there_is_nothing_to_ask_it_says_so():
-    training, held = trained()
+def test_the_attack_explains_why_it_does_not_apply():
+    training, local_data = train_small()
     attack = ThresholdQueries()
     assert "use the threat queries=" in str(
-        attack.inapplicable(view_of(training, ("active",), held))
+        attack.inapplicable(view_of(training, ("active",), local_data))
     )
-    passive = view_of(training, ("passive-1",), held, 10)
-    assert "received no splits of the trees" in str(attack.inapplicable(passive))
-    everybody = view_of(training, tuple(held), held, 10)
-    assert "no split uses a column of another party" in str(attack.inapplicable(everybody))
-    assert not attack.run(passive.blinded(), np.random.default_rng(0)).claims
+    passive_view = view_of(training, ("passive-1",), local_data, 10)
+    assert "received no splits of the trees" in str(attack.inapplicable(passive_view))
+    view_of_all = view_of(training, tuple(local_data), local_data, 10)
+    assert "no split uses a column of another party" in str(attack.inapplicable(view_of_all))
+    assert not attack.run(passive_view.blinded(), np.random.default_rng(0)).claims
 
 
-def test_labels_do_not_tell_unknown_columns():
-    training, held = trained()
-    view = view_of(training, ("active",), held, 10, "label")
+def test_label_answers_do_not_suffice_for_unknown_columns():
+    training, local_data = train_small()
+    view = view_of(training, ("active",), local_data, 10, "label")
     assert "columns=told" in str(ThresholdQueries(columns="unknown").inapplicable(view))
     assert ThresholdQueries().inapplicable(view) is None
 
 
 def test_parameters_are_checked():
-    for bad in ({"m": 2}, {"epsilon": 1.0}, {"columns": "guessed"}):
+    for parameters in ({"m": 2}, {"epsilon": 1.0}, {"columns": "guessed"}):
         with pytest.raises(UsageError):
-            ThresholdQueries(**bad)
+            ThresholdQueries(**parameters)
 
 
-def test_threats_say_what_is_answered():
+def test_a_threat_states_the_kind_of_answers():
     roles = {"active": "active", "passive-1": "passive"}
     threat = Threat.parse("active[queries=9,answers=leaf-ids,records=held]", roles)
     assert (threat.queries, threat.answers, threat.records) == (9, "leaf-ids", "held")
-    plain = Threat.parse("active", roles)
-    assert (plain.queries, plain.answers, plain.records) == (0, "score", "chosen")
-    for text, said in [
+    default = Threat.parse("active", roles)
+    assert (default.queries, default.answers, default.records) == (0, "score", "chosen")
+    for text, message in [
         ("active[queries=5,answers=leaves]", "unknown answers 'leaves'.*did you mean 'leaf-ids'"),
         ("active[answers=label]", "give queries="),
         ("active[queries=5,answers=label]+passive[queries=5]", "one endpoint"),
     ]:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             Threat.parse(text, roles)

@@ -1,4 +1,4 @@
-"""What the published figures are compared by: their scale, their victim, and open boxes."""
+"""The published figures: their scale, their victim, and open boxes."""
 
 from __future__ import annotations
 
@@ -43,22 +43,24 @@ def test_printed_scores_of_pima_count_one_column_that_is_never_wrong(items, colu
         assert float(line["printed"]) == pytest.approx(100 - wrong / (columns + 1), abs=0.01)
 
 
-@pytest.mark.parametrize("how", ["sketch", "equal-width"])
+@pytest.mark.parametrize("cut_method", ["sketch", "equal-width"])
 @pytest.mark.parametrize("ranges", ["own", "schema"])
-def test_the_extremes_of_all_clients_are_read_off_their_cut_points(how, ranges):
-    everyone = table(400)
-    X, own = everyone.X, everyone.take(np.arange(5))
-    cuts = quantile_cuts(X, 16) if how == "sketch" else equal_width_cuts(X.min(0), X.max(0), 16)
+def test_cut_points_reveal_the_extremes_of_all_clients(cut_method, ranges):
+    all_rows = table(400)
+    X, local_rows = all_rows.X, all_rows.take(np.arange(5))
+    cuts = (
+        quantile_cuts(X, 16) if cut_method == "sketch" else equal_width_cuts(X.min(0), X.max(0), 16)
+    )
     grid = Grid.of((), 2)
-    low, high = value_ranges(SCHEMA, own, grid, cuts, ranges)
-    # the smallest value is told where it is negative, the largest where it is positive
+    low, high = value_ranges(SCHEMA, local_rows, grid, cuts, ranges)
+    # Cut points reveal the smallest value if it is negative, and the largest if it is positive.
     assert low[0] == pytest.approx(X[:, 0].min())
     assert high[1] == pytest.approx(X[:, 1].max())
-    assert own.X[:, 0].min() > low[0]
-    assert own.X[:, 1].max() < high[1]
-    told = cuts.of(0)[:-1].max()
-    assert high[0] == max(told, own.X[:, 0].max())
-    assert low[1] == (-500 if ranges == "schema" else min(cuts.of(1)[0], own.X[:, 1].min()))
+    assert local_rows.X[:, 0].min() > low[0]
+    assert local_rows.X[:, 1].max() < high[1]
+    largest_cut = cuts.of(0)[:-1].max()
+    assert high[0] == max(largest_cut, local_rows.X[:, 0].max())
+    assert low[1] == (-500 if ranges == "schema" else min(cuts.of(1)[0], local_rows.X[:, 1].min()))
 
 
 def test_rows_with_owners_are_scored_on_the_largest_owner():
@@ -79,14 +81,14 @@ def test_rows_with_owners_are_scored_on_the_largest_owner():
 
 def test_rows_of_all_parties_are_scored_although_a_principal_has_no_labels():
     clients = over_clients((table(20, 0), table(30, 1)))
-    nothing = np.zeros((0, 2), dtype=np.float32)
-    clients["client-2"] = LocalData(np.zeros(0, dtype=np.int64), np.arange(2), nothing)
+    no_rows = np.zeros((0, 2), dtype=np.float32)
+    clients["client-2"] = LocalData(np.zeros(0, dtype=np.int64), np.arange(2), no_rows)
     case = Case(clients, dict.fromkeys(clients, "client"), ("client-0", "client-2"), SCHEMA,
                 Streams(0))  # fmt: skip
     metric = EveryRecordMetric()
     truth = metric.truth(case)
-    everyone = Table.concat([clients["client-0"].table, clients["client-1"].table])
-    (score,) = metric.score([EveryRecord(everyone)], truth)
+    all_rows = Table.concat([clients["client-0"].table, clients["client-1"].table])
+    (score,) = metric.score([EveryRecord(all_rows)], truth)
     assert score.value == 1
     assert metric.line(case, truth, {"ra": 0.5}) == {"ra_union": pytest.approx(0.4 + 0.6 * 0.5)}
 

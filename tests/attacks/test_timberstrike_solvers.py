@@ -1,4 +1,4 @@
-"""The assignment solvers, each against what it promises."""
+"""The assignment solvers, each compared with its documented guarantee."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedtrees.attacks.timberstrike.assignment_solvers import (
 
 
 def problem(n=60, leaves=4, seed=0):
-    """Rows that can reach two to four leaves, and the sums of a true assignment."""
+    """Return rows that can reach two to four leaves, and the sums of a true assignment."""
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(leaves, rng.integers(2, leaves + 1), False)) for _ in range(n)]
-    width = np.array([len(s) for s in sets])
+    width = np.array([len(leaves_of_row) for leaves_of_row in sets])
     reach = ReachableLeaves(
         np.concatenate([[0], np.cumsum(width)]).astype(np.int64),
         np.concatenate(sets).astype(np.int32),
@@ -30,7 +30,7 @@ def problem(n=60, leaves=4, seed=0):
     p = rng.random(n)
     g = p - (rng.random(n) < p)
     x = np.repeat(np.column_stack([g, p * (1 - p)]), width, axis=0)
-    truth = np.array([rng.choice(s) for s in sets], dtype=np.int32)
+    truth = np.array([rng.choice(leaves_of_row) for leaves_of_row in sets], dtype=np.int32)
     target = np.zeros((leaves, 2))
     np.add.at(target, truth, x[reach.offsets[:-1]])
     return reach, x, target, truth
@@ -42,7 +42,7 @@ def test_max_entropy_meets_the_leaf_sums(seed):
     P = max_entropy(reach, np.ones(60), x, target, np.zeros_like(target))
     sums = np.zeros_like(target)
     np.add.at(sums, reach.leaf, P[:, None] * x)
-    # the ridge of exact sums leaves a trace of the order of its size times the multiplier
+    # The ridge of exact sums leaves an error of about its size times the multiplier.
     np.testing.assert_allclose(sums, target, atol=0.05)
     np.testing.assert_allclose(np.add.reduceat(P, reach.offsets[:-1]), 1)
 
@@ -81,42 +81,42 @@ def test_noise_variance_as_ridge_pulls_towards_the_prior():
 
 
 def residual(reach, x, target, chosen):
-    left = -target.copy()
-    np.add.at(left, chosen, x[reach.offsets[:-1]])
-    return np.abs(left).sum()
+    remaining = -target.copy()
+    np.add.at(remaining, chosen, x[reach.offsets[:-1]])
+    return np.abs(remaining).sum()
 
 
 def test_local_search_reports_and_lowers_the_residual():
     reach, x, target, _ = problem()
-    flat = np.repeat(1 / np.diff(reach.offsets), np.diff(reach.offsets))
-    start = draw_leaves(reach, flat, np.arange(60), np.random.default_rng(0).random(60))
-    chosen, left = search_leaves(reach, x, target, start, 1)
-    assert left == pytest.approx(residual(reach, x, target, chosen))
-    assert left < 0.1 * residual(reach, x, target, start)
+    uniform = np.repeat(1 / np.diff(reach.offsets), np.diff(reach.offsets))
+    start = draw_leaves(reach, uniform, np.arange(60), np.random.default_rng(0).random(60))
+    chosen, reported_residual = search_leaves(reach, x, target, start, 1)
+    assert reported_residual == pytest.approx(residual(reach, x, target, chosen))
+    assert reported_residual < 0.1 * residual(reach, x, target, start)
 
 
-def test_redraw_takes_the_sampling_noise_out_and_keeps_to_reachable_leaves():
+def test_redrawing_removes_sampling_noise_and_keeps_to_reachable_leaves():
     reach, x, target, _ = problem()
     P = max_entropy(reach, np.ones(60), x, target, np.zeros_like(target))
     start = draw_leaves(reach, P, np.arange(60), np.random.default_rng(0).random(60))
     zero = np.zeros_like(target)
-    chosen, left = redraw_leaves(reach, x, target, zero, start, 1)
-    assert left == pytest.approx(residual(reach, x, target, chosen))
-    assert left < 0.5 * residual(reach, x, target, start)
+    chosen, reported_residual = redraw_leaves(reach, x, target, zero, start, 1)
+    assert reported_residual == pytest.approx(residual(reach, x, target, chosen))
+    assert reported_residual < 0.5 * residual(reach, x, target, start)
     for i, j in enumerate(chosen):
         assert j in reach.leaf[reach.offsets[i] : reach.offsets[i + 1]]
 
 
 def test_integer_programme_finds_the_exact_sums_of_a_small_problem():
     reach, x, target, _ = problem(n=8, leaves=3)
-    count, left = solve_counts(reach, np.ones(8, dtype=np.int64), x, target, 10.0)
-    assert left < 1e-4
+    count, reported_residual = solve_counts(reach, np.ones(8, dtype=np.int64), x, target, 10.0)
+    assert reported_residual < 1e-4
     np.testing.assert_array_equal(np.add.reduceat(count, reach.offsets[:-1]), 1)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-5, 50), min_size=1, max_size=8), st.integers(0, 200))
-def test_sharing_out_keeps_the_total_and_stays_within_one(weights, total):
+def test_the_largest_remainder_method_keeps_the_total_and_stays_within_one(weights, total):
     parts = largest_remainder(np.array(weights), total)
     assert parts.sum() == total
     assert parts.min() >= 0

@@ -1,4 +1,4 @@
-"""TimberStrike where sums are not those of whole rows: suppressed, rounded, counted twice."""
+"""TimberStrike with sums that are suppressed or rounded, or that include a colluding client."""
 
 import guessed
 import numpy as np
@@ -19,7 +19,7 @@ from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 
 
-def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
+def test_rows_of_an_unreachable_leaf_are_not_moved():
     protocol = register.make(
         "protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 6, "max_bin": 32})
     )
@@ -37,22 +37,30 @@ def test_rows_of_a_leaf_that_no_value_reaches_stay_where_they_are():
 def evidence_under(defense, principals):
     clients, schema = sample_federation()
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 3}))
-    made = Composition((register.make("defense", defense),))
+    defense_of_run = Composition((register.make("defense", defense),))
     view = view_of(
-        train(protocol, over_clients(clients), schema, defense=made),
+        train(protocol, over_clients(clients), schema, defense=defense_of_run),
         principals,
         over_clients(clients),
     )
     return view, read_boosting(view)
 
 
-def test_a_client_who_colludes_counts_once_in_an_opened_sum():
-    others = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
-    alone = evidence_under(Spec("secure-sum"), ("server",))[1]
-    own = observe_client_histograms(evidence_under(Spec("split-only"), ("server",))[0])["client-0"]
-    for a, b, mine in zip(*(e.observed.histograms for e in (others, alone, own)), strict=True):
-        np.testing.assert_array_equal(a.sums + mine.sums, b.sums)
-        np.testing.assert_array_equal(a.totals + mine.totals, b.totals)
+def test_a_colluding_client_is_subtracted_once_from_a_decrypted_sum():
+    colluding_evidence = evidence_under(Spec("secure-sum"), ("server", "client-0"))[1]
+    server_evidence = evidence_under(Spec("secure-sum"), ("server",))[1]
+    client_evidence = observe_client_histograms(evidence_under(Spec("split-only"), ("server",))[0])[
+        "client-0"
+    ]
+    for without_client, total, client_sums in zip(
+        *(
+            evidence.observed.histograms
+            for evidence in (colluding_evidence, server_evidence, client_evidence)
+        ),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(without_client.sums + client_sums.sums, total.sums)
+        np.testing.assert_array_equal(without_client.totals + client_sums.totals, total.totals)
 
 
 def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
@@ -63,16 +71,18 @@ def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
     assert len(guessed.rows(guess)) == view.n_rows - len(view.rows)
 
 
-def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_doubted():
-    seen = {}
+def test_the_sent_part_of_suppressed_bins_is_subtracted():
+    evidence_by_client = {}
     for k in range(len(sample_federation()[0])):
         name = f"client-{k}"
-        seen[name] = evidence_under(Spec("min-bin", {"k": 5}), (name,))
-    view, evidence = seen.pop("client-0")
-    basis = ReconstructionContext.of(evidence, view.rows, view.schema)
-    for t, sums in enumerate(basis.sums):
-        others = sum(e.observed.own_sums[t] for _, e in seen.values())
-        np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), others, atol=1e-6)
+        evidence_by_client[name] = evidence_under(Spec("min-bin", {"k": 5}), (name,))
+    view, evidence = evidence_by_client.pop("client-0")
+    context = ReconstructionContext.of(evidence, view.rows, view.schema)
+    for t, sums in enumerate(context.sums):
+        other_sums = sum(
+            one_evidence.observed.own_sums[t] for _, one_evidence in evidence_by_client.values()
+        )
+        np.testing.assert_allclose(np.stack([sums.g, sums.h], axis=1), other_sums, atol=1e-6)
     exact = evidence_under(Spec("split-only"), ("client-0",))[1]
     assert (
         EvidenceWeight.of(exact, ReconstructionContext.of(exact, view.rows, view.schema), 100).trust
@@ -80,24 +90,26 @@ def test_what_own_suppressed_bins_brought_is_what_is_subtracted_and_the_rest_is_
     )
 
 
-def test_doubt_covers_what_suppression_took():
-    """What min-bin took of victims' gradients is, on average over leaves, less than is doubted."""
+def test_the_variance_covers_the_loss_by_suppression():
+    """The squared loss by min-bin is, on average over leaves, smaller than the declared
+    variance.
+    """
     clients, schema = sample_federation()
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 3, "max_depth": 3}))
     for k, trust in ((3, 0.5), (5, 0.97)):
-        made = Composition((register.make("defense", Spec("min-bin", {"k": k})),))
-        run = train(protocol, over_clients(clients), schema, defense=made)
+        defense_of_run = Composition((register.make("defense", Spec("min-bin", {"k": k})),))
+        run = train(protocol, over_clients(clients), schema, defense=defense_of_run)
         view = view_of(run, ("client-0",), over_clients(clients))
         evidence = read_boosting(view)
-        basis = ReconstructionContext.of(evidence, view.rows, view.schema)
-        taken, doubted = [], []
-        for t, sums in enumerate(basis.sums):
-            leaves, true = run.model.trees[t].leaves, 0.0
+        context = ReconstructionContext.of(evidence, view.rows, view.schema)
+        squared_losses, variances = [], []
+        for t, sums in enumerate(context.sums):
+            leaves, true_sum = run.model.trees[t].leaves, 0.0
             for client in clients[1:]:
                 gradient = run.model.first(t).predict(client.X) - client.y
-                at = np.searchsorted(leaves, run.model.apply(client.X)[:, t])
-                true = true + np.bincount(at, gradient, len(leaves))
-            taken += list((sums.g - true) ** 2)
-            doubted += list(sums.var_g)
-        assert 0 < np.mean(taken) < np.mean(doubted)
-        assert 0 < EvidenceWeight.of(evidence, basis, 100).trust < trust
+                leaf_index = np.searchsorted(leaves, run.model.apply(client.X)[:, t])
+                true_sum = true_sum + np.bincount(leaf_index, gradient, len(leaves))
+            squared_losses += list((sums.g - true_sum) ** 2)
+            variances += list(sums.var_g)
+        assert 0 < np.mean(squared_losses) < np.mean(variances)
+        assert 0 < EvidenceWeight.of(evidence, context, 100).trust < trust

@@ -1,4 +1,6 @@
-"""Small trained worlds with known truth, and what an adversary would see of them."""
+"""Small trained forests with known training rows, and the observations that an adversary has of
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,50 +27,54 @@ from fedtrees.trees.cut_points import quantile_cuts
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A forest trained on own and victims' rows."""
+    """A forest that was trained on the adversary's local rows and the victims' rows."""
 
     schema: Schema
-    own: Table
+    local_rows: Table
     victims: Table
     forest: Forest
     cuts: Cuts
     params: TreeParams
 
-    def evidence(self, level="statistics", **more) -> BoostingObservations:
+    def evidence(self, level="statistics", **changes) -> BoostingObservations:
         trees, start = self.forest.trees, self.forest.base_margin
         if level == "values":
             trees = tuple(replace(t, g=None, h=None, gain=None) for t in trees)
         histograms = None
         if level == "histograms":
-            histograms = node_histograms(self.forest, self.cuts, self.everyone, self.params)
-        known = TreeParams(
+            histograms = node_histograms(self.forest, self.cuts, self.all_rows, self.params)
+        announced_params = TreeParams(
             learning_rate=self.params.learning_rate,
             reg_lambda=self.params.reg_lambda,
             min_child_weight=self.params.min_child_weight,
         )
-        margin = more.pop("base_margin", start[0] if len(start) == 1 else start)
+        margin = changes.pop("base_margin", start[0] if len(start) == 1 else start)
         observed = ObservedSums(level, histograms, self.cuts)
-        rows = RowCounts(len(self.own) + len(self.victims))
-        parts = (more.pop("trees", trees), margin, known, observed)
-        return BoostingObservations(*parts, row_counts=rows).change(**more)
+        rows = RowCounts(len(self.local_rows) + len(self.victims))
+        arguments = (changes.pop("trees", trees), margin, announced_params, observed)
+        return BoostingObservations(*arguments, row_counts=rows).change(**changes)
 
     @property
-    def everyone(self) -> Table:
-        return Table.concat([self.own, self.victims])
+    def all_rows(self) -> Table:
+        return Table.concat([self.local_rows, self.victims])
 
     def first_counts(self, t=0):
-        """Victims per leaf of a first tree: of other classes than the tree's, and of it."""
+        """Return the victims per leaf of first tree `t`: those of other classes than the tree's,
+        and those of its class.
+        """
         tree = self.forest.trees[t]
         leaf = self.forest.apply(self.victims.X)[:, t]
         positive = self.victims.y == (1 if self.forest.objective.n_outputs == 1 else t)
         return tuple(
-            np.array([((leaf == j) & of).sum() for j in tree.leaves])
-            for of in (~positive, positive)
+            np.array([((leaf == j) & in_class).sum() for j in tree.leaves])
+            for in_class in (~positive, positive)
         )
 
 
-def world(X, y, n_own, seed=0, categorical=(), order=None, classes=2, **params) -> World:
-    """Train on all rows; the first ``n_own`` of ``order`` (random if None) are the adversary's."""
+def world(X, y, n_local, seed=0, categorical=(), order=None, classes=2, **params) -> World:
+    """Train a forest on all rows. The first `n_local` rows of `order` (random if None) are the
+    adversary's.
+    """
     objective = LOGISTIC if classes == 2 else Softmax(classes)
     params = TreeParams(**({"trees": 12, "max_depth": 3, "max_bin": 32} | params))
     if order is None:
@@ -83,8 +89,8 @@ def world(X, y, n_own, seed=0, categorical=(), order=None, classes=2, **params) 
     )
     return World(
         Schema(features, "y", tuple(map(str, range(classes)))),
-        table.take(np.arange(n_own)),
-        table.take(np.arange(n_own, len(y))),
+        table.take(np.arange(n_local)),
+        table.take(np.arange(n_local, len(y))),
         grow_forest(table.X, table.y, cuts, params, objective),
         cuts,
         params,
@@ -92,16 +98,22 @@ def world(X, y, n_own, seed=0, categorical=(), order=None, classes=2, **params) 
 
 
 def structured(n=320, seed=5):
-    """Six features tied to one hidden position, so that a leaf says much about a row."""
+    """Return a table of six features that depend on one hidden position, so a leaf reveals much
+    about a row.
+    """
     rng = np.random.default_rng(seed)
-    z = rng.normal(size=n)
-    X = np.column_stack([z * s + 0.15 * rng.normal(size=n) for s in (1, -1, 2, 1, -2)])
-    X = np.column_stack([X, (z > 0.3).astype(float) + (z > 1)]).astype(np.float32)
-    return X, (rng.random(n) < 1 / (1 + np.exp(-2 * z))).astype(np.int64)
+    position = rng.normal(size=n)
+    X = np.column_stack(
+        [position * slope + 0.15 * rng.normal(size=n) for slope in (1, -1, 2, 1, -2)]
+    )
+    X = np.column_stack([X, (position > 0.3).astype(float) + (position > 1)]).astype(np.float32)
+    return X, (rng.random(n) < 1 / (1 + np.exp(-2 * position))).astype(np.int64)
 
 
 def node_histograms(forest, cuts, table, params):
-    """Histograms of every node above the deepest level, by brute force, in exact sums."""
+    """Return the exact histograms of every node above the deepest level, computed by brute
+    force.
+    """
     leaf = forest.apply(table.X)
     objective = forest.objective
     margin = np.repeat(forest.base_margin[:, None], len(table), axis=1)
@@ -111,23 +123,23 @@ def node_histograms(forest, cuts, table, params):
         if output == 0:
             gradients = objective.gradients(margin, table.y)
         gh = to_fixed(gradients[output])
-        member, depth = _membership(tree, leaf[:, t])
+        member, depth = _node_membership(tree, leaf[:, t])
         nodes = np.flatnonzero(depth < params.max_depth).astype(np.int32)
         sums = np.zeros((len(nodes), len(cuts.values), 2), dtype=np.int64)
         for f in range(table.X.shape[1]):
             here = ~np.isnan(table.X[:, f])
             last = int(cuts.n_bins[f]) - 1
-            b = np.minimum(np.searchsorted(cuts.of(f), table.X[:, f], side="right"), last)
+            bins = np.minimum(np.searchsorted(cuts.of(f), table.X[:, f], side="right"), last)
             for k, node in enumerate(nodes):
                 rows = member[node] & here
-                np.add.at(sums[k], cuts.offsets[f] + b[rows], gh[rows])
+                np.add.at(sums[k], cuts.offsets[f] + bins[rows], gh[rows])
         totals = np.array([gh[member[node]].sum(axis=0) for node in nodes])
         out.append(NodeHistograms(nodes, from_fixed(sums), from_fixed(totals)))
         margin[output] += tree.value[leaf[:, t]]
     return tuple(out)
 
 
-def _membership(tree: Tree, leaf):
+def _node_membership(tree: Tree, leaf):
     depth = np.zeros(len(tree), dtype=int)
     member = {int(n): leaf == n for n in range(len(tree))}
     for node in range(len(tree)):
@@ -141,7 +153,7 @@ def _membership(tree: Tree, leaf):
 
 
 def accuracy(guess: Table, truth: Table, schema: Schema) -> float:
-    """Share of agreeing columns, label included, under the best matching."""
+    """Return the share of agreeing columns, label included, under the best matching of the rows."""
     width = np.where(schema.categorical, 0.0, 0.319 * np.nanstd(truth.X, axis=0))
     agree = (np.abs(truth.X[:, None] - guess.X[None]) <= width).sum(axis=2)
     agree = (agree + (truth.y[:, None] == guess.y[None])) / (len(width) + 1)

@@ -31,7 +31,7 @@ def small_table():
 
 
 @pytest.mark.parametrize("how", ["weights of 2", "a custom objective"])
-def test_twice_the_rows_are_conditional_and_the_common_factor_is_named(tmp_path, how):
+def test_doubled_counts_are_conditional_and_their_common_factor_is_named(tmp_path, how):
     def doubled(margin, data):
         return 2 * (margin - data.get_label()), np.full(len(margin), 2.0)
 
@@ -40,36 +40,38 @@ def test_twice_the_rows_are_conditional_and_the_common_factor_is_named(tmp_path,
     data = xgb.DMatrix(X, y, weight=None if custom else np.full(190, 2.0))
     booster = xgb.train(params, data, 3, obj=doubled if custom else None)
     booster.save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert found.rows.n == 380
-    lines = verdict(found)
+    report = audit(read_model(tmp_path / "m.json"))
+    assert report.rows.n == 380
+    lines = verdict(report)
     assert lines[0].startswith(f"If {ONCE}, the file reveals exactly")
     assert "In that case it was trained on at least 380 rows" in lines[0]
     assert any(line.startswith("All counts are multiples of 2") for line in lines)
-    assert to_json(found)["assumes"] == [ONCE]
+    assert to_json(report)["assumes"] == [ONCE]
 
 
-def test_trees_of_samples_are_shown_to_be_of_samples(tmp_path):
-    """As in XGBRFClassifier: the trees of one round add up to different numbers of rows."""
+def test_trees_of_samples_are_recognised(tmp_path):
+    """As in XGBRFClassifier, the trees of one round have different total numbers of rows."""
     X, y = small_table()
     params = trained.PARAMS | {"eta": 1.0, "num_parallel_tree": 6, "subsample": 0.8}
     xgb.train(params, xgb.DMatrix(X, y), 1).save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert len({t.rows for t in found.trees}) > 1
-    assert found.assumes == (SAMPLED,)
-    text = " ".join(verdict(found))
+    report = audit(read_model(tmp_path / "m.json"))
+    assert len({tree.rows for tree in report.trees}) > 1
+    assert report.assumes == (SAMPLED,)
+    text = " ".join(verdict(report))
     assert "how many of the rows on which each tree was grown are in" in text
     assert "other rows of the table may belong to the same leaves" in text
 
 
-def truly_single(found, reached):
-    """Return of the leaves called single, or of one row of the table, how many are not."""
-    wrong = {"single": 0, "isolated": 0}
-    for t in found.trees:
-        for kind in wrong:
-            for leaf in t.leaf[getattr(t, kind)].tolist():
-                wrong[kind] += (reached[:, t.index] == found.model.number_of(t.at, leaf)).sum() != 1
-    return wrong
+def count_wrong_single_leaves(report, reached):
+    """Return how many leaves are wrongly called single, and how many wrongly isolated."""
+    n_wrong = {"single": 0, "isolated": 0}
+    for tree in report.trees:
+        for kind in n_wrong:
+            for leaf in tree.leaf[getattr(tree, kind)].tolist():
+                n_wrong[kind] += (
+                    reached[:, tree.index] == report.model.number_of(tree.at, leaf)
+                ).sum() != 1
+    return n_wrong
 
 
 @pytest.mark.parametrize("maker", ["forest", "bagging", "goss"])
@@ -88,28 +90,28 @@ def test_a_leaf_of_one_sampled_row_is_not_called_one_person(tmp_path, maker):
         booster = lgb.train(params, lgb.Dataset(X, y), 5)
         booster.save_model(path)
         reached = booster.predict(X, pred_leaf=True).reshape(len(X), -1)
-    found = audit(read_model(path))
-    wrong = truly_single(found, reached)
-    assert wrong["single"] > 0
-    assert wrong["isolated"] == 0
-    text = " ".join(verdict(found))
+    report = audit(read_model(path))
+    n_wrong = count_wrong_single_leaves(report, reached)
+    assert n_wrong["single"] > 0
+    assert n_wrong["isolated"] == 0
+    text = " ".join(verdict(report))
     assert "exactly one of the rows on which the tree was grown" in text
     assert "exactly one row" not in text
 
 
-def test_a_leaf_of_one_row_of_all_is_called_one_person(tmp_path):
+def test_a_leaf_with_one_row_of_the_table_is_called_one_person(tmp_path):
     X, y = small_table()
     params = {"objective": "binary", "min_data_in_leaf": 1, "num_leaves": 40, "verbose": -1}
     params |= {"num_threads": 1, "min_sum_hessian_in_leaf": 0}
     booster = lgb.train(params, lgb.Dataset(X, y), 3)
     booster.save_model(tmp_path / "m.txt")
-    found = audit(read_model(tmp_path / "m.txt"))
-    assert found.summary.isolated == found.summary.single > 0
-    assert truly_single(found, booster.predict(X, pred_leaf=True))["isolated"] == 0
-    assert "exactly one row for certain" in " ".join(verdict(found))
+    report = audit(read_model(tmp_path / "m.txt"))
+    assert report.summary.isolated == report.summary.single > 0
+    assert count_wrong_single_leaves(report, booster.predict(X, pred_leaf=True))["isolated"] == 0
+    assert "exactly one row for certain" in " ".join(verdict(report))
 
 
-def dart(path, **params):
+def train_dart(path, **params):
     X, y = small_table()
     settings = trained.PARAMS | {"booster": "dart", "rate_drop": 0.5, "seed": 1} | params
     booster = xgb.train(settings, xgb.DMatrix(X, y), 8)
@@ -117,8 +119,8 @@ def dart(path, **params):
     return booster
 
 
-def as_written_since_3_3(path):
-    """Move the weights of a DART model beside its trees, if an earlier XGBoost wrote it."""
+def convert_to_format_of_xgboost_3_3(path):
+    """Move the weights of a DART model to the place of its trees, as in files of XGBoost 3.3."""
     model = json.loads(path.read_text())
     booster = model["learner"]["gradient_booster"]
     if booster["name"] == "dart":
@@ -130,30 +132,30 @@ def as_written_since_3_3(path):
 @pytest.mark.parametrize("newer", [False, True])
 @pytest.mark.parametrize("params", [{}, {"objective": "multi:softprob", "num_class": 2}])
 def test_a_dart_model_predicts_with_the_weights_of_its_trees(tmp_path, newer, params):
-    booster, X = dart(tmp_path / "m.json", **params), small_table()[0]
+    booster, X = train_dart(tmp_path / "m.json", **params), small_table()[0]
     if newer:
-        as_written_since_3_3(tmp_path / "m.json")
+        convert_to_format_of_xgboost_3_3(tmp_path / "m.json")
     forest = load_model(tmp_path / "m.json")
     expected = booster.predict(xgb.DMatrix(X), output_margin=True)
     np.testing.assert_allclose(forest.margin(X), expected, atol=1e-5)
 
 
-def test_nothing_is_certain_of_a_dart_model(tmp_path):
-    dart(tmp_path / "m.json")
-    as_written_since_3_3(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert found.summary.counted == 0
-    assert found.rows.n is None
-    assert found.sources.kind == "one"
-    assert not any((t.at_least > 0).any() for t in found.trees)
-    assert "DART" in verdict(found)[0]
+def test_no_count_of_a_dart_model_is_certain(tmp_path):
+    train_dart(tmp_path / "m.json")
+    convert_to_format_of_xgboost_3_3(tmp_path / "m.json")
+    report = audit(read_model(tmp_path / "m.json"))
+    assert report.summary.counted == 0
+    assert report.rows.n is None
+    assert report.sources.kind == "one"
+    assert not any((tree.at_least > 0).any() for tree in report.trees)
+    assert "DART" in verdict(report)[0]
     with pytest.raises(UsageError, match="DART"):
         scrub(read_model(tmp_path / "m.json"), tmp_path / "s.json")
 
 
 def test_a_dart_model_without_a_weight_for_every_tree_is_refused(tmp_path):
-    dart(tmp_path / "m.json")
-    as_written_since_3_3(tmp_path / "m.json")
+    train_dart(tmp_path / "m.json")
+    convert_to_format_of_xgboost_3_3(tmp_path / "m.json")
     model = json.loads((tmp_path / "m.json").read_text())
     model["learner"]["gradient_booster"]["model"]["weight_drop"].pop()
     (tmp_path / "m.json").write_text(json.dumps(model))
@@ -162,8 +164,8 @@ def test_a_dart_model_without_a_weight_for_every_tree_is_refused(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory):
-    """A model that stopped early, with more rounds in its file than it predicts with."""
+def early_stopped_model(tmp_path_factory):
+    """Return an early stopped model, whose file has more rounds than the model predicts with."""
     X, y = small_table()
     rng = np.random.default_rng(0)
     model = xgb.XGBClassifier(
@@ -172,27 +174,27 @@ def stopped(tmp_path_factory):
     noisy = np.where(rng.random(len(y) - 140) < 0.3, 1 - y[140:], y[140:])
     model.fit(X[:140], y[:140], eval_set=[(X[140:], noisy)], verbose=False)
     path = tmp_path_factory.mktemp("stopped") / "m.json"
-    # the attribute by which XGBoost's scikit-learn interface marks its files
+    # XGBoost's scikit-learn interface writes this attribute to its files.
     model.get_booster().set_attr(scikit_learn='{"_estimator_type": "classifier"}')
     model.get_booster().save_model(path)
     assert model.best_iteration + 1 < model.get_booster().num_boosted_rounds()
     return path, model, X
 
 
-def test_an_early_stopped_model_predicts_with_its_best_iteration(stopped, tmp_path):
-    path, model, X = stopped
+def test_an_early_stopped_model_predicts_with_its_best_iteration(early_stopped_model, tmp_path):
+    path, model, X = early_stopped_model
     assert load_model(path).rounds == model.best_iteration + 1
     np.testing.assert_allclose(load_model(path).predict(X), model.predict_proba(X)[:, 1], atol=1e-6)
-    found = read_model(path)
-    assert found.forest.rounds == model.get_booster().num_boosted_rounds()
-    assert found.served.rounds == model.best_iteration + 1
-    assert "(best_iteration)" in " ".join(verdict(audit(found)))
-    scrub(found, tmp_path / "s.json")
+    model_to_audit = read_model(path)
+    assert model_to_audit.forest.rounds == model.get_booster().num_boosted_rounds()
+    assert model_to_audit.served.rounds == model.best_iteration + 1
+    assert "(best_iteration)" in " ".join(verdict(audit(model_to_audit)))
+    scrub(model_to_audit, tmp_path / "s.json")
     assert load_model(tmp_path / "s.json").rounds == model.best_iteration + 1
 
 
-def test_a_booster_predicts_with_all_rounds(stopped, tmp_path):
-    path, model, X = stopped
+def test_a_booster_predicts_with_all_rounds(early_stopped_model, tmp_path):
+    path, model, X = early_stopped_model
     file = json.loads(path.read_text())
     del file["learner"]["attributes"]["scikit_learn"]
     (tmp_path / "m.json").write_text(json.dumps(file))
@@ -201,15 +203,15 @@ def test_a_booster_predicts_with_all_rounds(stopped, tmp_path):
     assert load_model(tmp_path / "m.json").rounds > model.best_iteration + 1
 
 
-def test_a_best_iteration_that_is_no_round_is_refused(stopped, tmp_path):
-    file = json.loads(stopped[0].read_text())
+def test_a_best_iteration_outside_the_rounds_is_refused(early_stopped_model, tmp_path):
+    file = json.loads(early_stopped_model[0].read_text())
     file["learner"]["attributes"]["best_iteration"] = "500"
     (tmp_path / "m.json").write_text(json.dumps(file))
     with pytest.raises(DataError, match="best_iteration '500' is none of its"):
         load_model(tmp_path / "m.json")
 
 
-def labelled(folder, frame, **columns):
+def audit_with_table(folder, frame, **columns):
     frame.to_csv(folder / "t.csv", index=False)
     model = read_model(folder / "m.json")
     (table,), _ = read_rows(model, [str(folder / "t.csv")], Columns(target="label", **columns))
@@ -217,37 +219,38 @@ def labelled(folder, frame, **columns):
 
 
 @pytest.mark.parametrize("scrubbed", [False, True])
-def test_labels_coded_the_other_way_round_are_refused_with_the_coding_that_fits(tmp_path, scrubbed):
+def test_swapped_labels_are_refused_with_the_correct_coding(tmp_path, scrubbed):
     X, y = small_table()
     xgb.train(trained.PARAMS, xgb.DMatrix(X, y), 3).save_model(tmp_path / "m.json")
-    if scrubbed:  # the base score is still the share of class 1
+    if scrubbed:  # The base score still equals the share of class 1.
         scrub(read_model(tmp_path / "m.json"), tmp_path / "s.json")
         (tmp_path / "s.json").replace(tmp_path / "m.json")
     frame = pd.DataFrame(X).assign(label=np.where(y == 1, "benign", "malignant"))
-    found, table = labelled(tmp_path, frame)
+    report, table = audit_with_table(tmp_path, frame)
     with pytest.raises(DataError, match="give --positive 'benign'"):
-        check_labels(found, [table])
-    check_labels(found, [labelled(tmp_path, frame, positive="benign")[1]])
-    check_labels(found, [labelled(tmp_path, frame[:150])[1]])  # other rows show nothing
+        check_labels(report, [table])
+    check_labels(report, [audit_with_table(tmp_path, frame, positive="benign")[1]])
+    # Other rows show no contradiction.
+    check_labels(report, [audit_with_table(tmp_path, frame[:150])[1]])
 
 
 def test_several_classes_in_another_order_are_refused(tmp_path):
     X, y = load_iris(return_X_y=True)
-    X, y = X[:130], y[:130]  # 50, 50 and 30 rows
+    X, y = X[:130], y[:130]  # The classes have 50, 50 and 30 rows.
     params = {"objective": "multi:softprob", "num_class": 3, "max_depth": 2, "nthread": 1}
     xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert all(t.exact.all() for t in found.trees[:3])
+    report = audit(read_model(tmp_path / "m.json"))
+    assert all(tree.exact.all() for tree in report.trees[:3])
     frame = pd.DataFrame(X).assign(label=np.array(["c", "b", "a"])[y])
     with pytest.raises(DataError, match="coded in another order"):
-        check_labels(found, [labelled(tmp_path, frame)[1]])
-    found, table = labelled(tmp_path, frame.assign(label=y))
-    check_labels(found, [table])
+        check_labels(report, [audit_with_table(tmp_path, frame)[1]])
+    report, table = audit_with_table(tmp_path, frame.assign(label=y))
+    check_labels(report, [table])
 
 
 @pytest.mark.skipif(not NAMES_CATEGORIES, reason="XGBoost before 3.1 writes no names")
 def test_names_of_categories_are_reported_and_keep_a_copy_from_being_called_safe(tmp_path):
-    """Two persons live on the island, and one leaf holds only them."""
+    """Two persons live on the island, and one leaf contains only them."""
     rng = np.random.default_rng(0)
     city = np.array(["Berlin", "Hooge", "Ulm"])[rng.integers(0, 2, 300) * 2]
     city[:2] = "Hooge"
@@ -257,41 +260,43 @@ def test_names_of_categories_are_reported_and_keep_a_copy_from_being_called_safe
     data = xgb.DMatrix(X, y.astype(int), enable_categorical=True)
     xgb.train(params, data, 2).save_model(tmp_path / "m.json")
     model = read_model(tmp_path / "m.json")
-    found = audit(model, Known())
-    lines = verdict(found)
-    assert any("names 3 categories of 1 column (city: Berlin, Hooge, Ulm)" in x for x in lines)
-    assert any("have city Hooge (2 at most)" in x for x in lines)
-    assert any(f.name == "cats" and f.state == "present" for f in found.fields)
-    done = scrub(model, tmp_path / "s.json")
+    report = audit(model, Known())
+    lines = verdict(report)
+    assert any(
+        "names 3 categories of 1 column (city: Berlin, Hooge, Ulm)" in line for line in lines
+    )
+    assert any("have city Hooge (2 at most)" in line for line in lines)
+    assert any(field.name == "cats" and field.state == "present" for field in report.fields)
+    scrubbing = scrub(model, tmp_path / "s.json")
     copy = read_model(tmp_path / "s.json")
     assert copy.categories == model.categories
-    assert any("is not safe to share" in x for x in leftovers(found, audit(copy), done))
-    assert "if no category" in advice(found, scrubbed=True)[0]
+    assert any("is not safe to share" in line for line in leftovers(report, audit(copy), scrubbing))
+    assert "if no category" in advice(report, scrubbed=True)[0]
 
 
 def test_a_model_with_thresholds_of_another_party_shows_its_leaf_counts(tmp_path):
     """A secure vertical training writes NaN for the thresholds on columns of other parties."""
-    made = trained.central(tmp_path / "whole.json", 3)
-    whole = audit(read_model(made.path))
+    model_file = trained.central(tmp_path / "whole.json", 3)
+    complete_report = audit(read_model(model_file.path))
 
     def hide(tree):
-        inner = np.array(tree["left_children"]) >= 0
-        theirs = inner & (np.array(tree["split_indices"]) % 2 == 0)
-        tree["split_conditions"] = np.where(theirs, np.nan, tree["split_conditions"]).tolist()
+        is_inner = np.array(tree["left_children"]) >= 0
+        is_foreign = is_inner & (np.array(tree["split_indices"]) % 2 == 0)
+        tree["split_conditions"] = np.where(is_foreign, np.nan, tree["split_conditions"]).tolist()
 
-    path = trained.edited(made.path, tmp_path / "m.json", hide)
-    found = audit(read_model(path))
-    assert found.trees[0].exact.all()
-    for part, all_of_it in zip(found.trees, whole.trees, strict=True):
+    path = trained.edit_trees(model_file.path, tmp_path / "m.json", hide)
+    report = audit(read_model(path))
+    assert report.trees[0].exact.all()
+    for one_tree, complete_tree in zip(report.trees, complete_report.trees, strict=True):
         for name in ("n", "n_pos", "at_least"):
-            assert np.array_equal(getattr(part, name), getattr(all_of_it, name))
-    assert "thresholds are not in this file" in " ".join(verdict(found))
-    assert any("a hidden threshold" in line[-1] for line in leaves_table(found).lines)
+            assert np.array_equal(getattr(one_tree, name), getattr(complete_tree, name))
+    assert "thresholds are not in this file" in " ".join(verdict(report))
+    assert any("a hidden threshold" in line[-1] for line in leaves_table(report).lines)
     with pytest.raises(DataError, match="secure vertical"):
         load_model(path)
     with pytest.raises(UsageError, match="another party"):
         scrub(read_model(path), tmp_path / "s.json")
-    rows = pd.DataFrame(made.X).assign(label=made.y)
+    rows = pd.DataFrame(model_file.X).assign(label=model_file.y)
     rows.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(DataError, match="audit it without tables"):
         read_rows(read_model(path), [str(tmp_path / "t.csv")], Columns(target="label"))
@@ -304,16 +309,16 @@ def test_names_of_categories_in_a_lightgbm_file_are_reported_and_code_the_rows(t
     params = {"objective": "binary", "verbose": -1, "num_threads": 1, "num_leaves": 3}
     booster = lgb.train(params, lgb.Dataset(X, (X.v > 0).astype(int)), 2)
     booster.save_model(tmp_path / "m.json")
-    found, table = labelled(tmp_path, X.assign(label=(X.v > 0).astype(int)))
+    report, table = audit_with_table(tmp_path, X.assign(label=(X.v > 0).astype(int)))
     assert np.array_equal(table.table.X[:, 1], size.codes)
-    assert any("(size: low, mid, high)" in line for line in verdict(found))
-    assert any(field.name == "pandas_categorical" for field in found.fields)
+    assert any("(size: low, mid, high)" in line for line in verdict(report))
+    assert any(field.name == "pandas_categorical" for field in report.fields)
 
 
-def test_booleans_of_a_table_are_numbers(tmp_path):
+def test_booleans_of_a_table_are_converted_to_numbers(tmp_path):
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"smoker": rng.random(80) < 0.5, "age": rng.normal(size=80)})
     y = (X.smoker ^ (X.age > 1)).astype(int)
     xgb.train(trained.PARAMS, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
-    _, table = labelled(tmp_path, X.assign(label=y))
+    _, table = audit_with_table(tmp_path, X.assign(label=y))
     assert np.array_equal(table.table.X[:, 0], X.smoker)

@@ -1,4 +1,4 @@
-"""Counts of rows and labels are those of the training table, or are not named."""
+"""Counts of rows and labels in the report are those of the training table, or are not given."""
 
 import re
 
@@ -20,150 +20,164 @@ from fedtrees.model_audit.page import render
 from fedtrees.model_audit.verdict import to_json, verdict
 
 
-def agrees(made, exposure, k=1):
-    n, n_pos = made.true_counts(exposure.index, exposure.leaf, k)
+def counts_are_exact(model_file, exposure, k=1):
+    """Return whether the counts of a tree equal the true counts of rows and of class `k`."""
+    n, n_pos = model_file.true_counts(exposure.index, exposure.leaf, k)
     return np.array_equal(exposure.n, n) and np.array_equal(exposure.n_pos, n_pos)
 
 
 @pytest.mark.parametrize("depth", [1, 3, 8])
 @pytest.mark.parametrize("masked", [False, True], ids=["whole", "masked"])
 def test_first_tree_counts_of_a_central_model_are_exact(tmp_path, depth, masked):
-    made = trained.central(tmp_path / "m.json", max_depth=depth)
-    known, path = None, made.path
+    model_file = trained.central(tmp_path / "m.json", max_depth=depth)
+    declared, path = None, model_file.path
     if masked:
-        path = trained.edited(path, tmp_path / "masked.json", trained.mask)
-        known = Known(learning_rate=0.3, reg_lambda=1.0)  # do not follow from stumps
-    found = audit(read_model(path), known)
-    assert found.rows.n == len(made.y)
-    if masked and depth == 1:  # nor does what an L1 penalty would have moved labels by
-        assert np.array_equal(found.trees[0].n, made.true_counts(0, found.trees[0].leaf)[0])
-        assert not found.summary.exact
+        path = trained.edit_trees(path, tmp_path / "masked.json", trained.mask)
+        # Stumps do not determine these settings.
+        declared = Known(learning_rate=0.3, reg_lambda=1.0)
+    report = audit(read_model(path), declared)
+    assert report.rows.n == len(model_file.y)
+    # Nor do stumps determine a shift of labels by an L1 penalty.
+    if masked and depth == 1:
+        assert np.array_equal(report.trees[0].n, model_file.true_counts(0, report.trees[0].leaf)[0])
+        assert not report.summary.exact
         return
-    assert agrees(made, found.trees[0])
-    assert found.rows.n_pos == made.y.sum()
-    assert found.restored == masked
-    assert not any(t.exact.any() for t in found.trees[1:])
+    assert counts_are_exact(model_file, report.trees[0])
+    assert report.rows.n_pos == model_file.y.sum()
+    assert report.restored == masked
+    assert not any(t.exact.any() for t in report.trees[1:])
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("params", [{}, {"base_score": 0.5}, {"max_depth": 2, "eta": 0.1}])
-def test_every_client_of_a_bagging_model_is_found_with_its_own_base_score(tmp_path, params):
-    made = trained.bagging(tmp_path / "m.json", **params)
-    found = audit(read_model(made.path))
+def test_every_client_of_a_bagging_model_is_counted_with_its_base_score(tmp_path, params):
+    model_file = trained.bagging(tmp_path / "m.json", **params)
+    report = audit(read_model(model_file.path))
     for t in range(3):
-        y = made.y[made.parts[made.grown_by[t]]]
-        assert agrees(made, found.trees[t])
-        assert found.trees[t].base_score == pytest.approx(
+        y = model_file.y[model_file.parts[model_file.grown_by[t]]]
+        assert counts_are_exact(model_file, report.trees[t])
+        assert report.trees[t].base_score == pytest.approx(
             params.get("base_score", y.mean()), abs=1e-6
         )
-    assert found.rows.n == len(made.y)
-    assert not any(t.exact.any() for t in found.trees[3:])
+    assert report.rows.n == len(model_file.y)
+    assert not any(t.exact.any() for t in report.trees[3:])
 
 
 @pytest.mark.long
 def test_masking_a_bagging_model_hides_no_client(tmp_path):
-    made = trained.bagging(tmp_path / "m.json")
-    path = trained.edited(made.path, tmp_path / "masked.json", trained.mask)
-    found = audit(read_model(path))
-    assert found.restored
-    assert all(agrees(made, found.trees[t]) for t in range(3))
+    model_file = trained.bagging(tmp_path / "m.json")
+    path = trained.edit_trees(model_file.path, tmp_path / "masked.json", trained.mask)
+    report = audit(read_model(path))
+    assert report.restored
+    assert all(counts_are_exact(model_file, report.trees[t]) for t in range(3))
 
 
-def test_a_cyclic_model_tells_its_first_client(tmp_path):
-    made = trained.cyclic(tmp_path / "m.json")
-    found = audit(read_model(made.path))
-    assert agrees(made, found.trees[0])
-    assert found.rows.n == len(made.parts[0])
-    assert not any(t.exact.any() for t in found.trees[1:])
+def test_a_cyclic_model_reveals_the_counts_of_its_first_client(tmp_path):
+    model_file = trained.cyclic(tmp_path / "m.json")
+    report = audit(read_model(model_file.path))
+    assert counts_are_exact(model_file, report.trees[0])
+    assert report.rows.n == len(model_file.parts[0])
+    assert not any(t.exact.any() for t in report.trees[1:])
 
 
-@pytest.mark.parametrize("known", [Known(reg_lambda=1.0), Known(rows=569)], ids=["lambda", "rows"])
-def test_leaf_values_give_the_first_tree_to_who_knows_lambda_or_the_rows(tmp_path, known):
-    """No statistics: the rest follows from eight leaf values."""
-    made = trained.central(tmp_path / "m.json")
-    path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
-    found = audit(read_model(path), known)
-    assert agrees(made, found.trees[0])
-    assert found.rows.n == 569
-    assert (found.settings.learning_rate, found.settings.reg_lambda) == (0.3, 1.0)
+@pytest.mark.parametrize(
+    "declared", [Known(reg_lambda=1.0), Known(rows=569)], ids=["lambda", "rows"]
+)
+def test_leaf_values_reveal_the_first_tree_if_lambda_or_the_rows_are_known(tmp_path, declared):
+    """Without statistics, eight leaf values determine the other settings."""
+    model_file = trained.central(tmp_path / "m.json")
+    path = trained.edit_trees(model_file.path, tmp_path / "bare.json", trained.strip)
+    report = audit(read_model(path), declared)
+    assert counts_are_exact(model_file, report.trees[0])
+    assert report.rows.n == 569
+    assert (report.settings.learning_rate, report.settings.reg_lambda) == (0.3, 1.0)
 
 
-def test_leaf_values_alone_count_nothing_and_say_what_would(tmp_path):
-    """All counts and lambda times one factor give the same values."""
-    made = trained.central(tmp_path / "m.json")
-    model = without_statistics(read_model(made.path))
-    found = audit(model)
-    assert found.summary.counted == 0
-    assert (found.rows.n, found.settings, found.assumes) == (None, None, ())
-    said = re.search(
-        r"a table of (\d+) rows .* --reg-lambda (\d+), the audit counts", verdict(found)[0]
+def test_leaf_values_without_settings_count_nothing_and_the_verdict_names_missing_settings(
+    tmp_path,
+):
+    """Scaling all counts and lambda by one factor leaves the leaf values unchanged."""
+    model_file = trained.central(tmp_path / "m.json")
+    model = without_statistics(read_model(model_file.path))
+    report = audit(model)
+    assert report.summary.counted == 0
+    assert (report.rows.n, report.settings, report.assumes) == (None, None, ())
+    match = re.search(
+        r"a table of (\d+) rows .* --reg-lambda (\d+), the audit counts", verdict(report)[0]
     )
-    assert said.groups() == ("569", "1")
+    assert match.groups() == ("569", "1")
     assert audit(model, Known(reg_lambda=0.0)).summary.counted == 0
 
 
 def test_declared_rows_that_contradict_the_base_score_count_nothing(tmp_path):
     model = without_statistics(read_model(trained.central(tmp_path / "m.json").path))
     for rows in (500, 600):
-        found = audit(model, Known(rows=rows, learning_rate=0.3, reg_lambda=1.0))
-        assert found.summary.counted == 0
-        assert f"a multiple of 569 rows, and {rows} were declared" in verdict(found)[0]
+        report = audit(model, Known(rows=rows, learning_rate=0.3, reg_lambda=1.0))
+        assert report.summary.counted == 0
+        assert f"a multiple of 569 rows, and {rows} were declared" in verdict(report)[0]
 
 
-def test_counts_from_leaf_values_say_what_they_rest_on(tmp_path):
+def test_counts_from_leaf_values_state_their_assumptions(tmp_path):
     model = without_statistics(read_model(trained.central(tmp_path / "m.json").path))
-    found = audit(model, Known(rows=569, learning_rate=0.3, reg_lambda=1.0))
-    said = to_json(found)
-    assert said["assumes"] == list(found.assumes)
+    report = audit(model, Known(rows=569, learning_rate=0.3, reg_lambda=1.0))
+    exported = to_json(report)
+    assert exported["assumes"] == list(report.assumes)
     for condition in ("all of the 569 rows that were declared", "no L1 penalty", "eta was 0.3"):
-        assert any(condition in line for line in said["assumes"])
-        assert condition in said["verdict"][1]
-        assert condition in render(found, None)
-    assert said["verdict"][0].startswith("Under the conditions below")
-    assert "for certain" not in " ".join(said["verdict"])
-    assert "no L1 penalty and no sampling" in said["trees"][0]["how"]
-    assert audit(read_model(tmp_path / "m.json")).assumes == (ONCE,)  # whatever eta and lambda are
+        assert any(condition in line for line in exported["assumes"])
+        assert condition in exported["verdict"][1]
+        assert condition in render(report, None)
+    assert exported["verdict"][0].startswith("Under the conditions below")
+    assert "for certain" not in " ".join(exported["verdict"])
+    assert "no L1 penalty and no sampling" in exported["trees"][0]["how"]
+    # These counts do not depend on eta and lambda.
+    assert audit(read_model(tmp_path / "m.json")).assumes == (ONCE,)
 
 
 def test_values_that_two_learning_rates_explain_count_nothing(tmp_path):
-    """Eta 1 explains these leaves too, and less by chance; only who is told eta knows it."""
-    n, n1 = np.array([186, 108]), np.array([178, 4])
+    """A learning rate of 1 explains these leaf values, too, so counts require the true learning
+    rate.
+    """
+    n, n_pos = np.array([186, 108]), np.array([178, 4])
     X = np.repeat([0.0, 1.0], n).reshape(-1, 1)
-    y = np.concatenate([np.arange(rows) < positives for rows, positives in zip(n, n1, strict=True)])
+    y = np.concatenate(
+        [np.arange(rows) < positives for rows, positives in zip(n, n_pos, strict=True)]
+    )
     trained.central(tmp_path / "m.json", 1, X, y.astype(int), reg_lambda=2.0)
     model = without_statistics(read_model(tmp_path / "m.json"))
     assert audit(model, Known(reg_lambda=2.0)).summary.counted == 0
-    told = audit(model, Known(reg_lambda=2.0, learning_rate=0.3)).trees[0]
-    assert np.array_equal(told.n, n)
-    assert np.array_equal(told.n_pos, n1)
+    tree = audit(model, Known(reg_lambda=2.0, learning_rate=0.3)).trees[0]
+    assert np.array_equal(tree.n, n)
+    assert np.array_equal(tree.n_pos, n_pos)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_leaf_values_alone_give_every_client_s_first_tree(tmp_path, seed):
-    made = trained.bagging(tmp_path / "m.json", rounds=3, seed=seed)
-    bare = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
-    found = audit(read_model(bare), Known(reg_lambda=1.0))
-    assert all(agrees(made, found.trees[t]) for t in range(3))
-    assert not any(t.exact.any() for t in found.trees[3:])
-    assert (found.sources.kind, found.sources.clients) == ("bagging", 3)
-    assert (found.rows.n, found.rows.n_pos, found.rows.complete) == (569, 357, False)
+def test_leaf_values_reveal_the_first_tree_of_every_client(tmp_path, seed):
+    model_file = trained.bagging(tmp_path / "m.json", rounds=3, seed=seed)
+    bare = trained.edit_trees(model_file.path, tmp_path / "bare.json", trained.strip)
+    report = audit(read_model(bare), Known(reg_lambda=1.0))
+    assert all(counts_are_exact(model_file, report.trees[t]) for t in range(3))
+    assert not any(t.exact.any() for t in report.trees[3:])
+    assert (report.sources.kind, report.sources.clients) == ("bagging", 3)
+    assert (report.rows.n, report.rows.n_pos, report.rows.complete) == (569, 357, False)
 
 
-def test_a_base_score_that_somebody_chose_is_no_label_mean(tmp_path):
-    """Leaf values from 0.3 fit some table of 30% positives by chance; it is not the true one."""
-    made = trained.bagging(tmp_path / "m.json", rounds=2, clients=5, base_score=0.3)
-    path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
-    for known in (None, Known(learning_rate=0.3, reg_lambda=1.0)):
-        found = audit(read_model(path), known)
-        assert found.summary.counted == 0
-        assert found.rows.n is None
+def test_a_chosen_base_score_is_not_taken_for_the_label_mean(tmp_path):
+    """Leaf values from base score 0.3 happen to fit some table with 30% positives, which is not
+    the true table.
+    """
+    model_file = trained.bagging(tmp_path / "m.json", rounds=2, clients=5, base_score=0.3)
+    path = trained.edit_trees(model_file.path, tmp_path / "bare.json", trained.strip)
+    for declared in (None, Known(learning_rate=0.3, reg_lambda=1.0)):
+        report = audit(read_model(path), declared)
+        assert report.summary.counted == 0
+        assert report.rows.n is None
 
 
-def test_leaf_values_from_one_half_leave_counts_open(tmp_path):
-    made = trained.central(tmp_path / "m.json", base_score=0.5)
-    path = trained.edited(made.path, tmp_path / "bare.json", trained.strip)
-    found = audit(read_model(path), Known(rows=569, learning_rate=0.3, reg_lambda=1.0))
-    first, (n, n_pos) = found.trees[0], made.true_counts(0, found.trees[0].leaf)
+def test_leaf_values_with_base_score_one_half_determine_some_counts(tmp_path):
+    model_file = trained.central(tmp_path / "m.json", base_score=0.5)
+    path = trained.edit_trees(model_file.path, tmp_path / "bare.json", trained.strip)
+    report = audit(read_model(path), Known(rows=569, learning_rate=0.3, reg_lambda=1.0))
+    first, (n, n_pos) = report.trees[0], model_file.true_counts(0, report.trees[0].leaf)
     certain = first.n != UNKNOWN
     assert certain.sum() < len(certain)
     assert np.array_equal(first.n[certain], n[certain])
@@ -171,38 +185,40 @@ def test_leaf_values_from_one_half_leave_counts_open(tmp_path):
 
 
 def test_rows_of_later_trees_lie_within_their_bounds(tmp_path):
-    made = trained.central(tmp_path / "m.json", max_depth=5, min_child_weight=0)
-    found = audit(read_model(made.path))
-    bounded, met = 0, 0
-    for t in found.trees:
-        n, _ = made.true_counts(t.index, t.leaf)
-        assert (t.at_least <= n).all()
-        limited = t.at_most != UNKNOWN
-        assert (n[limited] <= t.at_most[limited]).all()
-        bounded += int(limited.sum())
-        certain = t.n != UNKNOWN
-        assert np.array_equal(t.n[certain], n[certain])
-        met += int(certain.sum()) if t.index else 0
-    assert bounded > 50
-    assert met > 0
+    model_file = trained.central(tmp_path / "m.json", max_depth=5, min_child_weight=0)
+    report = audit(read_model(model_file.path))
+    n_bounded, n_certain = 0, 0
+    for tree in report.trees:
+        n, _ = model_file.true_counts(tree.index, tree.leaf)
+        assert (tree.at_least <= n).all()
+        limited = tree.at_most != UNKNOWN
+        assert (n[limited] <= tree.at_most[limited]).all()
+        n_bounded += int(limited.sum())
+        certain = tree.n != UNKNOWN
+        assert np.array_equal(tree.n[certain], n[certain])
+        n_certain += int(certain.sum()) if tree.index else 0
+    assert n_bounded > 50
+    assert n_certain > 0
 
 
-def test_rows_of_class_1_that_counted_three_times_are_counted_once(tmp_path):
-    made = trained.central(tmp_path / "m.json", scale_pos_weight=3)
-    assert agrees(made, audit(read_model(made.path)).trees[0])
+def test_rows_with_scale_pos_weight_3_are_counted_once(tmp_path):
+    model_file = trained.central(tmp_path / "m.json", scale_pos_weight=3)
+    assert counts_are_exact(model_file, audit(read_model(model_file.path)).trees[0])
 
 
 def test_without_eta_rows_are_known_and_labels_are_not(tmp_path):
-    made = trained.central(tmp_path / "m.json", reg_alpha=0.3)
-    first = audit(read_model(made.path)).trees[0]
-    assert np.array_equal(first.n, made.true_counts(0, first.leaf)[0])
+    model_file = trained.central(tmp_path / "m.json", reg_alpha=0.3)
+    first = audit(read_model(model_file.path)).trees[0]
+    assert np.array_equal(first.n, model_file.true_counts(0, first.leaf)[0])
     assert (first.n_pos == UNKNOWN).all()
 
 
-def test_without_eta_rows_of_class_1_that_counted_three_times_are_not_counted(tmp_path):
-    """Their sums of hessians are whole, too: those of N0 + 3 N1 rows."""
-    made = trained.central(tmp_path / "m.json", reg_alpha=0.3, scale_pos_weight=3, max_depth=1)
-    assert audit(read_model(made.path)).summary.counted == 0
+def test_without_eta_rows_with_scale_pos_weight_3_are_not_counted(tmp_path):
+    """Their sums of hessians are integers, too: those of N0 + 3 N1 rows."""
+    model_file = trained.central(
+        tmp_path / "m.json", reg_alpha=0.3, scale_pos_weight=3, max_depth=1
+    )
+    assert audit(read_model(model_file.path)).summary.counted == 0
 
 
 def test_weighted_rows_are_not_counted(tmp_path):
@@ -210,35 +226,38 @@ def test_weighted_rows_are_not_counted(tmp_path):
     weight = np.random.default_rng(0).uniform(0.5, 2, len(y))
     data = xgb.DMatrix(X, y, weight=weight)
     xgb.train(trained.PARAMS, data, 5).save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert found.summary.counted == 0
-    assert all((t.at_least == UNKNOWN).all() for t in found.trees)  # they would not hold
+    report = audit(read_model(tmp_path / "m.json"))
+    assert report.summary.counted == 0
+    # Bounds would be wrong.
+    assert all((tree.at_least == UNKNOWN).all() for tree in report.trees)
 
 
 def test_the_first_round_of_a_multiclass_model_is_counted_class_by_class(tmp_path):
     X, y = load_wine(return_X_y=True)
     params = {"objective": "multi:softprob", "num_class": 3}
-    made = trained.central(tmp_path / "m.json", 4, X.astype(np.float32), y, **params)
-    made = trained.Trained(made.path, made.X, made.y, made.parts, [0] * 12)
-    found = audit(read_model(made.path))
-    assert all(agrees(made, found.trees[k], k) for k in range(3))
-    assert not any(t.exact.any() for t in found.trees[3:])
-    assert found.rows.n == 178
+    model_file = trained.central(tmp_path / "m.json", 4, X.astype(np.float32), y, **params)
+    model_file = trained.Trained(
+        model_file.path, model_file.X, model_file.y, model_file.parts, [0] * 12
+    )
+    report = audit(read_model(model_file.path))
+    assert all(counts_are_exact(model_file, report.trees[k], k) for k in range(3))
+    assert not any(t.exact.any() for t in report.trees[3:])
+    assert report.rows.n == 178
 
 
-def test_squared_error_tells_the_rows_of_every_leaf_of_every_tree(tmp_path):
+def test_squared_error_reveals_the_rows_of_every_leaf_of_every_tree(tmp_path):
     X, y = trained.table()
     target = X[:, 0] + y
-    made = trained.central(tmp_path / "m.json", 10, X, target, objective="reg:squarederror")
-    for t in audit(read_model(made.path)).trees:
-        assert np.array_equal(t.n, made.true_counts(t.index, t.leaf)[0])
+    model_file = trained.central(tmp_path / "m.json", 10, X, target, objective="reg:squarederror")
+    for tree in audit(read_model(model_file.path)).trees:
+        assert np.array_equal(tree.n, model_file.true_counts(tree.index, tree.leaf)[0])
 
 
 def test_rows_of_a_regression_s_first_client_are_not_taken_for_the_table(tmp_path):
-    made = trained.bagging(tmp_path / "m.json", rounds=3, objective="reg:squarederror")
-    found = audit(read_model(made.path))
-    assert found.rows.n == len(made.parts[made.grown_by[0]])
-    assert not found.rows.complete
+    model_file = trained.bagging(tmp_path / "m.json", rounds=3, objective="reg:squarederror")
+    report = audit(read_model(model_file.path))
+    assert report.rows.n == len(model_file.parts[model_file.grown_by[0]])
+    assert not report.rows.complete
     central = trained.central(tmp_path / "c.json", 3, objective="reg:squarederror")
     assert audit(read_model(central.path)).rows.complete
 
@@ -250,13 +269,13 @@ def test_lightgbm_counts_rows_in_every_tree_and_labels_in_the_first(tmp_path, pa
     booster = lgb.train(common | params, lgb.Dataset(X, y), 10)
     booster.save_model(tmp_path / "m.txt")
     model = read_model(tmp_path / "m.txt")
-    found = audit(model)
+    report = audit(model)
     nodes = model.forest.apply(X)
-    for t in found.trees:
-        assert np.array_equal(t.n, [(nodes[:, t.index] == leaf).sum() for leaf in t.leaf])
-    first = found.trees[0]
+    for tree in report.trees:
+        assert np.array_equal(tree.n, [(nodes[:, tree.index] == leaf).sum() for leaf in tree.leaf])
+    first = report.trees[0]
     assert np.array_equal(first.n_pos, [y[nodes[:, 0] == leaf].sum() for leaf in first.leaf])
-    assert not any(t.exact.any() for t in found.trees[1:])
+    assert not any(tree.exact.any() for tree in report.trees[1:])
 
 
 @settings(max_examples=60, deadline=None)
@@ -265,33 +284,33 @@ def test_lightgbm_counts_rows_in_every_tree_and_labels_in_the_first(tmp_path, pa
     st.floats(0.02, 0.98),
     st.data(),
 )
-def test_sums_of_one_base_score_are_counted_and_others_are_not(leaves, p, data):
+def test_sums_of_one_base_score_are_counted_and_changed_sums_are_not(leaves, p, data):
     n = np.array([size for size, _ in leaves])
-    n1 = np.array([round(size * share) for size, share in leaves])
-    h, g = n * p * (1 - p), n * p - n1
+    n_pos = np.array([round(size * share) for size, share in leaves])
+    h, g = n * p * (1 - p), n * p - n_pos
     exact = LeafStatistics(g, h, 1e-7 * np.abs(g), 1e-7 * h)
     fit = counts_at(exact, p)
     assert np.array_equal(fit.n, n)
-    assert np.array_equal(fit.n1, n1)
-    found = find_first_tree(exact)
-    if found is not None:  # None where several base scores explain the sums
-        assert np.array_equal(found.n, n)
-        assert np.array_equal(found.n1, n1)
+    assert np.array_equal(fit.n1, n_pos)
+    first_tree = find_first_tree(exact)
+    if first_tree is not None:  # None if several base scores explain the sums.
+        assert np.array_equal(first_tree.n, n)
+        assert np.array_equal(first_tree.n1, n_pos)
     j = data.draw(st.integers(0, len(n) - 1))
     h[j] *= 1 + 0.3 / n[j]
     assert counts_at(LeafStatistics(g, h, 1e-7 * np.abs(g), 1e-7 * h), p) is None
 
 
 @pytest.mark.parametrize("bootstrap", ["true", "false"])
-def test_a_random_forest_that_keeps_its_counts_tells_them(tmp_path, bootstrap):
-    """Of rows that may be drawn twice it tells no more than bounds, which seldom meet."""
+def test_counts_of_a_random_forest_are_exact_without_bootstrap(tmp_path, bootstrap):
+    """For bootstrap samples there are only bounds, which are rarely equal."""
     from fedtrees.cli.main import main
 
-    out, made = tmp_path / "f.npz", f"forest-hist[trees=3,max_depth=3,bootstrap={bootstrap}]"
+    path, spec = tmp_path / "f.npz", f"forest-hist[trees=3,max_depth=3,bootstrap={bootstrap}]"
     with pytest.raises(SystemExit):
-        main(["model", "train", "-p", made, "--output", str(out)])
-    found = audit(read_model(out))
-    once = bootstrap == "false"
-    assert all(t.exact.all() == once for t in found.trees)
-    assert (found.summary.counted == found.summary.leaves) == once
-    assert all((t.at_least <= t.at_most).all() for t in found.trees)
+        main(["model", "train", "-p", spec, "--output", str(path)])
+    report = audit(read_model(path))
+    is_exact = bootstrap == "false"
+    assert all(tree.exact.all() == is_exact for tree in report.trees)
+    assert (report.summary.counted == report.summary.leaves) == is_exact
+    assert all((tree.at_least <= tree.at_most).all() for tree in report.trees)

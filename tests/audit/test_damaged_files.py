@@ -1,7 +1,7 @@
-"""A damaged file ends in an error of ours or in a correct audit, never in XGBoost's crash.
+"""A damaged file gives an error of fedtrees or a correct audit, and never crashes XGBoost.
 
-The damage is drawn from a seed; what is right to say of each file is not known, so the tests assert
-how it ends, and that a copy which was written has the trees that were read.
+The damage is drawn from a seed. The correct report of each file is unknown, so the tests check
+only the way in which reading ends, and that a written copy has the trees that were read.
 """
 
 import json
@@ -28,7 +28,7 @@ NUMBERS = ("split_conditions", "sum_hessian", "split_indices", "left_children", 
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def model_paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     trained.central(folder / "binary.json", 2)
     trained.central(folder / "binary.ubj", 2)
@@ -36,26 +36,26 @@ def models(tmp_path_factory):
     return [folder / name for name in ("binary.json", "binary.ubj", "categories.json")]
 
 
-def bytes_changed(data, rng):
+def change_bytes(data, rng):
     data = bytearray(data)
     for _ in range(rng.integers(1, 4)):
         data[rng.integers(len(data))] = rng.integers(256)
     return bytes(data[: rng.integers(len(data))] if rng.random() < 0.3 else data)
 
 
-def places(node):
-    """Every place inside a parsed JSON, as its container and key."""
+def all_places(node):
+    """Yield every place of a parsed JSON as its container and key."""
     pairs = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in pairs:
         yield node, key
         if isinstance(value, dict | list):
-            yield from places(value)
+            yield from all_places(value)
 
 
-def value_changed(model, rng):
-    parts = list(places({k: v for k, v in model["learner"].items() if k != "gradient_booster"}))
+def change_value(model, rng):
+    parts = list(all_places({k: v for k, v in model["learner"].items() if k != "gradient_booster"}))
     booster = model["learner"]["gradient_booster"]["model"]
-    parts += [*places(booster["cats"]), *((booster, key) for key in booster)]
+    parts += [*all_places(booster["cats"]), *((booster, key) for key in booster)]
     trees = booster["trees"]
     tree = trees[rng.integers(len(trees))]
     parts += [(tree[name], int(rng.integers(len(tree[name])))) for name in NUMBERS if tree[name]]
@@ -66,14 +66,14 @@ def value_changed(model, rng):
     else:
         container[key] = WEIRD[rng.integers(len(WEIRD))]
     text = json.dumps(model)
-    if rng.random() < 0.2:  # the same key twice
+    if rng.random() < 0.2:  # Repeat a key.
         name = f'"{rng.choice(NUMBERS)}": '
         text = text.replace(name, f"{name}{json.dumps(WEIRD[rng.integers(6)])}, {name}", 1)
     return text.encode()
 
 
-def ends_well(path, out):
-    """Audit and copy a file, all but XGBoost's comparison; return whether that was refused."""
+def is_copied(path, out):
+    """Audit and copy a file without XGBoost's comparison; return whether it was accepted."""
     try:
         model = read_model(path)
         audit(model)
@@ -86,53 +86,60 @@ def ends_well(path, out):
 
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(2))
-def test_damage_ends_in_our_errors_or_in_a_copy_of_what_was_read(models, tmp_path, seed):
-    rng, well = np.random.default_rng(seed), 0
-    for k in range(90):
-        source = models[k % len(models)]
+def test_damaged_files_give_an_error_of_fedtrees_or_a_correct_copy(model_paths, tmp_path, seed):
+    rng, n_copied = np.random.default_rng(seed), 0
+    for number in range(90):
+        source = model_paths[number % len(model_paths)]
         data = source.read_bytes()
         as_json = source.suffix == ".json" and rng.random() < 0.7
-        damaged = value_changed(json.loads(data), rng) if as_json else bytes_changed(data, rng)
+        damaged = change_value(json.loads(data), rng) if as_json else change_bytes(data, rng)
         path = tmp_path / f"m{source.suffix}"
         path.write_bytes(damaged)
-        well += ends_well(path, tmp_path / "out.json")
-    assert 5 < well < 85  # neither are all refused, nor is nothing damaged
+        n_copied += is_copied(path, tmp_path / "out.json")
+    assert 5 < n_copied < 85  # Some files are refused, and some are still valid.
 
 
-def changed(models, tmp_path, change):
-    model = json.loads(models[0].read_text())
+def write_changed(model_paths, tmp_path, change):
+    model = json.loads(model_paths[0].read_text())
     change(model["learner"])
     path = tmp_path / "bad.json"
     path.write_text(json.dumps(model))
     return path
 
 
-def refused(learner):
-    """More nodes than there are: XGBoost believes the number, our reader counts."""
+def declare_too_many_nodes(learner):
+    """Declare more nodes than the arrays contain. XGBoost uses this number, fedtrees counts the
+    nodes.
+    """
     learner["gradient_booster"]["model"]["trees"][0]["tree_param"]["num_nodes"] = str(10**9)
 
 
 @pytest.mark.long
-def test_a_file_that_xgboost_refuses_is_copied_and_the_line_says_why(models, tmp_path):
-    path = changed(models, tmp_path, refused)
-    done = scrub(read_model(path), tmp_path / "out.json")
-    assert done.same is None
-    assert done.not_compared.startswith("XGBoost itself does not predict by bad.json: ")
+def test_a_file_that_xgboost_refuses_is_copied_with_a_reason(model_paths, tmp_path):
+    path = write_changed(model_paths, tmp_path, declare_too_many_nodes)
+    scrubbing = scrub(read_model(path), tmp_path / "out.json")
+    assert scrubbing.same is None
+    assert scrubbing.not_compared.startswith("XGBoost itself does not predict by bad.json: ")
     X = trained.table()[0]
-    mended, whole = (xgb.Booster(model_file=str(p)) for p in (done.path, models[0]))
-    margins = [b.predict(xgb.DMatrix(X), output_margin=True) for b in (mended, whole)]
+    copied_booster, original_booster = (
+        xgb.Booster(model_file=str(p)) for p in (scrubbing.path, model_paths[0])
+    )
+    margins = [
+        booster.predict(xgb.DMatrix(X), output_margin=True)
+        for booster in (copied_booster, original_booster)
+    ]
     assert np.array_equal(*margins)
 
 
 @pytest.mark.long
 def test_a_model_of_no_column_and_no_split_is_copied(tmp_path):
-    made = trained.central(tmp_path / "m.json", 2, gamma=1e9)
-    model = json.loads(made.path.read_text())
+    model_file = trained.central(tmp_path / "m.json", 2, gamma=1e9)
+    model = json.loads(model_file.path.read_text())
     model["learner"]["learner_model_param"]["num_feature"] = "0"
-    made.path.write_text(json.dumps(model))
-    done = scrub(read_model(made.path), tmp_path / "out.json")
-    assert "0 feature is supplied" in done.not_compared
-    assert len(read_model(done.path).forest) == 2
+    model_file.path.write_text(json.dumps(model))
+    scrubbing = scrub(read_model(model_file.path), tmp_path / "out.json")
+    assert "0 feature is supplied" in scrubbing.not_compared
+    assert len(read_model(scrubbing.path).forest) == 2
 
 
 @pytest.mark.parametrize(
@@ -150,29 +157,29 @@ def test_a_model_of_no_column_and_no_split_is_copied(tmp_path):
         ),
     ],
 )
-def test_a_part_that_cannot_be_copied_is_named(models, tmp_path, change, message):
-    path = changed(models, tmp_path, change)
+def test_a_part_that_cannot_be_copied_is_refused_by_name(model_paths, tmp_path, change, message):
+    path = write_changed(model_paths, tmp_path, change)
     with pytest.raises(DataError, match=message):
         scrub(read_model(path), tmp_path / "out.json")
     assert not (tmp_path / "out.json").exists()
 
 
 @pytest.mark.long
-def test_notes_and_unknown_keys_are_not_copied(models, tmp_path):
+def test_notes_and_unknown_keys_are_not_copied(model_paths, tmp_path):
     def note(learner):
         learner["attributes"] |= {"patients": "ward 7", "best_iteration": "1"}
         learner["patients"] = learner["gradient_booster"]["patients"] = "ward 7"
         learner["gradient_booster"]["model"]["trees"][0]["patients"] = ["ward 7"]
 
-    done = scrub(read_model(changed(models, tmp_path, note)), tmp_path / "out.json")
-    assert done.same
-    assert "ward 7" not in done.path.read_text()
-    assert model_of(done.path)["learner"]["attributes"] == {"best_iteration": "1"}
+    scrubbing = scrub(read_model(write_changed(model_paths, tmp_path, note)), tmp_path / "out.json")
+    assert scrubbing.same
+    assert "ward 7" not in scrubbing.path.read_text()
+    assert model_of(scrubbing.path)["learner"]["attributes"] == {"best_iteration": "1"}
 
 
 @pytest.mark.long
 def test_names_of_categories_are_copied(tmp_path):
-    """XGBoost codes a data frame's columns by them."""
+    """XGBoost uses them to code the columns of a data frame."""
     import pandas as pd
 
     wards = np.random.default_rng(0).choice(["east", "north", "süd"], 400)
@@ -181,18 +188,23 @@ def test_names_of_categories_are_copied(tmp_path):
     params = trained.PARAMS | {"max_cat_to_onehot": 1}
     for ending in ("json", "ubj"):
         xgb.train(params, data, 3).save_model(tmp_path / f"m.{ending}")
-        done = scrub(read_model(tmp_path / f"m.{ending}"), tmp_path / f"out-{ending}.json")
-        other = pd.DataFrame({"ward": pd.Categorical(["süd", "east"]), "age": [3, 4]})
-        rows = xgb.DMatrix(other, enable_categorical=True)
+        scrubbing = scrub(read_model(tmp_path / f"m.{ending}"), tmp_path / f"out-{ending}.json")
+        new_rows = pd.DataFrame({"ward": pd.Categorical(["süd", "east"]), "age": [3, 4]})
+        rows = xgb.DMatrix(new_rows, enable_categorical=True)
         before, after = (
-            xgb.Booster(model_file=str(p)).predict(rows) for p in (tmp_path / "m.json", done.path)
+            xgb.Booster(model_file=str(path)).predict(rows)
+            for path in (tmp_path / "m.json", scrubbing.path)
         )
         assert np.array_equal(before, after)
-        assert {name for t in trained.trees_in(done.path) for name in XGBOOST_STATISTICS
-                if any(t[name])} == set()  # fmt: skip
+        assert {
+            name
+            for tree in trained.trees_in(scrubbing.path)
+            for name in XGBOOST_STATISTICS
+            if any(tree[name])
+        } == set()
 
 
-def test_a_process_that_is_killed_or_slow_is_a_reason(models, tmp_path, monkeypatch):
+def test_a_process_that_is_killed_or_slow_is_a_reason(model_paths, tmp_path, monkeypatch):
     from scipy.sparse import csr_matrix
 
     from fedtrees.model_audit import margins
@@ -205,14 +217,12 @@ def test_a_process_that_is_killed_or_slow_is_a_reason(models, tmp_path, monkeypa
     monkeypatch.setattr(margins, "SECONDS", 1)
     for script, reason in ((killed, "it crashed with signal 11"), (slow, "it took longer than 1")):
         monkeypatch.setattr(margins, "__file__", str(script))
-        (found,) = margins_of(models[:1], rows)
-        assert found.startswith(reason)
+        (reason_text,) = margins_of(model_paths[:1], rows)
+        assert reason_text.startswith(reason)
 
 
 @pytest.mark.parametrize("count", [float("inf"), float("nan"), "many", [2], None])
-def test_a_number_of_classes_that_is_none_ends_in_an_error_of_ours_or_is_not_needed(
-    tmp_path, count
-):
+def test_an_invalid_number_of_classes_is_refused_or_ignored(tmp_path, count):
     model = json.loads((Path(__file__).parent / "models/flower-1.41.0-cyclic.json").read_text())
     model["learner"]["learner_model_param"]["num_class"] = count
     file = tmp_path / "model.json"

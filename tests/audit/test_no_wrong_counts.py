@@ -1,4 +1,4 @@
-"""What a file cannot tell for certain is not called certain."""
+"""Numbers that a file does not determine are not called certain."""
 
 import json
 import socket
@@ -18,52 +18,62 @@ from fedtrees.model_audit.model import without_statistics
 from fedtrees.model_audit.verdict import verdict
 
 HALF = np.random.default_rng(0).choice([0.5, 1.0], 569)
-HALF[0] = 0.5 + (HALF[1:].sum() + 0.5) % 1  # whole in all
+HALF[0] = 0.5 + (HALF[1:].sum() + 0.5) % 1  # The sum of the weights is an integer.
 
 
-def trees_of(tmp_path, X, y, rounds=20, weight=None, **params):
+def audit_training(tmp_path, X, y, rounds=20, weight=None, **params):
     data = xgb.DMatrix(X, y, weight=weight)
     xgb.train(trained.PARAMS | params, data, rounds).save_model(tmp_path / "m.json")
     return audit(read_model(tmp_path / "m.json"))
 
 
-def test_one_tree_of_broken_numbers_shows_the_weights_of_all(tmp_path):
-    """Stumps on rows of weight 1/2 and 1 often hold whole sums; none is a count of rows."""
+def test_one_tree_with_fractional_sums_shows_that_all_rows_have_weights(tmp_path):
+    """Stumps on rows of weights 1/2 and 1 often have integer sums, none of which is a count of
+    rows.
+    """
     X = trained.table()[0]
-    found = trees_of(tmp_path, X, X[:, 3], 60, HALF, objective="reg:squarederror", max_depth=1)
-    whole = [all(h % 1 == 0 for h in t["sum_hessian"]) for t in trained.trees_in(found.model.path)]
-    assert 0 < sum(whole) < 60
-    assert found.summary.counted == 0
+    report = audit_training(
+        tmp_path, X, X[:, 3], 60, HALF, objective="reg:squarederror", max_depth=1
+    )
+    has_integer_sums = [
+        all(hessian % 1 == 0 for hessian in tree["sum_hessian"])
+        for tree in trained.trees_in(report.model.path)
+    ]
+    assert 0 < sum(has_integer_sums) < 60
+    assert report.summary.counted == 0
 
 
-def test_the_verdict_says_that_halves_may_pass_for_rows(tmp_path):
-    """Stumps of a regression on rows of weight 1/2: each leaf may hold an even number of them."""
+def test_the_verdict_warns_that_weights_of_one_half_may_look_like_rows(tmp_path):
+    """Stumps of a regression on rows of weight 1/2: each leaf may contain an even number of
+    rows.
+    """
     X = np.repeat([[0.0], [1.0]], 4, axis=0)
     params = {"objective": "reg:squarederror", "max_depth": 1, "min_child_weight": 0}
-    found = trees_of(tmp_path, X, X[:, 0], 1, np.full(8, 0.5), **params)
-    assert found.rows.n == 4  # of 8
-    assert "weights of 0.5" in " ".join(verdict(found))
+    report = audit_training(tmp_path, X, X[:, 0], 1, np.full(8, 0.5), **params)
+    assert report.rows.n == 4  # The table has 8 rows.
+    assert "weights of 0.5" in " ".join(verdict(report))
 
 
-def test_rows_of_label_1_weigh_more_in_squared_error_too(tmp_path):
+def test_scale_pos_weight_is_recognised_in_squared_error(tmp_path):
     X, y = trained.table()
-    found = trees_of(tmp_path, X, y, 5, objective="reg:squarederror", scale_pos_weight=3)
-    assert found.summary.counted == 0
+    report = audit_training(tmp_path, X, y, 5, objective="reg:squarederror", scale_pos_weight=3)
+    assert report.summary.counted == 0
 
 
-def test_a_class_is_not_counted_where_the_others_hold_no_rows(tmp_path):
+def test_a_class_is_not_counted_if_the_sums_of_other_classes_are_fractional(tmp_path):
     X, y = load_wine(return_X_y=True)
     params = {"objective": "multi:softprob", "num_class": 3, "max_depth": 2}
-    for seed in (42, 62, 87):  # with these weights one class alone has leaves of whole sums
+    # With these weights a single class has leaves with integer sums.
+    for seed in (42, 62, 87):
         weight = np.random.default_rng(seed).choice([0.5, 1.0], len(y))
-        found = trees_of(tmp_path, X, y, 1, weight, **params)
-        assert found.summary.counted == 0
-        assert found.rows.n is None
+        report = audit_training(tmp_path, X, y, 1, weight, **params)
+        assert report.summary.counted == 0
+        assert report.rows.n is None
 
 
 def test_a_second_client_s_small_first_tree_gets_no_upper_bound(tmp_path):
-    """Few leaves may not tell its base score, from which its bounds would follow."""
-    unknown = 0
+    """Few leaves may not determine the base score, which the upper bounds require."""
+    n_unknown = 0
     for seed in range(8):
         rng = np.random.default_rng(seed)
         X = rng.integers(0, 4, (40, 1)).astype(np.float32)
@@ -74,100 +84,104 @@ def test_a_second_client_s_small_first_tree_gets_no_upper_bound(tmp_path):
             model = trained.append(model, json.loads(update))
         (tmp_path / "m.json").write_text(json.dumps(model))
         second = audit(read_model(tmp_path / "m.json")).trees[1]
-        unknown += second.base_score is None
+        n_unknown += second.base_score is None
         assert second.base_score is not None or (second.at_most == UNKNOWN).all()
-    assert unknown > 2
+    assert n_unknown > 2
 
 
-def test_lightgbm_s_l1_penalty_moves_labels_by_whole_numbers(tmp_path):
+def test_labels_are_not_counted_under_an_l1_penalty_of_lightgbm(tmp_path):
     X, y = trained.table()
     params = {"objective": "binary", "num_leaves": 7, "num_threads": 1, "verbose": -1}
     for penalty in (0.0, 1.0):
         model = lgb.train(params | {"lambda_l1": penalty}, lgb.Dataset(X, y), 3)
         model.save_model(tmp_path / "m.txt")
-        found = audit(read_model(tmp_path / "m.txt"))
-        assert found.summary.counted == found.summary.leaves
-        assert bool(found.summary.exact) == (penalty == 0)
+        report = audit(read_model(tmp_path / "m.txt"))
+        assert report.summary.counted == report.summary.leaves
+        assert bool(report.summary.exact) == (penalty == 0)
 
 
-def stripped(path, seed, known, **params):
-    """Audit a model of leaf values alone; tell how many of its counts are certain, and wrong."""
+def audit_leaf_values(path, seed, declare, **params):
+    """Audit a model of leaf values only; return whether some counts are certain, whether any is
+    wrong, and the assumptions.
+    """
     rng = np.random.default_rng(seed)
     X, y = trained.table()
     rows = rng.choice(len(y), 60 + 40 * (seed % 6) + seed % 60, replace=False)
-    made = trained.central(path, 1, X[rows], y[rows], seed=seed, **params)
-    found = audit(without_statistics(read_model(path)), known(len(rows)))
-    first, (n, n_pos) = found.trees[0], made.true_counts(0, found.trees[0].leaf)
-    certain, exact = first.n != UNKNOWN, first.n_pos != UNKNOWN
-    wrong = (first.n != n)[certain].any() or (first.n_pos != n_pos)[exact].any()
-    return certain.any(), wrong, found.assumes
+    model_file = trained.central(path, 1, X[rows], y[rows], seed=seed, **params)
+    report = audit(without_statistics(read_model(path)), declare(len(rows)))
+    first, (n, n_pos) = report.trees[0], model_file.true_counts(0, report.trees[0].leaf)
+    is_certain, exact = first.n != UNKNOWN, first.n_pos != UNKNOWN
+    any_wrong = (first.n != n)[is_certain].any() or (first.n_pos != n_pos)[exact].any()
+    return is_certain.any(), any_wrong, report.assumes
 
 
-def nothing(rows):
+def declare_nothing(rows):
     return Known()
 
 
-def penalty(rows):
+def declare_penalty(rows):
     return Known(reg_lambda=1.0)
 
 
-def settings(rows):
+def declare_settings(rows):
     return Known(learning_rate=0.3, reg_lambda=1.0)
 
 
-def size(rows):
+def declare_size(rows):
     return Known(rows=rows)
 
 
-def everything(rows):
+def declare_everything(rows):
     return Known(rows=rows, learning_rate=0.3, reg_lambda=1.0)
 
 
 @pytest.mark.long(but=("settings-{}-18",))
 @pytest.mark.parametrize(
-    ("known", "params", "least"),
+    ("declare", "params", "least_counted"),
     [
-        (nothing, {"max_depth": 1}, 0),
-        pytest.param(nothing, {"max_depth": 1, "lambda": 2}, 0, marks=pytest.mark.slow),
-        (penalty, {"max_depth": 1}, 5),
-        (settings, {"max_depth": 1}, 18),
-        (settings, {}, 18),
-        (settings, {"subsample": 0.8}, 0),
-        pytest.param(settings, {"subsample": 0.7}, 0, marks=pytest.mark.slow),
-        (size, {"max_depth": 1}, 0),
-        pytest.param(size, {"max_depth": 1, "base_score": 0.5}, 0, marks=pytest.mark.slow),
-        (everything, {"max_depth": 1, "base_score": 0.5}, 18),
-        (everything, {"subsample": 0.8}, 0),
+        (declare_nothing, {"max_depth": 1}, 0),
+        pytest.param(declare_nothing, {"max_depth": 1, "lambda": 2}, 0, marks=pytest.mark.slow),
+        (declare_penalty, {"max_depth": 1}, 5),
+        (declare_settings, {"max_depth": 1}, 18),
+        (declare_settings, {}, 18),
+        (declare_settings, {"subsample": 0.8}, 0),
+        pytest.param(declare_settings, {"subsample": 0.7}, 0, marks=pytest.mark.slow),
+        (declare_size, {"max_depth": 1}, 0),
+        pytest.param(declare_size, {"max_depth": 1, "base_score": 0.5}, 0, marks=pytest.mark.slow),
+        (declare_everything, {"max_depth": 1, "base_score": 0.5}, 18),
+        (declare_everything, {"subsample": 0.8}, 0),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_leaf_values_alone_give_no_wrong_count(tmp_path, known, params, least):
-    """Not that of a table by a factor smaller, nor that of a sample from it."""
+def test_leaf_values_give_no_wrong_count(tmp_path, declare, params, least_counted):
+    """Neither counts of a table smaller by a factor nor those of a sample are reported."""
     counted = 0
     for seed in range(20):
-        some, wrong, _ = stripped(tmp_path / "m.json", seed, known, **params)
-        assert not wrong
-        counted += some
-    assert counted >= least
+        any_certain, any_wrong, _ = audit_leaf_values(tmp_path / "m.json", seed, declare, **params)
+        assert not any_wrong
+        counted += any_certain
+    assert counted >= least_counted
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("known", "params", "condition"),
+    ("declare", "params", "condition"),
     [
-        (settings, {"alpha": 1}, "no L1 penalty"),
-        (everything, {"alpha": 1, "base_score": 0.5}, "no L1 penalty"),
-        (everything, {"subsample": 0.8, "base_score": 0.5}, "not on a sample"),
+        (declare_settings, {"alpha": 1}, "no L1 penalty"),
+        (declare_everything, {"alpha": 1, "base_score": 0.5}, "no L1 penalty"),
+        (declare_everything, {"subsample": 0.8, "base_score": 0.5}, "not on a sample"),
     ],
     ids=["alpha", "alpha, fixed", "sample, fixed"],
 )
-def test_counts_that_a_condition_makes_wrong_name_it(tmp_path, known, params, condition):
-    wrongs = 0
+def test_wrong_counts_state_the_violated_condition(tmp_path, declare, params, condition):
+    n_wrong = 0
     for seed in range(30):
-        some, wrong, assumes = stripped(tmp_path / "m.json", seed, known, **params)
-        assert some == any(condition in line for line in assumes)
-        wrongs += wrong
-    assert wrongs > 0
+        any_certain, any_wrong, assumes = audit_leaf_values(
+            tmp_path / "m.json", seed, declare, **params
+        )
+        assert any_certain == any(condition in line for line in assumes)
+        n_wrong += any_wrong
+    assert n_wrong > 0
 
 
 DISTRIBUTED = """
@@ -188,25 +202,25 @@ lgb.train(params, data, 6).save_model(f"{out}/{k}.txt")
 def test_counts_that_lightgbm_estimated_on_two_machines_are_not_certain(tmp_path):
     from sklearn.datasets import load_breast_cancer
 
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("127.0.0.1", 0))
-        ports = [str(probe.getsockname()[1]) for probe in (one, two)]
+    with socket.socket() as first_socket, socket.socket() as second_socket:
+        for one_socket in (first_socket, second_socket):
+            one_socket.bind(("127.0.0.1", 0))
+        ports = [str(one_socket.getsockname()[1]) for one_socket in (first_socket, second_socket)]
     call = [sys.executable, "-c", DISTRIBUTED]
-    started = [
+    processes = [
         subprocess.Popen([*call, str(k), *ports, str(tmp_path)], stdout=subprocess.DEVNULL)
         for k in range(2)
     ]
-    if any(p.wait(timeout=120) for p in started):
+    if any(process.wait(timeout=120) for process in processes):
         pytest.skip("two processes cannot talk over the loopback interface here")
     X = load_breast_cancer().data
     model = read_model(tmp_path / "0.txt")
-    found, reached = audit(model), model.forest.apply(X.astype(np.float32))
-    wrong = 0
-    for t, written in zip(found.trees, model.statistics, strict=True):
-        n = np.array([(reached[:, t.index] == leaf).sum() for leaf in t.leaf])
-        wrong += (written.rows[t.leaf] != n).sum()
-        assert np.array_equal(t.n, n) == (t.index == 0)
-        assert t.index == 0 or (t.n == UNKNOWN).all()
-    assert wrong > 0  # the file itself says otherwise
-    assert found.trees[0].exact.all()
+    report, reached = audit(model), model.forest.apply(X.astype(np.float32))
+    n_wrong = 0
+    for tree, file_statistics in zip(report.trees, model.statistics, strict=True):
+        n = np.array([(reached[:, tree.index] == leaf).sum() for leaf in tree.leaf])
+        n_wrong += (file_statistics.rows[tree.leaf] != n).sum()
+        assert np.array_equal(tree.n, n) == (tree.index == 0)
+        assert tree.index == 0 or (tree.n == UNKNOWN).all()
+    assert n_wrong > 0  # The counts in the file are wrong.
+    assert report.trees[0].exact.all()

@@ -9,7 +9,9 @@ from fedtrees.model_audit.page import render
 
 
 def test_sentences_in_tables_keep_their_width(tmp_path):
-    """Else the columns of numbers squeeze them to a word a line; the table scrolls instead."""
+    """Without a minimum width, columns of numbers would narrow them to one word per line. The
+    table scrolls instead.
+    """
     page = render(audit(read_model(trained.central(tmp_path / "m.json", 3).path)), None)
     assert re.search(r"td\.prose\{min-width:\d+rem", page)
     for cell in ("H and G of the leaf", "the step of every inner node", "column "):

@@ -1,4 +1,4 @@
-"""Rows at hand are read as the model means them, whatever each file alone would suggest."""
+"""Rows of user files are read with the columns, codes and labels of the model."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from fedtrees.model_audit.rows import Columns, check_sizes, read_rows
 
 
 @pytest.fixture(scope="module")
-def ward(tmp_path_factory):
-    """A model without categories by name, and its rows with a column of text."""
+def ward_model_and_frame(tmp_path_factory):
+    """Return a model without names of categories, and its rows with a column of text."""
     folder = tmp_path_factory.mktemp("ward")
     rng = np.random.default_rng(4)
     code, age = rng.integers(0, 3, 200), rng.integers(20, 80, 200)
@@ -32,7 +32,7 @@ def ward(tmp_path_factory):
     return folder, pd.DataFrame({"age": age, "ward": names, "ill": ill})
 
 
-def read(folder, *frames, **columns):
+def read_frames(folder, *frames, **columns):
     paths = []
     for k, frame in enumerate(frames):
         paths.append(str(folder / f"{k}.csv"))
@@ -43,7 +43,9 @@ def read(folder, *frames, **columns):
 
 
 def categorical_model(folder, categories, values):
-    """Train a model on a category column; return its rows as a frame with these values."""
+    """Train a model on a categorical column; return the codes, and its rows as a frame with
+    these values.
+    """
     rng = np.random.default_rng(2)
     code, age = rng.integers(0, len(categories), 200), rng.normal(50, 9, 200)
     ill = (rng.random(200) < np.where(code == 1, 0.9, 0.1)).astype(int)
@@ -62,35 +64,35 @@ WITH_NAMES = pytest.mark.skipif(
 
 @WITH_NAMES
 @pytest.mark.parametrize("categorical", [(), ("size",), ("size=low|mid|high",)])
-def test_categories_have_the_codes_that_the_model_states(tmp_path, categorical):
-    """Not those of the alphabet: high, low, mid."""
+def test_categories_have_the_codes_of_the_model(tmp_path, categorical):
+    """The alphabetic order of the categories (high, low, mid) is not used."""
     sizes = ["low", "mid", "high"]
     code, frame = categorical_model(tmp_path, sizes, sizes)
-    (table,), _ = read(tmp_path, frame, categorical=categorical)
+    (table,), _ = read_frames(tmp_path, frame, categorical=categorical)
     assert np.array_equal(table.table.X[:, 0], code)
     assert table.schema.features[0].categories == ("low", "mid", "high")
-    served = xgb.Booster(model_file=tmp_path / "m.json")
-    expected = served.predict(
+    booster = xgb.Booster(model_file=tmp_path / "m.json")
+    expected = booster.predict(
         xgb.DMatrix(np.column_stack([code, frame.age]), feature_names=["size", "age"])
     )
-    found = read_model(tmp_path / "m.json").forest.predict(table.table.X)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    predicted = read_model(tmp_path / "m.json").forest.predict(table.table.X)
+    np.testing.assert_allclose(predicted, expected, atol=1e-6)
 
 
 @WITH_NAMES
 def test_numbers_that_are_categories_are_not_taken_for_codes(tmp_path):
     code, frame = categorical_model(tmp_path, [10, 20, 50], [10, 20, 50])
-    (table,), _ = read(tmp_path, frame, categorical=())
+    (table,), _ = read_frames(tmp_path, frame, categorical=())
     assert np.array_equal(table.table.X[:, 0], code)
 
 
 @WITH_NAMES
-def test_a_category_that_the_model_does_not_state_is_refused(tmp_path):
+def test_a_category_that_the_model_does_not_contain_is_refused(tmp_path):
     _, frame = categorical_model(tmp_path, ["low", "mid"], ["low", "medium"])
     with pytest.raises(DataError, match=r"line 2: .*'medium'|'medium'.*are 'low', 'mid'"):
-        read(tmp_path, frame, categorical=())
+        read_frames(tmp_path, frame, categorical=())
     with pytest.raises(DataError, match="leave the order out"):
-        read(tmp_path, frame, categorical=("size=mid|low",))
+        read_frames(tmp_path, frame, categorical=("size=mid|low",))
 
 
 def without_names(path):
@@ -99,36 +101,38 @@ def without_names(path):
     path.write_text(json.dumps(model))
 
 
-def test_codes_that_the_model_does_not_state_are_refused_unless_declared(tmp_path):
+def test_codes_that_the_model_does_not_contain_are_refused_unless_declared(tmp_path):
     code, frame = categorical_model(tmp_path, ["low", "mid", "high"], ["low", "mid", "high"])
     without_names(tmp_path / "m.json")
     with pytest.raises(DataError, match="does not state the categories of the codes"):
-        read(tmp_path, frame, categorical=("size",))
-    (table,), _ = read(tmp_path, frame, categorical=("size=low|mid|high",))
+        read_frames(tmp_path, frame, categorical=("size",))
+    (table,), _ = read_frames(tmp_path, frame, categorical=("size=low|mid|high",))
     assert np.array_equal(table.table.X[:, 0], code)
     with pytest.raises(DataError, match=r"--categorical 'size=10\|20\|50"):
-        read(tmp_path, frame.assign(size=np.array([10, 20, 50])[code]), categorical=())
-    (table,), _ = read(tmp_path, frame.assign(size=code), categorical=())
+        read_frames(tmp_path, frame.assign(size=np.array([10, 20, 50])[code]), categorical=())
+    (table,), _ = read_frames(tmp_path, frame.assign(size=code), categorical=())
     assert np.array_equal(table.table.X[:, 0], code)
 
 
-def test_a_file_without_some_categories_is_coded_as_the_whole_is(ward):
-    folder, frame = ward
+def test_a_file_without_some_categories_has_the_same_codes(ward_model_and_frame):
+    folder, frame = ward_model_and_frame
     southern = frame[frame.ward == "south"]
-    (own, truth), _ = read(folder, southern, frame)
-    assert set(own.table.X[:, 0]) == {2.0}
-    assert np.array_equal(truth.table.X[frame.ward == "south"], own.table.X)
-    assert own.schema == truth.schema
+    (local_table, truth), _ = read_frames(folder, southern, frame)
+    assert set(local_table.table.X[:, 0]) == {2.0}
+    assert np.array_equal(truth.table.X[frame.ward == "south"], local_table.table.X)
+    assert local_table.schema == truth.schema
 
 
-def test_an_attacker_may_hold_rows_of_one_class_or_one_row(ward):
-    folder, frame = ward
-    for own in (frame[frame.ill == 1].iloc[:30], frame.iloc[:1]):
-        (held, truth), _ = read(folder, own, frame)
-        assert set(held.table.y) == set(own.ill)
-        found = attack(audit(read_model(folder / "m.json")), held, truth, options=Options(chains=1))
-        assert found.targets == len(frame) - len(own)
-        assert [s.metric for s in found.scores] == ["ra", "exact_rows", "leaf_mass_exact"]
+def test_the_local_data_may_be_rows_of_one_class_or_one_row(ward_model_and_frame):
+    folder, frame = ward_model_and_frame
+    for local_frame in (frame[frame.ill == 1].iloc[:30], frame.iloc[:1]):
+        (local_table, truth), _ = read_frames(folder, local_frame, frame)
+        assert set(local_table.table.y) == set(local_frame.ill)
+        result = attack(
+            audit(read_model(folder / "m.json")), local_table, truth, options=Options(chains=1)
+        )
+        assert result.targets == len(frame) - len(local_frame)
+        assert [score.metric for score in result.scores] == ["ra", "exact_rows", "leaf_mass_exact"]
 
 
 def test_a_class_that_one_file_lacks_keeps_the_codes_of_the_others(tmp_path):
@@ -136,19 +140,19 @@ def test_a_class_that_one_file_lacks_keeps_the_codes_of_the_others(tmp_path):
     params = {"objective": "multi:softprob", "num_class": 3, "nthread": 1}
     xgb.train(params, xgb.DMatrix(X, y), 2).save_model(tmp_path / "m.json")
     frame = pd.DataFrame(X, columns=[f"c{k}" for k in range(13)]).assign(ill=y)
-    (own, _), _ = read(tmp_path, frame[frame.ill != 1], frame, categorical=())
-    assert set(own.table.y) == {0, 2}
+    (local_table, _), _ = read_frames(tmp_path, frame[frame.ill != 1], frame, categorical=())
+    assert set(local_table.table.y) == {0, 2}
 
 
-def test_columns_are_matched_by_name_and_missing_ones_named(ward):
-    folder, frame = ward
-    (table,), notes = read(folder, frame.assign(bed=1)[["bed", "ill", "age", "ward"]])
+def test_columns_are_matched_by_name_and_missing_ones_named(ward_model_and_frame):
+    folder, frame = ward_model_and_frame
+    (table,), notes = read_frames(folder, frame.assign(bed=1)[["bed", "ill", "age", "ward"]])
     assert table.schema.names == ("ward", "age")
     assert notes[0].endswith("left out: bed")
     with pytest.raises(DataError, match=r"no column 'age'.*did you mean 'Age'"):
-        read(folder, frame, frame.rename(columns={"age": "Age"}))
+        read_frames(folder, frame, frame.rename(columns={"age": "Age"}))
     with pytest.raises(DataError, match=r"no column 'age', which m.json was trained on$"):
-        read(folder, frame[["ward", "ill"]])
+        read_frames(folder, frame[["ward", "ill"]])
 
 
 def test_rows_of_a_regression_are_numbers(tmp_path):
@@ -156,13 +160,13 @@ def test_rows_of_a_regression_are_numbers(tmp_path):
     params = trained.PARAMS | {"objective": "reg:squarederror"}
     xgb.train(params, xgb.DMatrix(X[:, :2], X[:, 3]), 2).save_model(tmp_path / "m.json")
     frame = pd.DataFrame(X[:, :2], columns=["a", "b"]).assign(ill=X[:, 3])
-    (table,), _ = read(tmp_path, frame, categorical=())
+    (table,), _ = read_frames(tmp_path, frame, categorical=())
     assert table.table.y == pytest.approx(X[:, 3])
-    found = attack(audit(read_model(tmp_path / "m.json")), None, table, options=Options(chains=2))
-    assert found.reason is None
-    assert (found.trees, found.rebuilt, found.targets + found.known_rows) == (
+    result = attack(audit(read_model(tmp_path / "m.json")), None, table, options=Options(chains=2))
+    assert result.reason is None
+    assert (result.trees, result.rebuilt, result.targets + result.known_rows) == (
         2,
-        found.targets,
+        result.targets,
         len(X),
     )
 
@@ -172,21 +176,21 @@ def table_of(path, rows):
     return str(path)
 
 
-def test_too_many_rows_are_refused_before_they_are_read(tmp_path):
-    """Of a pipe that would go on for a million rows, what its buffers hold is taken beside."""
-    truth, taken = tmp_path / "truth.csv", []
+def test_too_many_rows_are_refused_without_reading_all_of_them(tmp_path):
+    """A pipe would deliver a million rows. Only the limit and the contents of buffers are read."""
+    truth, rows_written = tmp_path / "truth.csv", []
     os.mkfifo(truth)
 
     def write():
-        out = os.open(truth, os.O_WRONLY)
+        pipe = os.open(truth, os.O_WRONLY)
         try:
             for _ in range(1000):
-                os.write(out, b"50,1\n" * 1000)
-                taken.append(1000)
+                os.write(pipe, b"50,1\n" * 1000)
+                rows_written.append(1000)
         except BrokenPipeError:
             pass
         finally:
-            os.close(out)
+            os.close(pipe)
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -196,14 +200,14 @@ def test_too_many_rows_are_refused_before_they_are_read(tmp_path):
     assert tracemalloc.get_traced_memory()[1] < 5e6
     tracemalloc.stop()
     writer.join()
-    assert 10_000 <= sum(taken) < 50_000
+    assert 10_000 <= sum(rows_written) < 50_000
 
 
-def test_as_many_rows_are_taken_as_are_scored(tmp_path):
-    whole, own = table_of(tmp_path / "whole.csv", 8003), table_of(tmp_path / "own.csv", 3)
-    check_sizes(own, whole)
-    check_sizes(whole, None)
+def test_row_limits_depend_on_the_use_of_the_file(tmp_path):
+    truth, local_file = table_of(tmp_path / "whole.csv", 8003), table_of(tmp_path / "own.csv", 3)
+    check_sizes(local_file, truth)
+    check_sizes(truth, None)
     with pytest.raises(DataError, match="more than 8003 rows"):
-        check_sizes(own, table_of(tmp_path / "longer.csv", 8004))
+        check_sizes(local_file, table_of(tmp_path / "longer.csv", 8004))
     with pytest.raises(DataError, match="uses at most 100000 local rows"):
-        check_sizes(table_of(tmp_path / "all.csv", 100_001), own)
+        check_sizes(table_of(tmp_path / "all.csv", 100_001), local_file)

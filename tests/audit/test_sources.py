@@ -1,4 +1,6 @@
-"""Trees of several clients in one file are told apart, and one table is not taken for several."""
+"""Trees of several clients in one file are attributed to the clients, and one table is not taken
+for several.
+"""
 
 import numpy as np
 import pytest
@@ -12,55 +14,58 @@ from fedtrees.model_audit.tree_sources import find_sources
 @pytest.mark.long
 @pytest.mark.parametrize("clients", [2, 3])
 def test_clients_are_followed_through_the_rounds_of_bagging(tmp_path, clients):
-    made = trained.bagging(tmp_path / "m.json", rounds=10, clients=clients)
-    found = audit(read_model(made.path)).sources
-    assert (found.kind, found.clients) == ("bagging", clients)
-    named = {f"client {k + 1}": made.grown_by[k] for k in range(clients)}
-    right = [named[name] == who for name, who in zip(found.names, made.grown_by, strict=True)]
-    assert all(right)
+    model_file = trained.bagging(tmp_path / "m.json", rounds=10, clients=clients)
+    sources = audit(read_model(model_file.path)).sources
+    assert (sources.kind, sources.clients) == ("bagging", clients)
+    client_of_name = {f"client {k + 1}": model_file.grown_by[k] for k in range(clients)}
+    is_correct = [
+        client_of_name[name] == client
+        for name, client in zip(sources.names, model_file.grown_by, strict=True)
+    ]
+    assert all(is_correct)
 
 
-def test_clients_that_take_turns_are_counted(tmp_path):
-    made = trained.cyclic(tmp_path / "m.json", turns=18, clients=3)
-    found = audit(read_model(made.path)).sources
-    assert (found.kind, found.clients) == ("turns", 3)
-    assert found.names == tuple(f"client {1 + who}" for who in made.grown_by)
+def test_clients_of_cyclic_training_are_counted(tmp_path):
+    model_file = trained.cyclic(tmp_path / "m.json", turns=18, clients=3)
+    sources = audit(read_model(model_file.path)).sources
+    assert (sources.kind, sources.clients) == ("turns", 3)
+    assert sources.names == tuple(f"client {1 + client}" for client in model_file.grown_by)
 
 
 def test_a_central_model_has_one_source(tmp_path):
-    found = audit(read_model(trained.central(tmp_path / "m.json").path)).sources
-    assert found.kind == "one"
-    assert set(found.names) == {None}
+    sources = audit(read_model(trained.central(tmp_path / "m.json").path)).sources
+    assert sources.kind == "one"
+    assert set(sources.names) == {None}
 
 
 def test_trees_without_a_split_show_no_turns(tmp_path):
-    """Their sums are one number, and what is left of it after a trend is rounding."""
-    made = trained.central(tmp_path / "m.json", 10, base_score=0.9999)
-    assert {len(t["sum_hessian"]) for t in trained.trees_in(made.path)} == {1}
-    assert audit(read_model(made.path)).sources.kind == "one"
+    """Each tree has one sum, whose deviation from a trend is rounding."""
+    model_file = trained.central(tmp_path / "m.json", 10, base_score=0.9999)
+    assert {len(tree["sum_hessian"]) for tree in trained.trees_in(model_file.path)} == {1}
+    assert audit(read_model(model_file.path)).sources.kind == "one"
 
 
 def test_parallel_trees_on_one_table_are_not_clients(tmp_path):
     X, y = trained.table()
     params = trained.PARAMS | {"num_parallel_tree": 4, "subsample": 0.7}
     xgb.train(params, xgb.DMatrix(X, y), 1).save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert found.sources.kind == "one"
-    assert all(t.exact.all() for t in found.trees)
+    report = audit(read_model(tmp_path / "m.json"))
+    assert report.sources.kind == "one"
+    assert all(tree.exact.all() for tree in report.trees)
 
 
 def test_blocks_of_several_local_trees_keep_together():
     starts = [0.3, None, 0.4, None] + [None] * 4
-    h = np.array([10.0, 9.5, 20.0, 19.5, 19.0, 18.6, 9.0, 8.7])
-    found = find_sources(starts, h)
-    assert found.kind == "bagging"
-    assert found.names == tuple(f"client {k}" for k in (1, 1, 2, 2, 2, 2, 1, 1))
+    hessian_sums = np.array([10.0, 9.5, 20.0, 19.5, 19.0, 18.6, 9.0, 8.7])
+    sources = find_sources(starts, hessian_sums)
+    assert sources.kind == "bagging"
+    assert sources.names == tuple(f"client {k}" for k in (1, 1, 2, 2, 2, 2, 1, 1))
 
 
 def test_trees_without_sums_are_not_matched():
-    found = find_sources([0.3, 0.4, None, None], np.full(4, np.nan))
-    assert found.names == ("client 1", "client 2", None, None)
-    assert found.how.endswith("the source of later trees cannot be determined")
+    sources = find_sources([0.3, 0.4, None, None], np.full(4, np.nan))
+    assert sources.names == ("client 1", "client 2", None, None)
+    assert sources.how.endswith("the source of later trees cannot be determined")
 
 
 @pytest.mark.parametrize("parallel", [2, 5])
@@ -68,9 +73,9 @@ def test_parallel_trees_from_one_half_are_not_clients(tmp_path, parallel):
     X, y = trained.table()
     params = trained.PARAMS | {"num_parallel_tree": parallel, "base_score": 0.5}
     xgb.train(params, xgb.DMatrix(X, y), 1).save_model(tmp_path / "m.json")
-    found = audit(read_model(tmp_path / "m.json"))
-    assert found.sources.kind == "one"
-    assert found.rows.n == len(y)
+    report = audit(read_model(tmp_path / "m.json"))
+    assert report.sources.kind == "one"
+    assert report.rows.n == len(y)
 
 
 def test_clients_that_all_start_from_one_half_are_clients():

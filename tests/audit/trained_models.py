@@ -1,4 +1,4 @@
-"""Models trained by XGBoost and LightGBM themselves, the way federations train them."""
+"""Models that XGBoost itself trains, in the same way as federations train them."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ PARAMS = {"objective": "binary:logistic", "eta": 0.3, "max_depth": 3, "nthread":
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A model file, and who grew each of its trees on which rows."""
+    """A model file, its training table, and the client that grew each of its trees."""
 
     path: object
     X: np.ndarray
@@ -21,11 +21,11 @@ class Trained:
     grown_by: list
 
     def true_counts(self, t, nodes, k=1):
-        """Rows and rows of class k per leaf of tree t, from XGBoost's own routing."""
+        """Return rows and rows of class k per leaf of tree t, from XGBoost's routing."""
         rows = self.parts[self.grown_by[t]]
         booster = xgb.Booster({"nthread": 1}, model_file=str(self.path))
-        found = booster.predict(xgb.DMatrix(self.X[rows]), pred_leaf=True, strict_shape=True)
-        leaf = found.reshape(len(rows), -1)[:, t]
+        predicted = booster.predict(xgb.DMatrix(self.X[rows]), pred_leaf=True, strict_shape=True)
+        leaf = predicted.reshape(len(rows), -1)[:, t]
         y = self.y[rows]
         return (
             np.array([(leaf == node).sum() for node in nodes]),
@@ -39,8 +39,8 @@ def table():
     return X[order].astype(np.float32), y[order]
 
 
-def split(n, clients, seed=0):
-    """Rows of clients of unequal size."""
+def split_rows(n, clients, seed=0):
+    """Split the numbers of rows into parts of unequal size."""
     rng = np.random.default_rng(seed)
     share = rng.dirichlet(np.full(clients, 6.0))
     return np.split(rng.permutation(n), (np.cumsum(share)[:-1] * n).astype(int))
@@ -53,57 +53,60 @@ def central(path, rounds=20, X=None, y=None, **params):
     return Trained(path, X, y, [np.arange(len(y))], [0] * rounds)
 
 
-def bagging(path, rounds=8, clients=3, seed=0, scaled=False, **given):
-    """What Flower's bagging does: each round every client grows a tree on the global model.
+def bagging(path, rounds=8, clients=3, seed=0, scaled=False, **changed_params):
+    """Train as Flower's bagging does: in each round every client grows a tree on the global model.
 
-    Clients' first trees start from base scores that XGBoost estimates from their own labels; the
-    server appends trees in the order in which they arrive to the model that came first. `scaled`:
-    each client's learning rate is multiplied by its share of the rows, as NVFlare does it.
+    The first trees of the clients start from base scores that XGBoost estimates from their local
+    labels. The server appends trees in the order of their arrival to the first model. With
+    `scaled`, the learning rate of each client is multiplied by its share of the rows, as in
+    NVFlare.
     """
     X, y = table()
-    parts, rng = split(len(y), clients), np.random.default_rng(seed)
+    parts, rng = split_rows(len(y), clients), np.random.default_rng(seed)
     model, grown_by = None, []
     for _ in range(rounds):
-        arrived = []
-        for c in rng.permutation(clients):
-            params = PARAMS | given
+        updates = []
+        for client in rng.permutation(clients):
+            params = PARAMS | changed_params
             if scaled:
-                params["eta"] *= len(parts[c]) / len(y)
-            data = xgb.DMatrix(X[parts[c]], y[parts[c]])
+                params["eta"] *= len(parts[client]) / len(y)
+            data = xgb.DMatrix(X[parts[client]], y[parts[client]])
             if model is None:
                 booster = xgb.train(params, data, 1)
             else:
                 booster = xgb.Booster(params)
                 booster.load_model(bytearray(json.dumps(model).encode()))
-                grown = booster.num_boosted_rounds()
-                booster.update(data, grown)
-                booster = booster[grown : grown + 1]
-            arrived.append((int(c), json.loads(booster.save_raw("json"))))
-        for c, update in arrived:
+                n_rounds = booster.num_boosted_rounds()
+                booster.update(data, n_rounds)
+                booster = booster[n_rounds : n_rounds + 1]
+            updates.append((int(client), json.loads(booster.save_raw("json"))))
+        for client, update in updates:
             model = append(model, update)
-            grown_by.append(c)
+            grown_by.append(client)
     path.write_text(json.dumps(model))
     return Trained(path, X, y, parts, grown_by)
 
 
 def append(model, update):
-    """Add the trees of an update to a model, as Flower's and NVFlare's servers do."""
+    """Add the trees of an update to a model, as the servers of Flower and NVFlare do."""
     if model is None:
         return update
-    mine = model["learner"]["gradient_booster"]["model"]
+    model_part = model["learner"]["gradient_booster"]["model"]
     for tree in update["learner"]["gradient_booster"]["model"]["trees"]:
-        tree["id"] = len(mine["trees"])
-        mine["trees"].append(tree)
-        mine["tree_info"].append(0)
-    mine["gbtree_model_param"]["num_trees"] = str(len(mine["trees"]))
-    mine["iteration_indptr"] = list(range(len(mine["trees"]) + 1))
+        tree["id"] = len(model_part["trees"])
+        model_part["trees"].append(tree)
+        model_part["tree_info"].append(0)
+    model_part["gbtree_model_param"]["num_trees"] = str(len(model_part["trees"]))
+    model_part["iteration_indptr"] = list(range(len(model_part["trees"]) + 1))
     return model
 
 
 def cyclic(path, turns=15, clients=3, **params):
-    """What Flower's cyclic strategy does: the model goes round, each client adds a tree."""
+    """Train as Flower's cyclic strategy does: the model is sent from client to client, and each
+    client adds a tree.
+    """
     X, y = table()
-    parts, booster = split(len(y), clients), None
+    parts, booster = split_rows(len(y), clients), None
     for turn in range(turns):
         rows = parts[turn % clients]
         booster = xgb.train(PARAMS | params, xgb.DMatrix(X[rows], y[rows]), 1, xgb_model=booster)
@@ -111,8 +114,8 @@ def cyclic(path, turns=15, clients=3, **params):
     return Trained(path, X, y, parts, [t % clients for t in range(turns)])
 
 
-def edited(source, target, change):
-    """Write a copy of a JSON model after `change` of each tree."""
+def edit_trees(source, target, change):
+    """Write a copy of a JSON model after applying `change` to each tree."""
     model = json.loads(source.read_text())
     for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
         change(tree)
@@ -121,22 +124,23 @@ def edited(source, target, change):
 
 
 def trees_in(path):
-    """The trees of a JSON model as they are written."""
+    """Return the trees of a JSON model as stored in the file."""
     return json.loads(path.read_text())["learner"]["gradient_booster"]["model"]["trees"]
 
 
 def mask(tree):
-    """What NVFlare does: every sum_hessian becomes 1."""
+    """Replace every sum_hessian by 1, as NVFlare does."""
     tree["sum_hessian"] = [1.0] * len(tree["sum_hessian"])
 
 
 def strip(tree):
+    """Remove the statistics of a tree."""
     for name in ("sum_hessian", "base_weights", "loss_changes"):
         del tree[name]
 
 
 def categorical(path):
-    """A model some of whose splits are by categories."""
+    """Train a model some of whose splits are by categories."""
     import pandas as pd
 
     rng = np.random.default_rng(1)

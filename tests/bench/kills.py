@@ -1,9 +1,9 @@
-"""A bench that is killed, or runs out of disk, ends in the rows of one that nobody disturbed.
+"""Kill a benchmark, or fill its disk, and compare its rows with those of an undisturbed run.
 
-``python tests/bench/kills.py --kills 120 --disks 6`` kills the driver of a bench, a worker, the
-process of attacks or all of them, after a random time or a random number of files, and resumes
-until it is done; then the disk fills up, or can only be read, on the way. Moments and victims
-follow from ``--seed``; how far a run is by then does not.
+``python tests/bench/kills.py --kills 120 --disks 6`` kills the driver of a benchmark, a worker, the
+attack process or all of them, after a random time or a random number of files, and resumes the run
+until it is complete. In further runs the disk fills up or is read-only for a while. Moments and
+victims follow from ``--seed``, but how far a run has got by then does not.
 """
 
 import argparse
@@ -39,7 +39,7 @@ defenses = ["laplace-hist[epsilon=8]"]
 attacks = ["random-leaf"]
 """
 LONGEST = 600.0  # seconds until a bench that does not end is one that hangs
-PROMPT = 30.0  # seconds in which what a killed driver leaves running ends
+PROMPT = 30.0  # seconds within which the processes that a killed driver leaves behind must end
 MOST = 6  # kills of one run
 FAILED, REFUSED = 1, 3  # exit statuses: any error, and one of the store's
 
@@ -50,14 +50,14 @@ def bench(folder, seeds, workers=1):
     return BenchSession(Suite.parse(text, "killed"), folder, workers)
 
 
-def begun(folder, seeds, workers=1, before=lambda: None):
-    """Begin or resume a bench in a process of its own, warm as this one; return its id."""
+def start_bench(folder, seeds, workers=1, prepare=lambda: None):
+    """Start or resume a benchmark in a forked process; return its process id."""
     pid = os.fork()
     if pid:
         return pid
     status = FAILED
     try:
-        before()
+        prepare()
         run = bench(folder, seeds, workers)
         run.open(resume=True)
         run.run()
@@ -70,26 +70,26 @@ def begun(folder, seeds, workers=1, before=lambda: None):
         os._exit(status)
 
 
-def ended(pid, patience=LONGEST):
-    """Return the exit status of a child; None if it has none yet."""
+def exit_status_of(pid, patience=LONGEST):
+    """Return the exit status of a child process, or None if it runs longer than `patience`."""
     limit = time.monotonic() + patience
-    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+    while not (waited := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() >= limit:
             return None
         time.sleep(0.002)
-    return os.waitstatus_to_exitcode(done[1])
+    return os.waitstatus_to_exitcode(waited[1])
 
 
 def command_of(pid):
-    """Return what a process was started as."""
+    """Return the command line of a process, or an empty one if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def below(pid):
-    """Return the processes under one, and what each was started as."""
+def descendants_of(pid):
+    """Return all descendants of a process with their command lines."""
     children = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -97,71 +97,79 @@ def below(pid):
         except OSError:
             continue
         children.setdefault(parent, []).append(int(entry.name))
-    found, left = [], [pid]
-    while left:
-        more = children.get(left.pop(), [])
-        found, left = found + more, left + more
-    return {child: command_of(child) for child in found}
+    descendants, unvisited = [], [pid]
+    while unvisited:
+        direct_children = children.get(unvisited.pop(), [])
+        descendants, unvisited = descendants + direct_children, unvisited + direct_children
+    return {child: command_of(child) for child in descendants}
 
 
 def kill(pid, rng):
-    """Kill the driver, one of its processes, or all; return which."""
-    under = below(pid)
-    kinds = {"driver": [pid], "all": [pid, *under]}
-    for name, part in (("worker", b"popen_loky"), ("attacks", b"fedtrees.isolation")):
-        if found := [p for p, command in under.items() if part in command]:
-            kinds[name] = [int(rng.choice(found))]
-    who = str(rng.choice(list(kinds)))
-    for victim in kinds[who]:
+    """Kill the driver, one of its descendants, or all of them; return which."""
+    descendants = descendants_of(pid)
+    kinds = {"driver": [pid], "all": [pid, *descendants]}
+    for name, fragment in (("worker", b"popen_loky"), ("attacks", b"fedtrees.isolation")):
+        if processes := [
+            process for process, command in descendants.items() if fragment in command
+        ]:
+            kinds[name] = [int(rng.choice(processes))]
+    target = str(rng.choice(list(kinds)))
+    for victim in kinds[target]:
         try:
             os.kill(victim, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    return who
+    return target
 
 
 def wait(folder, rng, length):
-    """Wait for the moment: a share of a run's time, or just after files were written."""
+    """Wait for a random share of a run's time, or until a random number of files was written."""
     if rng.random() < 0.5:
         time.sleep(rng.random() * length)
         return
-    writes, limit, before = int(rng.integers(1, 60)), time.monotonic() + length, None
-    while writes and time.monotonic() < limit:
-        now = [p.stat().st_mtime_ns if p.exists() else 0 for p in (folder, folder / "cells")]
-        writes -= now != before
-        before = now
+    n_writes, limit, previous_times = int(rng.integers(1, 60)), time.monotonic() + length, None
+    while n_writes and time.monotonic() < limit:
+        times = [
+            path.stat().st_mtime_ns if path.exists() else 0 for path in (folder, folder / "cells")
+        ]
+        n_writes -= times != previous_times
+        previous_times = times
         time.sleep(0.0005)
     time.sleep(rng.random() * 0.003)
 
 
 def rows_of(folder):
-    """Return all that a run's table says, but how long it took."""
-    rows = [r for r in read_rows(folder) if r["metric"] != "cpu_seconds"]
-    return [{k: v for k, v in r.items() if k not in ("run", "seconds")} for r in rows]
+    """Return the rows of a run without run names and times."""
+    rows = [row for row in read_rows(folder) if row["metric"] != "cpu_seconds"]
+    return [
+        {key: value for key, value in row.items() if key not in ("run", "seconds")} for row in rows
+    ]
 
 
 class Study:
-    """Benches, what became of them, and what is wrong with that."""
+    """Disturbed benchmarks, counts of the disturbances, and the deviations that were noticed."""
 
     def __init__(self, folder, seeds, workers):
         self.folder, self.seeds, self.workers = folder, seeds, workers
-        self.found, self.count, self.length = [], Counter(), {}
+        self.deviations, self.count, self.length = [], Counter(), {}
         for setting in bench(folder, seeds).plan.federation_configs:
-            federation_of(setting, None)  # read once: it is no part of a run
-        for n in range(1, workers + 1):
+            federation_of(
+                setting, None
+            )  # Loading a data set once before is not part of the measured time.
+        for n_workers in range(1, workers + 1):
             began = time.monotonic()
-            assert ended(begun(folder / f"whole-{n}", seeds, n)) == 0
-            self.length[n] = time.monotonic() - began
+            assert exit_status_of(start_bench(folder / f"whole-{n_workers}", seeds, n_workers)) == 0
+            self.length[n_workers] = time.monotonic() - began
         self.expected = rows_of(folder / "whole-1")
 
     def cells(self, run):
-        """Return the content of the finished cells."""
+        """Return the contents of the finished cells of a run by file name."""
         store = bench(run, self.seeds).store
         paths = [p for p in (run / "cells").glob("*.json") if store.read(p.stem)]
         return {p.name: p.read_bytes() for p in paths if store.read(p.stem)["status"] == "ok"}
 
-    def look(self, run):
-        """Note what a reader of a disturbed run finds amiss; return its finished cells."""
+    def inspect(self, run):
+        """Record what a reader of a disturbed run notices; return the finished cells."""
         try:
             read_suite_of_run(run)
             if (run / "rows.csv").exists():
@@ -169,121 +177,142 @@ class Study:
         except UsageError:
             self.count["before there was a run"] += 1
         except StoreError as error:
-            self.found.append(f"{run.name}: {error}")
+            self.deviations.append(f"{run.name}: {error}")
         self.count["in the middle of a file"] += any(run.glob("**/.*.partial"))
         return self.cells(run)
 
-    def check(self, run, kept):
-        """Note how a finished run differs from one that nobody disturbed."""
+    def check(self, run, kept_cells):
+        """Record how a finished run differs from the undisturbed one."""
         rows, finished = rows_of(run), self.cells(run)
-        wrong = [f"{len(rows)} rows for {len(self.expected)}"] * (rows != self.expected)
-        wrong += [f"{name} was made again" for name in kept if finished.get(name) != kept[name]]
-        wrong += [f"{p.name} is left" for p in run.glob("cells/*") if p.name not in finished]
-        wrong += [f"{p.name} is left" for p in run.glob(".*.partial")]
-        wrong += ["something remains"] * any(bench(run, self.seeds).remaining())
-        self.found += [f"{run.name}: {what}" for what in wrong]
+        deviations = [f"{len(rows)} rows for {len(self.expected)}"] * (rows != self.expected)
+        deviations += [
+            f"{name} was made again"
+            for name in kept_cells
+            if finished.get(name) != kept_cells[name]
+        ]
+        deviations += [
+            f"{path.name} is left" for path in run.glob("cells/*") if path.name not in finished
+        ]
+        deviations += [f"{path.name} is left" for path in run.glob(".*.partial")]
+        deviations += ["something remains"] * any(bench(run, self.seeds).remaining())
+        self.deviations += [f"{run.name}: {deviation}" for deviation in deviations]
         self.count["rows"] += len(rows)
         self.count["runs"] += 1
 
-    def killed(self, number, rng, kills):
-        """Kill one run, at most so often, and resume it till it is done; return how often."""
+    def kill_and_resume(self, number, rng, kills):
+        """Kill one run at most `kills` times and resume it until it ends; count the kills."""
         run, workers = self.folder / f"killed-{number}", int(rng.integers(self.workers)) + 1
-        most, kept, under, status = kills, {}, {}, -signal.SIGKILL
+        kills_at_start, kept_cells, descendants, status = kills, {}, {}, -signal.SIGKILL
         while status == -signal.SIGKILL:
-            pid, status = begun(run, self.seeds, workers), None
+            pid, status = start_bench(run, self.seeds, workers), None
             while kills and status is None:
                 wait(run, rng, self.length[workers])
-                under |= below(pid)
-                if (status := ended(pid, 0)) is None:
-                    who = kill(pid, rng)
-                    self.count[who] += 1
+                descendants |= descendants_of(pid)
+                if (status := exit_status_of(pid, 0)) is None:
+                    target = kill(pid, rng)
+                    self.count[target] += 1
                     kills -= 1
-                    status = ended(pid) if who in ("driver", "all") else None
-            status = ended(pid) if status is None else status
-            kept = self.look(run) | kept
-        if status != 0 or ended(begun(run, self.seeds)) != 0:  # killed twice, a cell has failed
-            self.found.append(f"{run.name}: ended with {status}")
+                    status = exit_status_of(pid) if target in ("driver", "all") else None
+            status = exit_status_of(pid) if status is None else status
+            kept_cells = self.inspect(run) | kept_cells
+        # A cell whose process was killed twice has failed.
+        if status != 0 or exit_status_of(start_bench(run, self.seeds)) != 0:
+            self.deviations.append(f"{run.name}: ended with {status}")
         else:
-            self.check(run, kept)
+            self.check(run, kept_cells)
         limit = time.monotonic() + PROMPT
-        while left := [p for p, command in under.items() if command and command_of(p) == command]:
+        while still_running := [
+            process
+            for process, command in descendants.items()
+            if command and command_of(process) == command
+        ]:
             if time.monotonic() > limit:
-                self.found += [f"{run.name}: {under[p]} runs on" for p in left]
+                self.deviations += [
+                    f"{run.name}: {descendants[process]} runs on" for process in still_running
+                ]
                 break
             time.sleep(0.1)
         shutil.rmtree(run)
-        return most - kills
+        return kills_at_start - kills
 
-    def short(self, number, rng):
-        """Let no file be longer than so many bytes, then three times as many, and so on."""
-        run, kept, status = self.folder / f"short-{number}", {}, REFUSED
+    def limit_file_size(self, number, rng):
+        """Limit the length of files, and triple the limit until the run ends."""
+        run, kept_cells, status = self.folder / f"short-{number}", {}, REFUSED
         size = int(rng.integers(200, 2000))
         while status == REFUSED and size < 1 << 30:
-            short = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
-            status = ended(begun(run, self.seeds, before=short))
+            set_limit = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (size, size))
+            status = exit_status_of(start_bench(run, self.seeds, prepare=set_limit))
             self.count["files too long"] += status == REFUSED
-            kept, size = self.look(run) | kept, 3 * size
-        self.found += [f"{run.name}: ended with {status}"] * (status != 0)
-        self.check(run, kept)
+            kept_cells, size = self.inspect(run) | kept_cells, 3 * size
+        self.deviations += [f"{run.name}: ended with {status}"] * (status != 0)
+        self.check(run, kept_cells)
 
-    def full(self, number, rng):
-        """Let a disk fill up and be read-only, then larger, and so on, where one can be mounted."""
-        where = self.folder / f"disk-{number}"
-        where.mkdir()
-        run, kept, status, size = where / "run", {}, REFUSED, int(rng.integers(8, 100)) << 10
-        if not _mounted(where, size):
+    def fill_disk(self, number, rng):
+        """Run on a small disk that fills up and is read-only in between, and triple its size."""
+        mount_point = self.folder / f"disk-{number}"
+        mount_point.mkdir()
+        run, kept_cells, status, size = (
+            mount_point / "run",
+            {},
+            REFUSED,
+            int(rng.integers(8, 100)) << 10,
+        )
+        if not _mounted(mount_point, size):
             self.count["no disk"] += 1
             return
         try:
             while status == REFUSED:
-                status = ended(begun(run, self.seeds))
+                status = exit_status_of(start_bench(run, self.seeds))
                 self.count["disk full"] += status == REFUSED
-                kept, size = self.look(run) | kept, 3 * size
-                _mounted(where, size, "ro")
-                refused = ended(begun(run, self.seeds)) == REFUSED
+                kept_cells, size = self.inspect(run) | kept_cells, 3 * size
+                _mounted(mount_point, size, "ro")
+                refused = exit_status_of(start_bench(run, self.seeds)) == REFUSED
                 self.count["disk read-only"] += refused
-                self.found += [f"{run}: a read-only disk was taken"] * (not refused)
-                _mounted(where, size, "rw")
-            self.found += [f"{run}: ended with {status}"] * (status != 0)
-            self.check(run, kept)
+                self.deviations += [f"{run}: a read-only disk was taken"] * (not refused)
+                _mounted(mount_point, size, "rw")
+            self.deviations += [f"{run}: ended with {status}"] * (status != 0)
+            self.check(run, kept_cells)
         finally:
-            ctypes.CDLL(None).umount2(str(where).encode(), 2)
+            ctypes.CDLL(None).umount2(str(mount_point).encode(), 2)
 
 
-def _mounted(where, size, again=""):
-    """Mount a disk of so many bytes, which no other process sees; tell whether it could be."""
-    libc, flags = ctypes.CDLL(None), {"": 0, "rw": 32, "ro": 33}[again]  # MS_REMOUNT, MS_RDONLY
-    target, data = str(where).encode(), f"size={size}".encode()
-    if not again and libc.unshare(0x20000):  # CLONE_NEWNS
+def _mounted(mount_point, size, remount_as=""):
+    """Mount a disk of `size` bytes that only this process sees; return whether it worked."""
+    libc, flags = (
+        ctypes.CDLL(None),
+        {"": 0, "rw": 32, "ro": 33}[remount_as],
+    )  # MS_REMOUNT, MS_RDONLY
+    target, data = str(mount_point).encode(), f"size={size}".encode()
+    if not remount_as and libc.unshare(0x20000):  # CLONE_NEWNS
         return False
     libc.mount(b"none", b"/", None, 0x44000, None)  # MS_PRIVATE, MS_REC
     return libc.mount(b"tmpfs", target, b"tmpfs", flags, data) == 0
 
 
 def main():
-    """Run what the command line says; the exit status is the number of findings."""
+    """Run the disturbances of the command line; the exit status is the number of deviations."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=0, help="how often something is killed")
     parser.add_argument("--disks", type=int, default=0, help="runs that have too little disk")
     parser.add_argument("--workers", type=int, default=2, help="processes of a run, at most")
     parser.add_argument("--seeds", type=int, default=2, help="how long a run is")
     parser.add_argument("--seed", type=int, default=0)
-    said = parser.parse_args()
-    rng, left, number = np.random.default_rng(said.seed), said.kills, 0
+    arguments = parser.parse_args()
+    rng, kills_left, number = np.random.default_rng(arguments.seed), arguments.kills, 0
     with TemporaryDirectory() as name:
-        study = Study(Path(name), said.seeds, said.workers)
-        while left:
-            left -= study.killed(number, rng, min(left, MOST))
+        study = Study(Path(name), arguments.seeds, arguments.workers)
+        while kills_left:
+            kills_left -= study.kill_and_resume(number, rng, min(kills_left, MOST))
             number += 1
-        for disk in range(said.disks):
-            study.short(disk, rng)
-            study.full(disk, rng)
-    for one in study.found:
-        print(one)
-    print(", ".join(f"{what}: {n}" for what, n in sorted(study.count.items())))
+        for disk in range(arguments.disks):
+            study.limit_file_size(disk, rng)
+            study.fill_disk(disk, rng)
+    for deviation in study.deviations:
+        print(deviation)
+    print(", ".join(f"{event}: {count}" for event, count in sorted(study.count.items())))
     cpu = sum(os.times()[:4])
-    print(f"{said.kills} kills, {len(study.found)} went wrong; {cpu:.0f} s CPU")
-    return min(len(study.found), 100)
+    print(f"{arguments.kills} kills, {len(study.deviations)} went wrong; {cpu:.0f} s CPU")
+    return min(len(study.deviations), 100)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What an attack can neither leave for the next attack nor take from the machine."""
+"""An attack can leave nothing for the next attack and take nothing from the machine."""
 
 import csv
 import importlib.resources
@@ -28,10 +28,10 @@ needs_landlock = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def views():
-    training, held = sample_training(
+    training, local_data = sample_training(
         register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 2}))
     )
-    return [view_of(training, (f"client-{i}",), held) for i in (0, 1)]
+    return [view_of(training, (f"client-{number}",), local_data) for number in (0, 1)]
 
 
 @pytest.fixture(autouse=True)
@@ -49,16 +49,20 @@ def greedy(views, takes):
 def test_an_attack_leaves_nothing_that_the_next_attack_could_read(views):
     process = AttackProcess()
     try:
-        before, _, after = (process.run(Spec("channels"), views[i]).guess.notes for i in (1, 0, 1))
+        notes_before, _, notes_after = (
+            process.run(Spec("channels"), views[i]).guess.notes for i in (1, 0, 1)
+        )
     finally:
         process.end()
-    assert after == before
-    assert before["shared"] == 0
-    assert before["descriptors"] <= 9  # three, the channel, kernels, four that WAYS opens or lists
+    assert notes_after == notes_before
+    assert notes_before["shared"] == 0
+    assert (
+        notes_before["descriptors"] <= 9
+    )  # Three standard streams, the channel, kernels, and four that WAYS opens or lists.
 
 
 @needs_landlock
-def test_every_attempt_of_the_doctor_is_refused():
+def test_every_forbidden_operation_of_the_doctor_is_refused():
     refused = attack_process().refused()
     expected = {
         "change permissions", "change owners", "change times of files", "use extended attributes",
@@ -103,8 +107,8 @@ def test_output_of_an_attack_is_bounded_and_has_no_control_characters(views, tmp
     code = (
         "from test_attack_limits import *\n"
         f"load_plugin({str(tmp_path / 'channels.py')!r})\n"
-        "training, held = sample_training(register.make('protocol', Spec('fedtree-hist')))\n"
-        "greedy([view_of(training, ('client-0',), held)], 'printed')\n"
+        "training, local_data = sample_training(register.make('protocol', Spec('fedtree-hist')))\n"
+        "greedy([view_of(training, ('client-0',), local_data)], 'printed')\n"
     )
     tests = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     err = subprocess.run(
@@ -141,13 +145,13 @@ print(register.make("attack", Spec("greedy")).name)
     not sandbox.call_numbers(), reason="seccomp stands in for a kernel without Landlock"
 )
 def test_without_landlock_attacks_of_plugins_run_only_unprotected(tmp_path):
-    out = subprocess.run(
+    lines = subprocess.run(
         [sys.executable, "-c", WITHOUT_LANDLOCK, str(tmp_path / "channels.py")],
         capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    assert "Landlock" in out[0]
-    assert "--unprotected" in out[0]
-    assert out[1:] == ["greedy"]
+    assert "Landlock" in lines[0]
+    assert "--unprotected" in lines[0]
+    assert lines[1:] == ["greedy"]
 
 
 PASSES_ROWS_ON = """
@@ -193,11 +197,11 @@ for finding in check("attack", Spec("passes-rows-on"), ["fedtree-hist"]):
 def test_check_catches_an_attack_that_keeps_rows_for_the_next_threat(tmp_path):
     file = tmp_path / "passes.py"
     file.write_text(PASSES_ROWS_ON)
-    out = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", CHECK, str(file)], capture_output=True, text=True, check=True
     ).stdout
     rule = "fedtree-hist, client: it keeps nothing from one threat to the next"
-    assert f"False {rule}" in out.splitlines()
+    assert f"False {rule}" in output.splitlines()
 
 
 # getpid by the gate of 32-bit programs: mov eax, 20; int 0x80; ret
@@ -219,14 +223,14 @@ print(before > 0, getpid(), x32)
 def test_shared_libraries_of_wheels_can_be_opened_outside_of_the_installation(
     tmp_path, monkeypatch
 ):
-    """Wheels of `pip install --user` keep them in a folder of their own: OR-tools needs it."""
+    """`pip install --user` puts them into a separate folder, and OR-tools needs them."""
     site = tmp_path / "site"
     for folder in ("ortools.libs", "ortools", "runs"):
         (site / folder).mkdir(parents=True)
     (site / "ortools" / "__init__.py").touch()
     (site / "table.csv").touch()
     monkeypatch.syspath_prepend(str(site))
-    readable = {p.name for p in sandbox.code_paths() if p.parent == site}
+    readable = {path.name for path in sandbox.code_paths() if path.parent == site}
     assert readable == {"ortools", "ortools.libs"}
 
 
@@ -248,10 +252,10 @@ def test_linked_packages_of_an_installation_can_be_opened(tmp_path, monkeypatch)
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the gate is x86's")
 def test_calls_of_32_bit_programs_and_of_x32_are_refused():
-    done = subprocess.run([sys.executable, "-c", COMPATIBILITY], capture_output=True, text=True)
-    if done.returncode == -signal.SIGSEGV:
+    process = subprocess.run([sys.executable, "-c", COMPATIBILITY], capture_output=True, text=True)
+    if process.returncode == -signal.SIGSEGV:
         pytest.skip("this kernel runs no 32-bit programs")
-    assert done.stdout.split() == ["True", "-1", "-1"]  # EPERM, and an error
+    assert process.stdout.split() == ["True", "-1", "-1"]  # EPERM, and an error
 
 
 HEADERS = {

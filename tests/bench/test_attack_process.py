@@ -1,4 +1,4 @@
-"""Attacks run where truth never was: what each cheat finds there, and how each mishap ends."""
+"""Attacks run in a process without ground truth; cheats find nothing, failures are contained."""
 
 import json
 import os
@@ -54,7 +54,7 @@ def plugin(cheats):
 
 @pytest.fixture
 def source(monkeypatch, plugin):
-    """The same code, run beside truth as no bench runs it."""
+    """Load the code of the cheats in this process, which contains ground truth."""
     monkeypatch.setattr(register, "attack", lambda name: lambda thing: thing)
     spec = spec_from_file_location("cheats_beside_truth", plugin)
     module = module_from_spec(spec)
@@ -63,9 +63,9 @@ def source(monkeypatch, plugin):
     return module
 
 
-def view_in(trained, who="client-2", queries=0):
-    training, held = trained
-    return view_of(training, (who,), held, queries)
+def view_in(trained, adversary="client-2", queries=0):
+    training, local_data = trained
+    return view_of(training, (adversary,), local_data, queries)
 
 
 def run(name, view, **options):
@@ -76,82 +76,88 @@ def rows_in(table):
     return {row.tobytes() for row in np.column_stack([table.X, table.y])}
 
 
-def test_a_view_comes_back_as_it_was():
+def test_a_view_survives_its_transfer():
     defense = make_defense(parse_one("split-only+laplace-hist[epsilon=4]"))
-    training, held = sample_training(register.make("protocol", PROTOCOL), defense)
-    for who in (("server",), ("client-1", "client-2"), ("public",)):
-        view = view_of(training, who, held, 50)
-        view.oracle.query(view_in((training, held)).rows.X[:7])
+    training, local_data = sample_training(register.make("protocol", PROTOCOL), defense)
+    for principals in (("server",), ("client-1", "client-2"), ("public",)):
+        view = view_of(training, principals, local_data, 50)
+        view.oracle.query(view_in((training, local_data)).rows.X[:7])
         packed = b"".join(map(bytes, pack(transfer.view_as_value(view))))
-        again = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
-        assert b"".join(map(bytes, pack(transfer.view_as_value(again)))) == packed
-        assert again.schema == view.schema
-        assert again.parameters == view.parameters
-        assert again.defense == view.defense
-        assert again.defense is not view.defense
-        assert (again.oracle.budget, again.oracle.left) == (50, 43)
-        assert [s.reason for s in again.seen] == [s.reason for s in view.seen]
-        assert len({id(s.message) for s in again.seen}) == len({id(s.message) for s in view.seen})
+        received = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
+        assert b"".join(map(bytes, pack(transfer.view_as_value(received)))) == packed
+        assert received.schema == view.schema
+        assert received.parameters == view.parameters
+        assert received.defense == view.defense
+        assert received.defense is not view.defense
+        assert (received.oracle.budget, received.oracle.left) == (50, 43)
+        assert [item.reason for item in received.seen] == [item.reason for item in view.seen]
+        assert len({id(item.message) for item in received.seen}) == len(
+            {id(item.message) for item in view.seen}
+        )
 
 
 @pytest.mark.parametrize("text", ["timberstrike[chains=2,max_trees=2]", "draw", "draw afresh"])
-def test_the_same_randomness_give_the_same_guess_here_and_there(trained, text, source):
+def test_equal_randomness_gives_equal_guesses_in_both_processes(trained, text, source):
     view = view_in(trained)
     spec = parse_one(text.removesuffix(" afresh")).parts[0]
-    where = AttackProcess(forks=False) if text.endswith("afresh") else attack_process()
-    there = where.run(spec, view)
+    process = AttackProcess(forks=False) if text.endswith("afresh") else attack_process()
+    remote = process.run(spec, view)
     randomness = transfer.randomness(view, spec.name)
     code = source.drawn() if "draw" in text else register.make("attack", spec)
-    here = code.run(view, transfer.generator(randomness))
-    for a, b in zip(here.claims, there.guess.claims, strict=True):
-        told = [b"".join(map(bytes, pack(claim))) for claim in (a, b)]
-        assert told[0] == told[1]
-    assert there.cpu > 0
+    local = code.run(view, transfer.generator(randomness))
+    for local_claim, remote_claim in zip(local.claims, remote.guess.claims, strict=True):
+        packed_claims = [b"".join(map(bytes, pack(claim))) for claim in (local_claim, remote_claim)]
+        assert packed_claims[0] == packed_claims[1]
+    assert remote.cpu > 0
 
 
-def test_what_applies_is_asked_of_many_attacks_at_once(trained):
+def test_applicability_of_many_attacks_is_checked_in_one_call(trained):
     names = ("timberstrike", "histogram-peeling", "random-leaf")
-    specs = [Spec(n) for n in names]
-    for who in ("server", "client-2"):
-        view = view_in(trained, who)
-        reasons = [register.make("attack", s).inapplicable(view) for s in specs]
+    specs = [Spec(name) for name in names]
+    for adversary in ("server", "client-2"):
+        view = view_in(trained, adversary)
+        reasons = [register.make("attack", spec).inapplicable(view) for spec in specs]
         assert attack_process().reasons(specs, view) == [reason or FITS for reason in reasons]
     assert reasons[1] is not None
 
 
 @pytest.mark.parametrize("name", ["walk-objects", "walk-frames"])
-def test_no_rows_but_own_ones_are_in_memory(trained, name, source):
+def test_only_the_adversarys_own_rows_are_in_memory(trained, name, source):
     view = view_in(trained)
-    federation = trained  # in a frame of this process, as in a bench's
+    federation = trained  # Keep a reference in a frame of this process, as a benchmark does.
     assert federation
     (claim,) = run(name, view).guess.claims
     assert rows_in(claim.table) == rows_in(view.rows)
-    # here, where truth is, the same attack finds it
+    # In this process, which contains the truth, the same attack succeeds.
     if name == "walk-objects":
-        (here,) = source.walk_objects(view, None).claims
-        assert rows_in(here.table) > rows_in(view.rows)
+        (local_claim,) = source.walk_objects(view, None).claims
+        assert rows_in(local_claim.table) > rows_in(view.rows)
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
-def test_nobody_s_memory_can_be_read(trained, source):
+def test_memory_of_other_processes_cannot_be_read(trained, source):
     truth = f"truth lies here: {secrets.token_hex(16)}".encode()
-    assert source.needles("self") == 1  # of this process, by itself
+    assert source.needles("self") == 1  # This process can read its own memory.
     notes = run("read-memory", view_in(trained)).guess.notes
     assert notes == {"self": 0, "server": -1, "bench": -1, "traced": 0, "shown": 0}
     assert truth
 
 
-def test_what_is_left_in_a_process_is_gone_with_it(trained):
-    views_of_two = [view_in(trained, who) for who in ("client-1", "client-2", "client-1")]
+def test_data_that_an_attack_leaves_in_its_process_vanishes_with_the_process(trained):
+    views_of_two = [
+        view_in(trained, adversary) for adversary in ("client-1", "client-2", "client-1")
+    ]
     for view in views_of_two:
         (claim,) = run("leave-rows", view).guess.claims
         assert rows_in(claim.table) == rows_in(view.rows)
     if sys.platform == "linux":
-        assert run("leave-process", views_of_two[0]).guess.notes == {"pid": 0}  # it starts none
+        assert run("leave-process", views_of_two[0]).guess.notes == {
+            "pid": 0
+        }  # The attack cannot start a process.
 
 
-def test_what_comes_back_is_plain(trained):
+def test_guesses_arrive_as_plain_objects(trained):
     view = view_in(trained)
     (claim,) = run("changing-guess", view).guess.claims
     assert type(claim) is Records
@@ -187,25 +193,27 @@ def test_neither_seed_nor_paths_are_handed_over(trained, tmp_path, monkeypatch):
     assert run("try-seeds", view_in(trained)).guess.notes == {"hits": 0}
 
 
-def test_randomness_follow_from_what_is_held_whatever_defends(trained):
+def test_the_randomness_depends_on_the_local_data_and_not_on_the_defense(trained):
     def randomness(view, name="x"):
         return transfer.randomness(view, name)
 
-    training, held = trained
+    training, local_data = trained
     assert randomness(view_in(trained)) == randomness(view_in(sample_training(training.protocol)))
-    mine = {n: h for n, h in held.items() if n == "client-2"}
-    assert randomness(view_in(trained)) == randomness(view_of(training, ("client-2",), mine))
+    own_data = {
+        party_name: data for party_name, data in local_data.items() if party_name == "client-2"
+    }
+    assert randomness(view_in(trained)) == randomness(view_of(training, ("client-2",), own_data))
     defense = make_defense(parse_one("laplace-hist[epsilon=1]"))
     defended = view_in(sample_training(training.protocol, defense))
     assert arrays(defended) != arrays(view_in(trained))
     assert randomness(view_in(trained)) == randomness(defended)
-    others = [view_in(trained, "client-1"), view_in(trained, "server")]
+    other_views = [view_in(trained, "client-1"), view_in(trained, "server")]
     assert (
         len(
             {
                 randomness(view_in(trained)),
                 randomness(view_in(trained), "y"),
-                *map(randomness, others),
+                *map(randomness, other_views),
             }
         )
         == 4
@@ -257,18 +265,18 @@ attacks = ["honest", "replace-metrics", "changing-guess", "walk-objects", "fail"
 """
 
 
-def test_in_a_bench_no_cheat_scores_more_than_own_rows(tmp_path, plugin):
+def test_in_a_benchmark_no_cheat_scores_more_than_the_adversarys_own_rows(tmp_path, plugin):
     bench = BenchSession(Suite.parse(SUITE, "tiny"), tmp_path / "run", plugins=(str(plugin),))
     bench.open(resume=False)
     bench.run()
-    rows = [r for r in read_rows(tmp_path / "run") if r["stage"] == "attack"]
-    (failed,) = [r for r in rows if r["status"] != "ok"]
+    rows = [row for row in read_rows(tmp_path / "run") if row["stage"] == "attack"]
+    (failed,) = [row for row in rows if row["status"] != "ok"]
     assert (failed["attack"], failed["status"]) == ("fail", "failed")
     assert failed["reason"].startswith("LookupError: nothing to be found in ('client-2',)")
     scores = {}
-    for r in rows:
-        if r["metric"] not in ("cpu_seconds", ""):
-            scores.setdefault(r["attack"], {})[r["metric"]] = (r["value"], r["advantage"])
+    for row in rows:
+        if row["metric"] not in ("cpu_seconds", ""):
+            scores.setdefault(row["attack"], {})[row["metric"]] = (row["value"], row["advantage"])
     assert len(scores) == 4
     for name in scores:
         assert scores[name] == scores["honest"]
@@ -298,38 +306,42 @@ print(json.dumps(attack_process().refused()))
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
 def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    spy = tmp_path / "spy.py"  # beside the run, as a plugin in the folder that one works in
-    told = SPY.read_text().replace('Path("runs")', f"Path({str(folder)!r})")
-    spy.write_text(told.replace("BENCH = os.getppid()", f"BENCH = {os.getpid()}"))
+    spy = tmp_path / "spy.py"  # beside the run, like a plug-in in the user's working folder
+    spy_source = SPY.read_text().replace('Path("runs")', f"Path({str(folder)!r})")
+    spy.write_text(spy_source.replace("BENCH = os.getppid()", f"BENCH = {os.getpid()}"))
     bench = BenchSession(Suite.parse(SPYING, "spying"), folder, plugins=(str(spy),))
     bench.open(resume=False)
     assert folder.stat().st_mode & 0o777 == bench.store.cells.stat().st_mode & 0o777 == 0o700
     trained[0].transcript.save(bench.store.cells / "other.transcript.npz")
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    alone = [sys.executable, str(spy)]
-    out = subprocess.run(alone, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    assert all(json.loads(out).values()), out  # where nothing is closed, every way leads there
+    command = [sys.executable, str(spy)]
+    output = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    assert all(json.loads(output).values()), (
+        output
+    )  # Without protection, every way leads to the truth.
 
     assert bench.run()["failed"] == 0
-    rows = [r for r in read_rows(folder) if r["metric"] == "note"]
-    found = {r["part"]: float(r["value"]) for r in rows}
-    assert found.keys() == json.loads(out).keys()
+    rows = [row for row in read_rows(folder) if row["metric"] == "note"]
+    amounts = {row["part"]: float(row["value"]) for row in rows}
+    assert amounts.keys() == json.loads(output).keys()
     refused = attack_process().refused()
     assert refused["read the memory"]
     assert refused["read files of runs"] == (sandbox.landlock_version() > 0)
     if sandbox.landlock_version():
-        assert not any(found.values()), found
+        assert not any(amounts.values()), amounts
     else:
-        assert not any(found[name] for name in ("datagram", "sockets", "shared memory")), found
+        assert not any(amounts[name] for name in ("datagram", "sockets", "shared memory")), amounts
 
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
-def test_a_kernel_without_landlock_closes_what_it_can_and_says_what_is_open():
-    out = subprocess.run(
+def test_a_kernel_without_landlock_blocks_some_ways_and_lists_the_open_ones():
+    output = subprocess.run(
         [sys.executable, "-c", WITHOUT_LANDLOCK], capture_output=True, text=True, check=True
     ).stdout
-    assert {name for name, held in json.loads(out).items() if not held} == {
+    assert {name for name, is_blocked in json.loads(output).items() if not is_blocked} == {
         "read files of runs", "list their folders", "leave files", "read the command line",
     }  # fmt: skip

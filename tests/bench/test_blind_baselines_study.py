@@ -1,4 +1,4 @@
-"""Nobody who sees nothing is above the blind baseline; who is below it is named."""
+"""No guess without a view exceeds the blind baseline, and attacks below it are named."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def test_no_simple_guess_is_above_the_baseline(suite, threat, guesses):
         if c.federation_config.data.name == "pima" and c.federation_config.seed == 0
     )
     rows = evaluate_blind(cell, federation_of(cell.federation_config, data_dir())).rows
-    over = over_baseline(cell, data_dir(), blind_baseline(rows).scores)
-    assert set(over) == guesses
-    assert max(over.values()) <= MARGIN
-    lower = {name: value - 0.5 for name, value in blind_baseline(rows).scores.items()}
-    assert min(over_baseline(cell, data_dir(), lower).values()) > MARGIN
+    excess = over_baseline(cell, data_dir(), blind_baseline(rows).scores)
+    assert set(excess) == guesses
+    assert max(excess.values()) <= MARGIN
+    lowered = {name: value - 0.5 for name, value in blind_baseline(rows).scores.items()}
+    assert min(over_baseline(cell, data_dir(), lowered).values()) > MARGIN
 
 
 @pytest.mark.long
-def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
+def test_an_adversary_without_rows_is_also_compared_with_the_population(suite):
     cells = [
         c
         for c in build_plan(suite).blind
@@ -66,31 +66,36 @@ def test_who_has_no_rows_stands_beside_one_who_knows_the_population(suite):
             dict(cell.federation_config.roles),
         )
         case = world.case(roles, Threat.parse(threat).principals(roles), 0, threat)
-        line = blind_baseline(evaluate_blind(cell, world).rows)
+        baseline = blind_baseline(evaluate_blind(cell, world).rows)
         if threat == "client":
             assert case.of_population is None
-            assert not line.population
+            assert not baseline.population
             continue
         assert case.blind_view().rows is None
         np.testing.assert_array_equal(case.of_population.blind_view().rows.X, world.test.X)
-        assert line.population["ra"] > line.scores["ra"] + 0.2  # .75 against .48
-        drawn = world.test.take(np.resize(np.arange(len(world.test)), len(case.victims_rows)))
-        (row,) = (r for r in score_guess("mine", Guess((Records(drawn),)), case, line)
-                  if r["metric"] == "ra")  # fmt: skip
-        assert row["population"] == line.population["ra"] > row["value"]
+        assert baseline.population["ra"] > baseline.scores["ra"] + 0.2  # .75 against .48
+        population_rows = world.test.take(
+            np.resize(np.arange(len(world.test)), len(case.victims_rows))
+        )
+        (row,) = (
+            score_row
+            for score_row in score_guess("mine", Guess((Records(population_rows),)), case, baseline)
+            if score_row["metric"] == "ra"
+        )
+        assert row["population"] == baseline.population["ra"] > row["value"]
         assert row["beyond"] < 0 < row["advantage"]
 
 
-def test_tables_name_who_is_above_and_who_below(suite, monkeypatch):
-    key = {
+def test_tables_mark_guesses_above_and_attacks_below_the_baseline(suite, monkeypatch):
+    common = {
         "dataset": "pima", "partition": "iid[clients=3]", "protocol": "fedtree-hist",
         "defense_spec": "none", "threat": "client", "stage": "attack", "status": "ok",
         "metric": "ra", "part": "", "value": 0.7, "attack_params": "",
     }  # fmt: skip
     rows = pd.DataFrame([
-        {**key, "attack": "joint", "blind": 0.702, "seed": 0},
-        {**key, "attack": "timberstrike", "blind": 0.705, "seed": 0},
-        {**key, "attack": "timberstrike", "blind": 0.704, "seed": 1},
+        {**common, "attack": "joint", "blind": 0.702, "seed": 0},
+        {**common, "attack": "timberstrike", "blind": 0.705, "seed": 0},
+        {**common, "attack": "timberstrike", "blind": 0.704, "seed": 1},
     ])  # fmt: skip
     _, _, lines = tabulate_attacks(rows)
     assert [(line[5], line[-1]) for line in lines] == [("joint", ""), ("timberstrike", "below")]

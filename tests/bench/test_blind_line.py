@@ -1,4 +1,4 @@
-"""Which blind guess is the best one is read back from a cell's rows, for errors as for shares."""
+"""The name of the best blind guess is read from a cell's rows, for errors and for shares."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Just above the limit of guessed rows an attack is no worse than one who sees nothing."""
+"""Just above the limit of guessed rows an attack is no worse than the blind baseline."""
 
 import numpy as np
 
@@ -15,33 +15,40 @@ GUESSED = 90
 
 
 def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch):
-    """From a file to scores, everything but the attack's own process."""
+    """Everything runs from the file to the scores, except for the separate attack process."""
     rng = np.random.default_rng(0)
     X = np.round(rng.normal(size=(250, 6)) @ rng.normal(size=(6, 6)), 2)
     y = (X[:, 0] + X[:, 1] + rng.normal(size=250) > 0).astype(int)
     names, path = ",".join([*(f"x{i}" for i in range(6)), "y"]), tmp_path / "table.csv"
     np.savetxt(path, np.column_stack([X, y]), "%g", ",", header=names, comments="")
-    one = {
+    options = {
         "data": [{"csv": str(path), "target": "y"}],
         "protocols": ["fedtree-hist[trees=3,max_depth=3]"],
         "defenses": ["none"],
         "attacks": ["timberstrike"],
     }
-    todo = build_plan(Suite.load("smoke").override(one))
-    (cell,) = [c for c in todo.tasks() if c.stage == "attack"]
+    plan = build_plan(Suite.load("smoke").override(options))
+    (cell,) = [task for task in plan.tasks() if task.stage == "attack"]
     federation = federation_of(cell.federation_config, None)
     roles = dict(cell.federation_config.roles)
     principals = Threat.parse(cell.threat, roles).principals(roles)
     training = run_training(cell.training, federation)
     case = federation.case(roles, principals, 0, cell.threat, training)
-    victims = sum(len(h) for n, h in federation.local_data.items() if n not in principals)
+    victims = sum(
+        len(data)
+        for party_name, data in federation.local_data.items()
+        if party_name not in principals
+    )
     assert victims > GUESSED + 30
     monkeypatch.setattr("fedtrees.blind_baselines.rows.MOST_ROWS", victims - 1)
     monkeypatch.setattr("fedtrees.blind_baselines.rows.GUESSED", GUESSED)
-    blind = blind_baseline(evaluate_blind(todo.blind[0], federation).rows)
+    blind = blind_baseline(evaluate_blind(plan.blind[0], federation).rows)
     view = view_of(training, principals, federation.local_data)
     guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))
-    assert [len(c.table) for c in guess.claims if isinstance(c, Records)] == [GUESSED]
-    scores = {r["metric"]: r for r in score_guess("timberstrike", guess, case, blind)}
-    for name in ("ra", "gower"):  # the blind baseline is the best of many guesses, with hindsight
+    assert [len(task.table) for task in guess.claims if isinstance(task, Records)] == [GUESSED]
+    scores = {row["metric"]: row for row in score_guess("timberstrike", guess, case, blind)}
+    for name in (
+        "ra",
+        "gower",
+    ):  # The blind baseline is the best of many guesses in hindsight, so a small loss is allowed.
         assert scores[name]["advantage"] > -0.03, name

@@ -1,4 +1,4 @@
-"""What a cell's key depends on: the source of all that computes its result."""
+"""The key of a cell depends on the source of every module that computes its result."""
 
 import shutil
 import subprocess
@@ -31,15 +31,15 @@ def copied(tmp_path, monkeypatch):
 
 
 @pytest.mark.long
-def test_a_change_in_any_room_that_a_bench_loads_changes_every_key(copied):
+def test_a_change_in_any_package_that_a_benchmark_loads_changes_every_key(copied):
     command = [sys.executable, "-c", LOADED]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rooms = [room for room in said.split() if (copied / room).is_dir()]
-    assert {"core", "blind_baselines", "metrics", "trees"} <= set(rooms)
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    packages = [package for package in loaded.split() if (copied / package).is_dir()]
+    assert {"core", "blind_baselines", "metrics", "trees"} <= set(packages)
     digests = []
-    for room in ["", *rooms]:
-        if room:
-            with (copied / room / "__init__.py").open("a") as file:
+    for package in ["", *packages]:
+        if package:
+            with (copied / package / "__init__.py").open("a") as file:
                 file.write("CHANGED = True\n")
         code_digest.cache_clear()
         digests.append(code_digest())

@@ -1,4 +1,4 @@
-"""A kept training is a message: what is read back is the model and the transcript, bit for bit."""
+"""A stored training is read back with the same model and transcript, bit for bit."""
 
 from dataclasses import dataclass
 
@@ -56,40 +56,44 @@ def trained(spec, folder, defense="none"):
     )
     cell = Task.for_training(setting, grid, parse_composed([defense])[0])
     fed = federation(3 if "multi" in spec else 2)
-    done = run_training(cell, fed)
-    training_cache.save(done, folder, "key")
-    return done, training_cache.load(cell, fed, folder, "key"), fed
+    training = run_training(cell, fed)
+    training_cache.save(training, folder, "key")
+    return training, training_cache.load(cell, fed, folder, "key"), fed
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("defense", ["none", "leaf-rounding[decimals=1]"])
-def test_a_training_comes_back_as_it_was(spec, defense, tmp_path):
+def test_a_training_is_unchanged_when_it_is_read_back(spec, defense, tmp_path):
     if defense != "none" and spec.startswith(("local-forests", "nvflare")):
-        defense = "none"  # it has no place there
-    done, again, fed = trained(spec, tmp_path, defense)
-    assert encode(as_message(again.model)) == encode(as_message(done.model))
+        defense = "none"  # The defense does not fit these protocols.
+    training, restored, fed = trained(spec, tmp_path, defense)
+    assert encode(as_message(restored.model)) == encode(as_message(training.model))
     X = fed.test.X
-    np.testing.assert_array_equal(again.predict(X), done.predict(X))
-    np.testing.assert_array_equal(again.model.apply(X), done.model.apply(X))
-    assert again.transcript.traffic() == done.transcript.traffic()
-    assert again.defense.spent(again.transcript) == done.defense.spent(done.transcript)
-    assert (again.n_rows, list(again.columns)) == (done.n_rows, list(done.columns))
-    for who in ("server", "client-1", "public"):
-        seen = [view_of(t, (who,), fed.local_data).seen for t in (done, again)]
-        assert [encode(s.message) for s in seen[0]] == [encode(s.message) for s in seen[1]]
+    np.testing.assert_array_equal(restored.predict(X), training.predict(X))
+    np.testing.assert_array_equal(restored.model.apply(X), training.model.apply(X))
+    assert restored.transcript.traffic() == training.transcript.traffic()
+    assert restored.defense.spent(restored.transcript) == training.defense.spent(
+        training.transcript
+    )
+    assert (restored.n_rows, list(restored.columns)) == (training.n_rows, list(training.columns))
+    for party in ("server", "client-1", "public"):
+        messages = [view_of(run, (party,), fed.local_data).seen for run in (training, restored)]
+        assert [encode(item.message) for item in messages[0]] == [
+            encode(item.message) for item in messages[1]
+        ]
 
 
-def test_sets_of_categories_are_kept(tmp_path):
-    done, again, _ = trained(SPECS[0], tmp_path)
-    split = [np.isnan(t.threshold) & (t.feature >= 0) for t in done.model.trees]
-    assert sum(map(np.sum, split)) > 0
-    for a, b in zip(done.model.trees, again.model.trees, strict=True):
-        np.testing.assert_array_equal(a.categories, b.categories)
-        assert b.categories is not None
-        assert b.categories.any()
+def test_sets_of_categories_survive_storage(tmp_path):
+    training, restored, _ = trained(SPECS[0], tmp_path)
+    is_categorical = [np.isnan(t.threshold) & (t.feature >= 0) for t in training.model.trees]
+    assert sum(map(np.sum, is_categorical)) > 0
+    for tree, restored_tree in zip(training.model.trees, restored.model.trees, strict=True):
+        np.testing.assert_array_equal(tree.categories, restored_tree.categories)
+        assert restored_tree.categories is not None
+        assert restored_tree.categories.any()
 
 
-def test_trees_with_and_without_sets_stand_side_by_side():
+def test_a_forest_may_mix_trees_with_and_without_category_sets():
     def tree(categories, threshold):
         leaf = np.array([-1, -1])
         return Tree(
@@ -107,48 +111,48 @@ def test_trees_with_and_without_sets_stand_side_by_side():
     forest = Forest(
         (tree(wide, np.nan), tree(None, 3.5), tree(narrow, np.nan)), np.zeros(1), LOGISTIC
     )
-    again = decode(encode(as_message(forest))).model()
+    decoded = decode(encode(as_message(forest))).model()
     X = np.arange(7, dtype=np.float32)[:, None]
-    np.testing.assert_array_equal(again.margin(X), forest.margin(X))
+    np.testing.assert_array_equal(decoded.margin(X), forest.margin(X))
     assert len(np.unique(forest.margin(X))) > 1
 
 
-def test_what_is_cut_off_or_missing_is_trained_again(tmp_path):
+def test_a_truncated_or_missing_checkpoint_is_not_loaded(tmp_path):
     trained(SPECS[4], tmp_path)
-    where, model = training_cache.paths(tmp_path, "key")
+    transcript_path, model_path = training_cache.paths(tmp_path, "key")
     grid = parse_grid(SPECS[4])[0]
     setting = FederationConfig.of(
         DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
     )
     cell, fed = Task.for_training(setting, grid, parse_composed(["none"])[0]), federation(2)
     assert training_cache.load(cell, fed, tmp_path, "key") is not None
-    for path in (where, model):
-        whole = path.read_bytes()
-        for cut in (0, 3, len(whole) // 2, len(whole) - 1):
-            path.write_bytes(whole[:cut])
+    for path in (transcript_path, model_path):
+        content = path.read_bytes()
+        for length in (0, 3, len(content) // 2, len(content) - 1):
+            path.write_bytes(content[:length])
             assert training_cache.load(cell, fed, tmp_path, "key") is None
-        path.write_bytes(whole)
+        path.write_bytes(content)
     training_cache.drop(tmp_path, "key")
     assert training_cache.load(cell, fed, tmp_path, "key") is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sizes_that_do_not_fit_are_refused():
-    done = as_message(Forest((), np.zeros(1), LOGISTIC))
-    assert decode(encode(done)).model().trees == ()
-    torn = type(done)(**{**vars(done), "sizes": np.array([2])})
+    message = as_message(Forest((), np.zeros(1), LOGISTIC))
+    assert decode(encode(message)).model().trees == ()
+    inconsistent = type(message)(**{**vars(message), "sizes": np.array([2])})
     with pytest.raises(DataError, match="do not fit 2 nodes in 1 trees"):
-        torn.model()
+        inconsistent.model()
 
 
 @dataclass(frozen=True)
 class Twice:
-    """A model of somebody's own that cannot be told."""
+    """A user's model that has no message type."""
 
     def predict(self, X):
         return X[:, 0]
 
 
-def test_a_model_that_cannot_be_told_says_so():
+def test_a_model_without_a_message_type_is_refused():
     with pytest.raises(DataError, match="a Twice cannot be sent: it has no as_message"):
         as_message(Twice())

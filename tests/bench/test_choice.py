@@ -1,6 +1,7 @@
-"""Whatever is named is really tried: every defense, every protocol, every attack.
+"""Every defense, protocol and attack that a user names is actually tried.
 
-With all of them models are trained; a few run to the verdict, all by `pytest -m slow`.
+For all of them the models are trained. A few run until the verdict, and all do with `pytest -m
+slow`.
 """
 
 import shutil
@@ -23,7 +24,7 @@ from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import Suite
 
 QUICK = Suite.load("quick")
-#: Stands in for the default suite: what is chosen around it is chosen as always.
+# A small substitute for the default suite; the defaults around it are chosen as usual.
 SUITE = """
 name = "quick"
 seeds = [0]
@@ -49,7 +50,7 @@ OF_NETWORKS = {"dp-sgd", "gradient-noise", "gradient-rounding", "top-k"}
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """Cells of the runs before: what a run has in common with them is not computed twice."""
+    """Return a folder for the cells of earlier runs, so that later runs reuse them."""
     return tmp_path_factory.mktemp("cells")
 
 
@@ -72,10 +73,14 @@ def small(tmp_path, monkeypatch, finished):
     return bench
 
 
-def trained(rows, **wanted):
+def trained_defenses(rows, **conditions):
     """Return the defenses with which a model was trained."""
-    rows = [r for r in rows if r["stage"] == "train" and r["status"] == "ok"]
-    return {r["defense"] for r in rows if all(r[k] == v for k, v in wanted.items())}
+    rows = [row for row in rows if row["stage"] == "train" and row["status"] == "ok"]
+    return {
+        row["defense"]
+        for row in rows
+        if all(row[key] == value for key, value in conditions.items())
+    }
 
 
 def named(kind, of_networks):
@@ -92,46 +97,48 @@ def without(kind, of_networks):
 
 
 def small_spec(name):
-    few = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
-    return str(defaults.limit_size(Spec(name), {"trees": 2, "max_depth": 2, **few}))
+    more_limits = {"rounds": 2, "iterations": 2} if name == "fedxgbllr" else {}
+    return str(defaults.limit_size(Spec(name), {"trees": 2, "max_depth": 2, **more_limits}))
 
 
-def fitting(options, monkeypatch):
-    """Train what is chosen for some options; return protocols and parts of defenses that ran."""
+def fitting_pairs(options, monkeypatch):
+    """Train the defaults for some options; return the pairs of protocol and defense that ran."""
     monkeypatch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
-    found = set()
+    pairs = set()
     for group in build_plan(complete_suite(Suite.parse(SUITE, "x"), options)).groups:
         try:
             run_training(group.train, federation_of(group.train.federation_config, None))
         except Unfit:
             continue
-        parts = [p.name for p in group.train.defense.parts] or ["none"]
-        found |= {(group.train.protocol.name, part) for part in parts}
-    return found
+        parts = [defense_part.name for defense_part in group.train.defense.parts] or ["none"]
+        pairs |= {(group.train.protocol.name, part) for part in parts}
+    return pairs
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", without("defense", OF_NETWORKS))
 def test_models_are_trained_with_every_defense_and_without(name, monkeypatch):
-    ran = fitting({"defenses": [name]}, monkeypatch)
+    ran = fitting_pairs({"defenses": [name]}, monkeypatch)
     assert {protocol for protocol, part in ran if part == name}
     assert {part for _, part in ran} == {"none", name}
 
 
 @pytest.mark.parametrize("name", without("protocol", {*NEURAL, *ALONE}))
 def test_models_of_every_protocol_are_trained_with_and_without_a_defense(name, monkeypatch):
-    ran = fitting({"protocols": [small_spec(name)]}, monkeypatch)
+    ran = fitting_pairs({"protocols": [small_spec(name)]}, monkeypatch)
     assert {protocol for protocol, _ in ran} == {name}
     assert {"none"} < {part for _, part in ran}
 
 
 @pytest.mark.long(but=("id-lmid",))
 @pytest.mark.parametrize("name", named("defense", OF_NETWORKS))
-def test_every_defense_is_tried_beside_none(small, name):
+def test_every_defense_is_tried_together_with_the_undefended_baseline(small, name):
     rows, verdict = small("-d", name, *(WIDE if name in OF_NETWORKS else ()))
-    ran = trained(rows)
-    assert "none" in ran
-    assert any(name in {p.name for p in parse_one(d).parts} for d in ran)
+    defenses = trained_defenses(rows)
+    assert "none" in defenses
+    assert any(
+        name in {part.name for part in parse_one(defense_text).parts} for defense_text in defenses
+    )
     assert name in verdict
     assert "No defense was" not in verdict
 
@@ -142,7 +149,7 @@ def test_every_defense_is_tried_beside_none(small, name):
 )
 def test_every_protocol_is_tried_with_and_without_a_defense(small, name):
     rows, verdict = small("-p", small_spec(name), *(WIDE if name in NEURAL else ()))
-    ran = trained(rows, protocol=name)
+    ran = trained_defenses(rows, protocol=name)
     assert name in verdict
     assert {"none"} < ran
     assert "No defense was" not in verdict
@@ -157,26 +164,30 @@ def axes(suite):
     ]  # fmt: skip
 
 
-def test_the_suite_s_own_come_first_and_others_where_they_alone_fit():
-    assert [p for p, *_ in axes(complete_suite(QUICK, {"defenses": ["split-only"]}))] == [
-        ["fedtree-hist"]
-    ]
+def test_protocols_of_the_suite_come_first_and_others_only_if_none_of_them_fits():
+    assert [
+        row_protocols
+        for row_protocols, *_ in axes(complete_suite(QUICK, {"defenses": ["split-only"]}))
+    ] == [["fedtree-hist"]]
     ((protocols, defenses, threats, data, clients),) = axes(
         complete_suite(QUICK, {"defenses": ["id-lmid[xi=0.3]"]})
     )
     assert protocols == ["vertical-forest", "secureboost"]
     assert (defenses, threats) == (["none", "id-lmid"], ["passive", "active"])
     assert (data, clients) == (["breast-cancer"], [2])
-    both = {"defenses": ["id-lmid[xi=0.3]", "secure-sum"]}
-    assert [d for _, d, *_ in axes(complete_suite(QUICK, both))] == [
+    two_defenses = {"defenses": ["id-lmid[xi=0.3]", "secure-sum"]}
+    assert [row_defenses for _, row_defenses, *_ in axes(complete_suite(QUICK, two_defenses))] == [
         ["none", "secure-sum"], ["none", "id-lmid"],
     ]  # fmt: skip
 
 
-def test_a_protocol_that_needs_its_defense_is_kept_on_a_table_of_ones_own():
-    """Nothing is declared of the bundled table, so that dp-gbdt needs dp-grid-cuts."""
+def test_a_protocol_that_needs_its_defense_is_included_for_a_users_table():
+    """The bundled table declares no ranges, so dp-gbdt needs dp-grid-cuts."""
     wine = complete_suite(Suite.load("recipes"), {"data": ["wine"]})
-    assert {p.name for g in wine.grids for p in g.protocols} == {"fedtree-hist", "dp-gbdt"}
+    assert {protocol.name for grid in wine.grids for protocol in grid.protocols} == {
+        "fedtree-hist",
+        "dp-gbdt",
+    }
 
 
 def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_act_on_it():
@@ -195,27 +206,36 @@ def test_a_named_protocol_meets_all_attacks_of_the_suite_and_the_defenses_that_a
 
 
 @pytest.mark.long
-def test_an_attack_is_tried_under_threats_that_it_applies_to():
-    found = {
-        p: t for ps, _, t, *_ in axes(complete_suite(QUICK, {"attacks": ["few-shot"]})) for p in ps
+def test_an_attack_is_tried_under_threats_to_which_it_applies():
+    threats_by_protocol = {
+        protocol: threats
+        for protocols, _, threats, *_ in axes(complete_suite(QUICK, {"attacks": ["few-shot"]}))
+        for protocol in protocols
     }
-    assert found == {p: ["passive[labels=20]"] for p in ("vertical-forest", "secureboost")}
+    assert threats_by_protocol == {
+        protocol: ["passive[labels=20]"] for protocol in ("vertical-forest", "secureboost")
+    }
     assert axes(complete_suite(QUICK, {"attacks": ["histogram-peeling"]}))[0][2] == ["server"]
 
 
-def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
+def test_vertical_tables_choose_vertical_protocols(tmp_path):
     for name, text in (("a", "k,x,y\n"), ("b", "k,z\n")):
-        lines = (f"r{i},{i % 7}" + (f",{i % 2}" if name == "a" else "") for i in range(60))
+        lines = (
+            f"r{number},{number % 7}" + (f",{number % 2}" if name == "a" else "")
+            for number in range(60)
+        )
         (tmp_path / name).write_text(text + "\n".join(lines), encoding="utf-8")
     files = ",".join(str(tmp_path / name) for name in "ab")
     table = {"csv": files, "id": "k", "target": "y"}
     (grid, *_) = complete_suite(QUICK, {"data": [table]}).grids
-    assert {register.get("protocol", p.name).layout for p in grid.protocols} == {"vertical"}
+    assert {register.get("protocol", protocol.name).layout for protocol in grid.protocols} == {
+        "vertical"
+    }
     assert grid.clients == (2,)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_message"),
     [
         ({"protocols": ["fedtree-hist"], "defenses": ["id-lmid[xi=0.3]"]}, "of the types NodeRows"),
         ({"protocols": ["fedtree-hist"], "attacks": ["union"]}, "union does not apply: "),
@@ -223,8 +243,8 @@ def test_tables_that_say_who_holds_what_choose_their_protocols(tmp_path):
         * CRYPTO,
     ],
 )
-def test_what_goes_with_nothing_is_refused_at_once(options, said):
-    with pytest.raises(UsageError, match=said):
+def test_combinations_that_fit_nothing_are_refused_at_once(options, error_message):
+    with pytest.raises(UsageError, match=error_message):
         complete_suite(QUICK, options)
 
 
@@ -251,7 +271,7 @@ def test_a_missing_extra_is_named_at_once(monkeypatch):
             complete_suite(QUICK, options)
 
 
-def test_what_was_chosen_is_told_in_a_line():
+def test_chosen_defaults_are_described_in_one_line():
     options = {"defenses": ["reduced-leakage"]}
     text = describe_defaults(QUICK, options, complete_suite(QUICK, options))
     assert text.startswith("chosen to fit: clients 2; protocols vertical-forest[")

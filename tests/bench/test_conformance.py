@@ -1,4 +1,4 @@
-"""The conformance checks pass what keeps the rules and catch what breaks them."""
+"""The conformance checks accept plug-ins that keep the rules and detect those that break them."""
 
 import re
 from collections import defaultdict
@@ -35,7 +35,7 @@ NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "gradient-noise": {"scale": 0.1},
     "gradient-rounding": {"step": 0.01},
     "top-k": {"share": 0.1},
-    # Less effort than by default: the rules hold however long an attack tries or a key is.
+    # Less effort than the defaults, because the rules do not depend on effort or key length.
     "draft-dp": {"work": 0.001},
     "label-mixture": {"rows": 40},
     "few-shot": {"rows": 40},
@@ -64,20 +64,20 @@ ELSEWHERE = {
     "leaf-inversion": [["fedxgbllr[trees=3,max_depth=2,rounds=1,batch=4,sends=gradient]"]],
     "regression-inversion": [["vertical-regression[fake=240,rounds=6]"]],
 }
-#: Shorter trainings, which attacks are checked beside: they tell as much.
+# Shorter trainings for the checks of attacks, which suffice as evidence.
 SHORT = {
     "fedxgbllr": "fedxgbllr[trees=2,rounds=1]",
     "secureboost": "secureboost[trees=1]",
 }
-#: What is of networks alone.
+# Extensions that apply to neural networks only.
 OF_NETWORKS = {
     "attack": ("network-membership", "tableak"),
     "defense": ("dp-sgd", "gradient-rounding", "top-k"),
 }
 
 
-def marked(kind, name):
-    """Return what a test of this name needs besides: torch, of networks."""
+def extra_marks(kind, name):
+    """Return the mark for tests that need torch, for extensions of neural networks."""
     return [pytest.mark.extra("torch")] if name in OF_NETWORKS.get(kind, ()) else []
 
 
@@ -93,7 +93,7 @@ class Cheating(Attack):
     def inapplicable(self, view):
         return "no rows of its own" if view.rows is None else None
 
-def told(rows):
+def claim_records(rows):
     return Guess((Records(rows),))
 """
 
@@ -104,7 +104,7 @@ CHEATS = {
 class Cheat(Cheating):
     def run(self, view, rng):
         from fedtrees.data import catalogue
-        return told(catalogue.load("breast-cancer").table.take(np.arange(5)))
+        return claim_records(catalogue.load("breast-cancer").table.take(np.arange(5)))
 """,
     "frames": HEAD
     + """
@@ -116,9 +116,9 @@ class Cheat(Cheating):
         while frame is not None:
             for value in frame.f_locals.values():
                 if hasattr(value, "local_data") and value is not view:
-                    return told(Table.concat([h.table for h in value.local_data.values()]))
+                    return claim_records(Table.concat([h.table for h in value.local_data.values()]))
             frame = frame.f_back
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
     "memory": HEAD
     + """
@@ -127,17 +127,18 @@ from fedtrees.core.local_data import LocalData
 @register.attack("cheat-memory")
 class Cheat(Cheating):
     def run(self, view, rng):
-        own = view.rows
+        own_rows = view.rows
         tables = [o for o in gc.get_objects() if isinstance(o, LocalData)]
-        wide = [h.table for h in tables if h.X.shape[1] == own.X.shape[1]]
-        return told(Table.concat([t for t in wide if len(t) < 100]))
+        wide = [h.table for h in tables if h.X.shape[1] == own_rows.X.shape[1]]
+        return claim_records(Table.concat([t for t in wide if len(t) < 100]))
 """,
     "randomness": HEAD
     + """
 @register.attack("cheat-randomness")
 class Cheat(Cheating):
     def run(self, view, rng):
-        return told(view.rows.take(np.random.default_rng().integers(0, len(view.rows), 50)))
+        drawn = np.random.default_rng().integers(0, len(view.rows), 50)
+        return claim_records(view.rows.take(drawn))
 """,
     "modules": HEAD
     + """
@@ -146,7 +147,7 @@ import importlib
 class Cheat(Cheating):
     def run(self, view, rng):
         importlib.import_module("fedtrees.experiments.federation").federation_of
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
     "files": HEAD
     + """
@@ -157,34 +158,34 @@ class Cheat(Cheating):
             open("truth.csv").close()
         except OSError:
             pass
-        return told(view.rows)
+        return claim_records(view.rows)
 """,
 }
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", CHEATS)
-def test_a_cheating_attack_is_caught_or_finds_nothing(how, tmp_path):
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheating_attack_is_caught_or_finds_nothing(cheat, tmp_path):
     assert fedtrees.experiments.federation.federation_of
-    file = Path(tmp_path) / f"{how}.py"
-    file.write_text(CHEATS[how])
+    file = Path(tmp_path) / f"{cheat}.py"
+    file.write_text(CHEATS[cheat])
     load_plugin(file)
-    findings = check("attack", Spec(f"cheat-{how}"), ["fedtree-hist"])
-    broken = [f.rule for f in findings if not f.holds]
+    findings = check("attack", Spec(f"cheat-{cheat}"), ["fedtree-hist"])
+    broken = [finding.rule for finding in findings if not finding.holds]
     expected = {
         "imports": "imports no module with ground truth",
         "randomness": "the same view gives the same guess",
         "files": "opens no file",
         "modules": "no module with truth",
-    }.get(how)
-    if expected is None:  # what it looks for is in another process
+    }.get(cheat)
+    if expected is None:  # The data that it looks for are in another process.
         assert len(findings) > 5
         assert broken == []
     else:
         assert any(expected in rule for rule in broken), findings
 
 
-def test_a_guard_that_does_nothing_is_caught(tmp_path):
+def test_a_defense_that_does_nothing_is_detected(tmp_path):
     file = tmp_path / "idle.py"
     file.write_text(
         "from fedtrees.defenses.suppression import SplitOnly\n"
@@ -202,15 +203,23 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
         "    roles = frozenset()\n"
     )
     load_plugin(file)
-    idle = [f.rule for f in check("defense", Spec("leaky-idle"), ["fedtree-hist"]) if not f.holds]
+    idle = [
+        finding.rule
+        for finding in check("defense", Spec("leaky-idle"), ["fedtree-hist"])
+        if not finding.holds
+    ]
     assert any("it changes NodeSplits, which it handles" in rule for rule in idle)
     assert "fedtree-hist: it acts on something" in idle
     released = [
-        f.detail for f in check("defense", Spec("leaky-open"), ["fedtree-hist"]) if not f.holds
+        finding.detail
+        for finding in check("defense", Spec("leaky-open"), ["fedtree-hist"])
+        if not finding.holds
     ]
-    assert any("is about to send BoostedModel, which it neither" in said for said in released)
+    assert any("is about to send BoostedModel, which it neither" in detail for detail in released)
     nowhere = [
-        f.rule for f in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"]) if not f.holds
+        finding.rule
+        for finding in check("defense", Spec("leaky-nowhere"), ["fedtree-hist"])
+        if not finding.holds
     ]
     assert any("it names the roles whose messages it protects" in rule for rule in nowhere)
 
@@ -219,7 +228,7 @@ def test_a_guard_that_does_nothing_is_caught(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        pytest.param(kind, name, marks=marked(kind, name))
+        pytest.param(kind, name, marks=extra_marks(kind, name))
         for kind in ("protocol", "defense")
         for name in OWN[kind]
     ],
@@ -242,31 +251,31 @@ def families():
     return list(alike.values())
 
 
-def asked(name):
+def spec_of(name):
     return Spec(name, NEEDED.get(name, {}))
 
 
 @cache
-def read_beside(protocol):
-    """Return the attacks that read a view of a protocol: all are asked at once."""
-    found = set()
+def attacks_that_read(protocol):
+    """Return the attacks that read some view of a protocol."""
+    readers = set()
     for _, view in views_without_truth([protocol]):
-        reasons = check_attacks([asked(name) for name in contenders()], KnownFacts(view=view))
-        found |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
-    for name in contenders():  # whoever is told all attributes but one
-        asker = register.make("attack", asked(name))
-        for _, view in views_that_tell(asker, [protocol]):
-            if check_attacks([asked(name)], KnownFacts(view=view))[0].ok:
-                found.add(name)
-    for name in contenders():  # whoever reads a party that cheats
+        reasons = check_attacks([spec_of(name) for name in contenders()], KnownFacts(view=view))
+        readers |= {name for name, reason in zip(contenders(), reasons, strict=True) if reason.ok}
+    for name in contenders():  # attacks for which the adversary knows all attributes except one
+        attack = register.make("attack", spec_of(name))
+        for _, view in views_that_tell(attack, [protocol]):
+            if check_attacks([spec_of(name)], KnownFacts(view=view))[0].ok:
+                readers.add(name)
+    for name in contenders():  # attacks of a party that cheats
         for behaviour in getattr(register.get("attack", name), "behaviours", ()):
-            found |= {name for _ in cheated_runs(behaviour, [protocol])}
-    return found
+            readers |= {name for _ in cheated_runs(behaviour, [protocol])}
+    return readers
 
 
 @pytest.mark.long
 def test_each_family_of_messages_has_its_protocols():
-    every = [
+    all_families = [
         {"dp-ebm", "ebm-merge"},
         {"dp-forest", "local-forests"},
         {"dp-gbdt", "federboost-h", "fedtree-hist", "flower-bagging", "flower-cyclic",
@@ -282,38 +291,47 @@ def test_each_family_of_messages_has_its_protocols():
         {"xgboost-ring"},
         {"xgboost-vertical"},
     ]  # fmt: skip
-    here = [family & {*OWN["protocol"]} for family in every]
-    assert [set(family) for family in families()] == [family for family in here if family]
+    available_families = [family & {*OWN["protocol"]} for family in all_families]
+    assert [set(family) for family in families()] == [
+        family for family in available_families if family
+    ]
 
 
-def test_clustering_own_columns_conforms_where_parties_hold_columns():
+def test_the_attack_cl_conforms_if_parties_have_columns():
     load_plugin(Path(__file__).parents[2] / "docs" / "examples" / "plain_vertical.py")
     findings = check("attack", Spec("cl"), ["plain-vertical"])
     assert findings[-1].holds
-    assert [f for f in findings if not f.holds] == []
+    assert [finding for finding in findings if not finding.holds] == []
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=marked("attack", name)) for name in contenders()]
+    "name", [pytest.param(name, marks=extra_marks("attack", name)) for name in contenders()]
 )
 def test_every_built_in_attack_conforms(name):
-    """Where it reads something first; beside every protocol it is a slow test."""
+    """Check the first protocol of each family that it reads; a slow test checks all of them."""
     for family in [*ELSEWHERE.get(name, ()), *families()]:
-        first = next((p for p in family if name in read_beside(SHORT.get(p, p))), None)
+        first = next(
+            (
+                protocol
+                for protocol in family
+                if name in attacks_that_read(SHORT.get(protocol, protocol))
+            ),
+            None,
+        )
         if first is not None:
-            *findings, ran = check("attack", asked(name), [SHORT.get(first, first)])
-            assert ran.holds
+            *findings, last_finding = check("attack", spec_of(name), [SHORT.get(first, first)])
+            assert last_finding.holds
             assert len(findings) > 1
-            assert [f for f in findings if not f.holds] == []
+            assert [finding for finding in findings if not finding.holds] == []
             return
     raise AssertionError("no protocol has anything for it")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN["attack"])
-def test_every_built_in_attack_conforms_beside_every_protocol(name):
-    assert [f for f in check("attack", Spec(name)) if not f.holds] == []
+def test_every_built_in_attack_conforms_with_every_protocol(name):
+    assert [finding for finding in check("attack", Spec(name)) if not finding.holds] == []
 
 
 def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
@@ -340,7 +358,7 @@ def test_a_defense_that_forgets_a_message_is_caught(tmp_path):
     assert "BaseScore" in broken[0].detail or "LeafValues" in broken[0].detail
 
 
-def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
+def test_declarations_of_a_protocol_are_compared_with_a_run(tmp_path):
     file = tmp_path / "boastful.py"
     file.write_text(
         "from dataclasses import dataclass, replace\n"
@@ -355,7 +373,11 @@ def test_what_a_protocol_says_of_itself_is_compared_with_a_run(tmp_path):
         "        capabilities=frozenset({'transform_examples', 'gradient_clip'}))\n"
     )
     load_plugin(file)
-    broken = {f.rule: f.detail for f in check("protocol", Spec("boastful")) if not f.holds}
+    broken = {
+        finding.rule: finding.detail
+        for finding in check("protocol", Spec("boastful"))
+        if not finding.holds
+    }
     assert set(broken) == {
         "all declared types are sent, or are in `conditional_types` (`message_types`)",
         "its parties comply with transform_examples (`capabilities`), or state a reason",
@@ -423,16 +445,20 @@ class Error(Bad):
         ("error", "it can be constructed and run", "KeyError: 'column'"),
     ],
 )
-def test_a_metric_that_breaks_the_rules_is_found_out(tmp_path, monkeypatch, name, rule, detail):
-    # Not for the tests that come after: all metrics that are registered are scored there.
+def test_a_metric_that_breaks_the_rules_is_detected(tmp_path, monkeypatch, name, rule, detail):
+    # Restore the registry, because later tests score all registered metrics.
     monkeypatch.setitem(register._known, "metric", dict(register._known["metric"]))
     monkeypatch.setattr(register, "_origin", dict(register._origin))
     file = tmp_path / "bad_metrics.py"
     file.write_text(BAD_METRIC + f"# {name}")
     load_plugin(file)
-    broken = [f for f in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"]) if not f.holds]
+    broken = [
+        finding
+        for finding in check("metric", Spec(f"bad-{name}"), ["fedtree-hist"])
+        if not finding.holds
+    ]
     assert broken
-    assert all(re.search(rule, f.rule) and detail in f.detail for f in broken)
+    assert all(re.search(rule, finding.rule) and detail in finding.detail for finding in broken)
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""The core of the study of counts, at small size."""
+"""The main computations of the study of counts, at a small size."""
 
 import csv
 
@@ -35,61 +35,70 @@ def test_a_coarse_step_hides_leaves_of_many_clients_first():
 
 
 @pytest.mark.long
-def test_random_rows_hide_counts_and_leave_rows_readable():
+def test_random_rows_hide_counts_but_real_rows_stay_readable():
     line = DefenseSetting("none", random_rows=10)
-    alone, _, whole = infer_leaf_counts(TABLE, line, 0, None)
-    assert whole.wrong == 0  # what is certain are counts of all rows, real and random
-    assert whole.certain < alone.certain < 1
-    found = measure_cost(TABLE, line, 0, None, rows=True, trees=3)
-    assert found.among >= found.read > found.blind + 0.15
+    of_real_rows, _, of_all_rows = infer_leaf_counts(TABLE, line, 0, None)
+    assert (
+        of_all_rows.wrong == 0
+    )  # Counts that are certain are counts of all rows, real and random ones.
+    assert of_all_rows.certain < of_real_rows.certain < 1
+    cost = measure_cost(TABLE, line, 0, None, rows=True, trees=3)
+    assert cost.among >= cost.read > cost.blind + 0.15
 
 
 @pytest.mark.long
-def test_bins_read_are_worth_more_than_bins_ignored_and_both_more_than_nothing():
-    found = measure_cost(
+def test_reading_bins_is_better_than_ignoring_them_and_both_beat_the_blind_guess():
+    cost = measure_cost(
         TABLE, DefenseSetting("hist-rounding[step=0.5]"), 0, None, rows=True, trees=3
     )
-    assert found.read > found.ignored + 0.05 > found.blind + 0.1
-    assert found.auc > 0.9
-    assert found.among is None
+    assert cost.read > cost.ignored + 0.05 > cost.blind + 0.1
+    assert cost.auc > 0.9
+    assert cost.among is None
 
 
-def test_random_rows_lie_in_the_ranges_of_a_client_and_are_whole_codes():
+def test_random_rows_lie_in_the_ranges_of_a_client_and_have_valid_codes():
     kinds = (Feature("a", low=0.0, high=9.0), Feature("b", "categorical", categories=("x", "y")))
-    own = Table(np.array([[1.0, 0.0], [np.nan, 1.0], [3.0, 1.0]]), np.array([0, 1, 1]))
-    new = add_random_rows(own, Schema(kinds, "y", ("0", "1")), 50, np.random.default_rng(0))
-    assert len(new) == 53
-    drawn = new.X[3:]
-    assert ((drawn[:, 0] >= 1) & (drawn[:, 0] <= 3)).all()
-    assert set(drawn[:, 1]) == {0.0, 1.0}
-    assert set(new.y[3:]) == {0, 1}
+    client_table = Table(np.array([[1.0, 0.0], [np.nan, 1.0], [3.0, 1.0]]), np.array([0, 1, 1]))
+    extended = add_random_rows(
+        client_table, Schema(kinds, "y", ("0", "1")), 50, np.random.default_rng(0)
+    )
+    assert len(extended) == 53
+    random_rows = extended.X[3:]
+    assert ((random_rows[:, 0] >= 1) & (random_rows[:, 0] <= 3)).all()
+    assert set(random_rows[:, 1]) == {0.0, 1.0}
+    assert set(extended.y[3:]) == {0, 1}
 
 
-def test_tables_pair_auc_by_seed_and_leave_out_what_was_not_measured(tmp_path):
+def test_tables_pair_auc_by_seed_and_mark_missing_measurements(tmp_path):
     step = FRONTIER[1].name
     values = [(UNROUNDED.name, 0, 0.8), (UNROUNDED.name, 1, 0.6), (step, 0, 0.7), (step, 1, 0.55)]
-    found = [Measurement("t", name, seed, "auc", value) for name, seed, value in values]
-    found += [
-        Measurement("t", step, 0, f"{k}, {n}", n / 4) for k in ("certain", "likely") for n in (1, 3)
+    measurements = [Measurement("t", name, seed, "auc", value) for name, seed, value in values]
+    measurements += [
+        Measurement("t", step, 0, f"{kind}, {depth}", depth / 4)
+        for kind in ("certain", "likely")
+        for depth in (1, 3)
     ]
-    found += [Measurement("t", step, 0, "read", 0.5), Measurement("t", step, 1, "read", 0.7)]
-    text = text_of([*found, Measurement("t", step, 0, "wrong", 2.0)])
+    measurements += [Measurement("t", step, 0, "read", 0.5), Measurement("t", step, 1, "read", 0.7)]
+    text = text_of([*measurements, Measurement("t", step, 0, "wrong", 2.0)])
     assert "2 certain are wrong" in text
     assert "deviations up to 14.1" in text
     assert f"| {step} | 0.25 / 0.25 | - / - | 0.75 / 0.75 |" in text
     assert f"| {step} | -0.075 ± 0.025 | 0.75 / 0.25 | - / 60.0 |" in text
-    store(found, tmp_path)
-    assert (tmp_path / "counts.md").read_text() == text_of(found)
+    store(measurements, tmp_path)
+    assert (tmp_path / "counts.md").read_text() == text_of(measurements)
     lines = list(csv.DictReader((tmp_path / "counts.csv").open()))
-    assert len(lines) == len(found)
+    assert len(lines) == len(measurements)
     assert lines[0] == {
         "table": "t", "defense": "`none`", "seed": "0", "measure": "auc", "value": "0.800000",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("line", [FRONTIER[-1], FRONTIER[-2]], ids=lambda line: line.name)
-def test_other_protocols_and_base_scores_stand_on_the_frontier(line):
-    found = {f.measure: f.value for f in measure_lines(TABLE, [line], 1, 0, None)}
-    assert found["auc"] > 0.8
-    assert ("likely, 3" in found) == (not line.protocol)
-    assert found.get("wrong", 0) == 0
+def test_the_frontier_includes_other_protocols_and_base_scores(line):
+    measured = {
+        measurement.measure: measurement.value
+        for measurement in measure_lines(TABLE, [line], 1, 0, None)
+    }
+    assert measured["auc"] > 0.8
+    assert ("likely, 3" in measured) == (not line.protocol)
+    assert measured.get("wrong", 0) == 0

@@ -1,4 +1,4 @@
-"""The network that guesses a missing row learns to read leaves; it needs torch."""
+"""The network that guesses a missing row learns to read leaf counts (needs torch)."""
 
 import numpy as np
 import pytest
@@ -16,15 +16,19 @@ def test_a_network_reads_a_row_where_noise_is_small_and_not_where_it_is_large(mo
     rows = Table(X, (X[:, 0] > 0).astype(np.int64))
     feature = rng.integers(0, 6, (12, 7))
     forest = NoisyForest.of(Variables.binary(6), feature, np.zeros((12, 8, 2), dtype=int))
-    mine = np.stack(
-        [forest.counts(x[None].astype(int), [y]) for x, y in zip(X, rows.y, strict=True)]
+    counts_of_rows = np.stack(
+        [
+            forest.counts(row[None].astype(int), [label])
+            for row, label in zip(X, rows.y, strict=True)
+        ]
     )
-    wrong = {}
+    error_rates = {}
     for epsilon in (120.0, 0.1):
-        read = draft_dp_forests.train_network(forest, rows, epsilon, 0)
-        wrong[epsilon] = (read(mine) != X).mean()
+        predict = draft_dp_forests.train_network(forest, rows, epsilon, 0)
+        error_rates[epsilon] = (predict(counts_of_rows) != X).mean()
         assert np.array_equal(
-            read(mine), draft_dp_forests.train_network(forest, rows, epsilon, 0)(mine)
+            predict(counts_of_rows),
+            draft_dp_forests.train_network(forest, rows, epsilon, 0)(counts_of_rows),
         )
-    assert wrong[120.0] < 0.1
-    assert wrong[0.1] > 0.3
+    assert error_rates[120.0] < 0.1
+    assert error_rates[0.1] > 0.3

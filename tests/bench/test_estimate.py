@@ -1,4 +1,4 @@
-"""What a run is expected to cost, and what is too large for some attack, before training."""
+"""Estimates before training: the cost of a run, and tables that are too large for an attack."""
 
 import time
 
@@ -25,8 +25,8 @@ def table(tmp_path_factory):
 
 
 def _bench(folder, **options):
-    one = {"defenses": ["none"], "threats": ["client"], **options}
-    bench = BenchSession(Suite.load("smoke").override(one), folder)
+    overrides = {"defenses": ["none"], "threats": ["client"], **options}
+    bench = BenchSession(Suite.load("smoke").override(overrides), folder)
     bench.open(False)
     return bench
 
@@ -37,26 +37,26 @@ def _attack_seconds(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["few trees", "more rows"])
-def test_a_run_takes_what_was_estimated(which, table, tmp_path):
+@pytest.mark.parametrize("case", ["few trees", "more rows"])
+def test_a_run_takes_the_estimated_time(case, table, tmp_path):
     options = {
         "few trees": {"protocols": ["fedtree-hist[trees=3,max_depth=3]"]},
         "more rows": {"protocols": ["nvflare-hist[trees=10,max_depth=4]"], "data": [table]},
-    }[which]
+    }[case]
     for name in ("to compile", "measured"):
         bench = _bench(tmp_path / name, **options, attacks=["timberstrike"])
-        found = estimate_cost(bench.plan, list(bench.plan.tasks()), 1, None)
-        begun = time.process_time()
+        estimate = estimate_cost(bench.plan, list(bench.plan.tasks()), 1, None)
+        start = time.process_time()
         bench.run()
-    seconds = time.process_time() - begun + _attack_seconds(bench.folder)
-    assert found.unmeasured == ()
-    assert seconds / 4 < found.cpu_seconds - START < 4 * seconds
+    seconds = time.process_time() - start + _attack_seconds(bench.folder)
+    assert estimate.unmeasured == ()
+    assert seconds / 4 < estimate.cpu_seconds - START < 4 * seconds
 
 
-def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, tmp_path):
-    def cost(name, done=0, **options):
+def test_cost_grows_with_rows_and_trees_but_not_with_finished_cells(table, tmp_path):
+    def cost(name, n_finished=0, **options):
         bench = _bench(tmp_path / name, data=[table], attacks=["timberstrike"], **options)
-        return estimate_cost(bench.plan, list(bench.plan.tasks())[done:], 1, None)
+        return estimate_cost(bench.plan, list(bench.plan.tasks())[n_finished:], 1, None)
 
     small = cost("small", protocols=["fedtree-hist[trees=5]"])
     assert cost("deep", protocols=["fedtree-hist[trees=20]"]).cpu_seconds > small.cpu_seconds
@@ -68,16 +68,16 @@ def test_cost_grows_with_rows_trees_and_seeds_but_not_with_what_is_done(table, t
 
 @pytest.mark.parametrize(
     ("rows", "columns", "processes", "peak"),
-    # docs/reference/performance.md; of two processes what they need together
+    # Values of docs/reference/performance.md; for two processes, their sum.
     [(569, 31, 2, 637), (1_000, 29, 1, 330), (10_000, 29, 1, 456), (100_000, 29, 1, 857),
      (100_000, 55, 2, 1511), (1_000_000, 29, 1, 2263)],
 )  # fmt: skip
-def test_memory_is_what_was_measured_to_half_as_much_again(rows, columns, processes, peak):
+def test_the_memory_estimate_is_within_a_factor_of_one_and_a_half(rows, columns, processes, peak):
     assert peak / 1.5 < memory(rows * columns, processes) < 1.5 * peak
 
 
 @pytest.mark.long
-def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_path):
+def test_too_many_rows_for_an_attack_are_reported_before_training(monkeypatch, tmp_path):
     monkeypatch.setattr(PublishedID2Graph, "max_training_rows", 100)
     bench = _bench(
         tmp_path / "run",
@@ -86,10 +86,10 @@ def test_too_many_rows_for_an_attack_are_said_before_training(monkeypatch, tmp_p
         clients=[2],
         attacks=["id2graph-published"],
     )
-    said = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
-    assert "training rows, and the attack accepts 100 at most" in said
+    message = next(note for note in bench.notes if note.startswith("id2graph-published is not run"))
+    assert "training rows, and the attack accepts 100 at most" in message
     bench.run()
-    (cell,) = [c for c in bench.plan.tasks() if c.stage == "attack"]
+    (cell,) = [task for task in bench.plan.tasks() if task.stage == "attack"]
     result = bench.runner.read(cell)
     assert result["status"] == "skipped"
-    assert result["reason"] in said
+    assert result["reason"] in message

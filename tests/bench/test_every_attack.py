@@ -1,5 +1,7 @@
-"""Every protocol, defense and threat: the worst reported is the strongest attack's, and no winner
-is named that any attack gets past."""
+"""For all protocols, defenses and threats, the reported worst case is the strongest attack.
+
+A defense is never recommended if some attack exceeds the margin.
+"""
 
 from collections import defaultdict
 from functools import cache
@@ -67,12 +69,12 @@ def run(folder, text):
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    """Three seeds where winners can be named, one elsewhere, of each kind of message."""
+    """Run three seeds of one protocol, so that winners can be named, and one seed of two others."""
     folder = tmp_path_factory.mktemp("every")
     size = {"rows": 45, "trees": 2, "steps": 1000}
-    rest = ["flower-bagging", "local-forests"]
-    three = run(folder / "three", suite(["fedtree-hist"], [0, 1, 2], **size))
-    return [three, run(folder / "one", suite(rest, [0], **size))]
+    other_protocols = ["flower-bagging", "local-forests"]
+    three_seeds = run(folder / "three", suite(["fedtree-hist"], [0, 1, 2], **size))
+    return [three_seeds, run(folder / "one", suite(other_protocols, [0], **size))]
 
 
 @pytest.fixture(scope="module")
@@ -98,29 +100,29 @@ def over_better_baseline(row):
     return min(advantage, float(row["beyond"] or 0)) if row["population"] else advantage
 
 
-def attacked(folder):
-    """Return advantages by (protocol, defense, threat), metric, seed and attack, off the file."""
-    found = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+def advantages_of(folder):
+    """Return advantages by (protocol, defense, threat), metric, seed and attack."""
+    advantages = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
     for row in read_rows(folder):
         if row["stage"] == "attack" and row["status"] == "ok" and row["advantage"]:
             key = (row["protocol"], row["defense"], row["threat"])
-            found[key][row["metric"]][row["seed"]][row["attack"]] = over_better_baseline(row)
-    return found
+            advantages[key][row["metric"]][row["seed"]][row["attack"]] = over_better_baseline(row)
+    return advantages
 
 
-def ran(folder):
+def attacks_that_ran(folder):
     """Return the attacks that ran by (protocol, defense, threat, seed)."""
-    found = defaultdict(set)
+    attacks = defaultdict(set)
     for row in read_rows(folder):
         if row["stage"] == "attack" and row["status"] == "ok":
             key = (row["protocol"], row["defense"], row["threat"], row["seed"])
-            found[key].add(row["attack"])
-    return found
+            attacks[key].add(row["attack"])
+    return attacks
 
 
 def check_worst(folder):
-    """The worst reported of every point is the strongest attack's, seed by seed."""
-    found, n = attacked(folder), 0
+    """Check that the reported worst case is the strongest attack; return the number of cases."""
+    advantages, n_checked = advantages_of(folder), 0
     for board in reported(folder)["leaderboards"]:
         for entry in board["defenses"]:
             key = (
@@ -128,34 +130,34 @@ def check_worst(folder):
                 entry["defense"].partition("[")[0],
                 board["threat"],
             )
-            seeds = found[key][board["metric"]] if key in found else {}
+            seeds = advantages[key][board["metric"]] if key in advantages else {}
             if not seeds:
                 assert entry["advantage"]["mean"] is None
                 continue
             strongest = [max(by_attack.values()) for by_attack in seeds.values()]
             mean = sum(strongest) / len(strongest)
             assert entry["advantage"]["mean"] == pytest.approx(mean, abs=1e-12)
-            n += 1
-    return n
+            n_checked += 1
+    return n_checked
 
 
 def check_coverage(folder):
-    """What is said to apply is what ran, and nothing that applies was left out."""
-    counted = ran(folder)
+    """Check that the attacks reported as applicable are those that ran, with none left out."""
+    attacks = attacks_that_ran(folder)
     names = set(contenders())
     for board in reported(folder)["leaderboards"]:
         for entry in board["defenses"]:
             place = (board["protocol"].partition("[")[0], entry["defense"].partition("[")[0])
-            said = entry["coverage"]
-            mine = [v for k, v in counted.items() if k[:3] == (*place, board["threat"])]
-            assert set(said["applicable"]) == set().union(*mine) <= names
-            assert not said["left_out"]
-            assert not said["failed"]
+            coverage = entry["coverage"]
+            attacks_of_entry = [v for k, v in attacks.items() if k[:3] == (*place, board["threat"])]
+            assert set(coverage["applicable"]) == set().union(*attacks_of_entry) <= names
+            assert not coverage["left_out"]
+            assert not coverage["failed"]
 
 
 def check_named(folder, margin):
-    """No attack is above the margin on average where a cell is called down to its line."""
-    found, named = attacked(folder), []
+    """Check that no attack exceeds the margin in cells that are reported to resist all attacks."""
+    advantages, resisted = advantages_of(folder), []
     for setting in reported(folder, margin)["findings"]:
         protocol = setting["protocol"].partition("[")[0]
         for adversary in setting["adversaries"]:
@@ -163,30 +165,30 @@ def check_named(folder, margin):
                 if cell["state"] != "shut":
                     continue
                 threat, name = adversary["threat"], cell["defense"]
-                named.append((threat, name, cell["metric"]))
+                resisted.append((threat, name, cell["metric"]))
                 key = (protocol, name.partition("[")[0], threat)
                 by_attack = defaultdict(list)
-                for scores in found[key][cell["metric"]].values():
+                for scores in advantages[key][cell["metric"]].values():
                     for attack, advantage in scores.items():
                         by_attack[attack].append(advantage)
                 assert by_attack
                 for values in by_attack.values():
-                    # a measure may have a multiple of the margin of the run
+                    # A metric may have a multiple of the margin of the run.
                     limit = margin_of(cell["metric"], margin or MARGIN, counted=False)
                     assert sum(values) / len(values) < limit
-    return named
+    return resisted
 
 
 @pytest.mark.long
-def test_the_worst_reported_is_the_strongest_attack_s_and_nobody_is_named_who_is_past(quick):
-    """One test, so that one process computes the runs."""
+def test_the_worst_case_is_the_strongest_attack_and_no_beaten_defense_is_recommended(quick):
+    """One test for all checks, so that a single process computes the runs."""
     assert sum(map(check_worst, quick)) >= 10
     for folder in quick:
         check_coverage(folder)
-    three, one = quick
-    check_named(three, None)
-    assert check_named(three, 0.9)
-    assert not check_named(one, None)
+    three_seeds, one_seed = quick
+    check_named(three_seeds, None)
+    assert check_named(three_seeds, 0.9)
+    assert not check_named(one_seed, None)
 
 
 @pytest.mark.slow
@@ -199,13 +201,16 @@ def test_the_same_on_larger_trees_with_three_seeds_everywhere(large):
 
 
 @pytest.mark.long
-def test_what_a_suite_leaves_out_is_counted_without_running_it(tmp_path):
+def test_applicable_attacks_that_a_suite_omits_are_counted_without_running_them(tmp_path):
     text = suite(["fedtree-hist"], [0], rows=60, trees=1, steps=1)
     text = text.replace(FEW["fedtree-hist"], '"none"')
     start = text.index("attacks = ")
     folder = run(tmp_path / "run", text[:start] + 'attacks = ["timberstrike", "random-leaf"]\n')
-    assert {a for names in ran(folder).values() for a in names} == {"timberstrike", "random-leaf"}
-    client, server = sorted(reported(folder)["leaderboards"], key=lambda b: b["threat"])
+    assert {name for names in attacks_that_ran(folder).values() for name in names} == {
+        "timberstrike",
+        "random-leaf",
+    }
+    client, server = sorted(reported(folder)["leaderboards"], key=lambda board: board["threat"])
     applicable = client["defenses"][0]["coverage"]["applicable"]
     assert {"timberstrike", "joint", "lattice"} <= set(applicable)
     assert not {"random-leaf", "timberstrike-published", "cl", "histogram-peeling"} & {*applicable}
@@ -215,16 +220,16 @@ def test_what_a_suite_leaves_out_is_counted_without_running_it(tmp_path):
     assert set(entry["coverage"]["left_out"]) == missing
 
 
-def test_all_stands_for_the_attacks_that_are_not_named_beside_it():
-    def spelled(text):
+def test_all_means_the_attacks_that_are_not_listed_explicitly():
+    def attacks_of(text):
         (grid,) = Suite.parse(f"name = 'x'\n[[grid]]\n{text}", "x").grids
-        return [str(a) for a in grid.every_attack]
+        return [str(attack) for attack in grid.every_attack]
 
-    every = contenders()
-    assert {"timberstrike", "joint", "lattice", "histogram-peeling"} <= set(every)
-    assert not {"random-leaf", "timberstrike-published", "cl"} & set(every)
-    assert spelled("") == spelled("attacks = ['all']") == every
-    beside = spelled("attacks = ['random-leaf', 'all', 'joint[moves=9]']")
-    assert beside[:2] == ["random-leaf", "joint[moves=9]"]
-    assert beside[2:] == [name for name in every if name != "joint"]
-    assert spelled("attacks = ['joint']") == ["joint"]
+    default_attacks = contenders()
+    assert {"timberstrike", "joint", "lattice", "histogram-peeling"} <= set(default_attacks)
+    assert not {"random-leaf", "timberstrike-published", "cl"} & set(default_attacks)
+    assert attacks_of("") == attacks_of("attacks = ['all']") == default_attacks
+    with_all = attacks_of("attacks = ['random-leaf', 'all', 'joint[moves=9]']")
+    assert with_all[:2] == ["random-leaf", "joint[moves=9]"]
+    assert with_all[2:] == [name for name in default_attacks if name != "joint"]
+    assert attacks_of("attacks = ['joint']") == ["joint"]

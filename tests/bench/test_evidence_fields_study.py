@@ -1,4 +1,4 @@
-"""The table of which attacks read which message field, and the reasons for unread fields."""
+"""The table of the attacks that read each message field, and the reasons for unread fields."""
 
 import csv
 import re
@@ -63,8 +63,10 @@ def test_the_reasons_in_the_table_are_the_written_ones_and_each_is_needed():
 
 def test_every_reason_begins_with_a_kind_that_the_page_explains():
     kinds = set(re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE))
-    written = {r["reason"].partition(":")[0] for r in written_reasons() if r["protocol"] != "none"}
-    assert written | {SEALED.partition(":")[0], EMPTY.partition(":")[0]} == kinds
+    written_kinds = {
+        row["reason"].partition(":")[0] for row in written_reasons() if row["protocol"] != "none"
+    }
+    assert written_kinds | {SEALED.partition(":")[0], EMPTY.partition(":")[0]} == kinds
 
 
 def test_the_page_names_every_message_type_with_evidence_that_no_attack_uses():
@@ -74,12 +76,12 @@ def test_the_page_names_every_message_type_with_evidence_that_no_attack_uses():
     assert unused <= named
 
 
-def all_message_types(kind=Message):
-    for sub in kind.__subclasses__():
-        yield from all_message_types(sub)
-        ours = is_dataclass(sub) and sub.__module__.startswith("fedtrees.messages.")
-        if ours and fields(sub):
-            yield sub.__name__
+def all_message_types(message_class=Message):
+    for subclass in message_class.__subclasses__():
+        yield from all_message_types(subclass)
+        has_fields = is_dataclass(subclass) and subclass.__module__.startswith("fedtrees.messages.")
+        if has_fields and fields(subclass):
+            yield subclass.__name__
 
 
 def test_every_message_type_is_in_the_table_or_crosses_in_no_studied_run():

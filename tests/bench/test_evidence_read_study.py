@@ -1,4 +1,4 @@
-"""The core of the study of evidence, read and ignored, at small size."""
+"""The main computation of the study of evidence that is read or ignored, at a small size."""
 
 from dataclasses import replace
 
@@ -21,13 +21,13 @@ from fedtrees.benchmarks.papers.evidence_read import PAIRS, SEATS, Line, Seat, m
         ),
     ],
 )
-def test_bins_read_are_worth_no_less_than_bins_ignored(seat, defense):
+def test_reading_bins_is_no_worse_than_ignoring_them(seat, defense):
     small = {"trees": 3, "max_bin": 32, "max_depth": 3}
     (line,) = measure_evidence(
         "breast-cancer", Seat(*seat, (), PAIRS[:1]), defense, (0, 1), **small
     )
-    least = 0.05 if seat[1] == "server" else -0.01
-    assert np.mean(line.gains) > least
+    minimum_gain = 0.05 if seat[1] == "server" else -0.01
+    assert np.mean(line.gains) > minimum_gain
 
 
 def test_a_line_is_worse_only_beyond_the_spread_of_its_differences():

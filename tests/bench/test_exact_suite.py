@@ -1,4 +1,4 @@
-"""The suite `exact`: constraint programmes next to fast attacks, under one time limit."""
+"""The suite `exact` runs constraint programmes and fast attacks under one time limit."""
 
 import json
 import tomllib
@@ -19,7 +19,7 @@ def solver_of(attack):
     return attack.name, attack.params.get("mode", attack.params.get("solver", ""))
 
 
-def test_the_suite_has_every_exact_solver_and_fast_attacks_beside_them():
+def test_the_suite_has_every_exact_solver_and_fast_attacks():
     suite = Suite.load("exact")
     assert len(suite.seeds) >= 3
     solvers = {solver_of(attack) for grid in suite.grids for attack in grid.attacks}
@@ -34,7 +34,7 @@ def test_the_suite_has_every_exact_solver_and_fast_attacks_beside_them():
 
 @pytest.mark.long
 def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
-    """The tables of the papers have to be fetched, so that two written ones take their place."""
+    """The tables of the papers have to be downloaded, so two other tables replace them."""
     rng = np.random.default_rng(0)
     X = rng.integers(0, 2, (25, 5))
     lines = ["a,b,c,d,e,y", *(",".join(map(str, [*row, row[0] ^ row[1]])) for row in X)]
@@ -55,7 +55,7 @@ def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
     assert tomllib.loads(text)["grid"][0]["attacks"] == [
         str(attack) for attack in Suite.load("exact").grids[0].attacks
     ]
-    # The programmes are small, and have a table early. Proofs would take the whole limit.
+    # Small programmes find a table early, but a proof of optimality would use the complete limit.
     (tmp_path / "small.toml").write_text(text.replace("limit=30", "limit=5"))
     options = [
         "--suite",
@@ -65,9 +65,9 @@ def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
         "-j",
         "1",
     ]
-    done = CliRunner().invoke(app, ["bench", *options, "--format", "json"])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["leaderboards"]
+    result = CliRunner().invoke(app, ["bench", *options, "--format", "json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["leaderboards"]
     rows = load_rows(tmp_path / "run")
     rows = rows[(rows["stage"] == "attack") & (rows["metric"] == "ra")]
     assert set(rows["status"]) == {"ok"}

@@ -46,7 +46,7 @@ def test_answers_that_a_plugin_can_change_are_not_stored(ask, monkeypatch, tmp_p
     assert not [*tmp_path.rglob("*.json")]
 
 
-def test_a_damaged_entry_and_a_folder_that_cannot_be_made_only_cost_time(ask, tmp_path):
+def test_a_damaged_entry_or_an_impossible_folder_only_costs_time(ask, tmp_path):
     answer, computed = ask
     answer("a")
     (entry,) = tmp_path.rglob("*.json")

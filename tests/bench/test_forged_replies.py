@@ -1,4 +1,4 @@
-"""What a process of attacks may answer with, if the code of a plug-in forges its answers."""
+"""Replies of the attack process are validated, because the code of a plug-in may forge them."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`fedtrees.bench(...)` runs what the command runs and gives what it found."""
+"""`fedtrees.bench(...)` runs the same benchmark as the command and returns its results."""
 
 import inspect
 import pydoc
@@ -32,36 +32,52 @@ def run(tmp_path_factory):
     return fedtrees.bench(data="wine", output=tmp_path_factory.mktemp("py") / "run", **TINY)
 
 
-def test_its_options_are_those_of_the_command():
-    ours, theirs = (inspect.signature(f).parameters for f in (bench, command))
-    assert set(theirs) - set(ours) == {"dry_run", "format", "on"}
-    assert set(ours) - set(theirs) == {"unknown"}  # refuses misspelled options
+def test_options_equal_those_of_the_command():
+    of_function, of_command = (
+        inspect.signature(function).parameters for function in (bench, command)
+    )
+    assert set(of_command) - set(of_function) == {"dry_run", "format", "on"}
+    assert set(of_function) - set(of_command) == {"unknown"}  # refuses misspelled options
 
 
-def test_one_object_whoever_made_it():
-    listed = BenchOptions(defense=["min-bin", "none"], seeds=[0, 4], clients=2, csv=None)
-    assert listed == BenchOptions(defense=("min-bin", "none"), seeds="0,4,", clients=(2,))
-    assert listed.grid == {"defenses": ["min-bin", "none"], "clients": [2]}
-    for wrong, rule in (({"jobs": 0}, "--jobs 0"),
+def test_equivalent_ways_to_give_options_are_equal_objects():
+    from_lists = BenchOptions(defense=["min-bin", "none"], seeds=[0, 4], clients=2, csv=None)
+    assert from_lists == BenchOptions(defense=("min-bin", "none"), seeds="0,4,", clients=(2,))
+    assert from_lists.grid == {"defenses": ["min-bin", "none"], "clients": [2]}
+    for wrong_options, rule in (({"jobs": 0}, "--jobs 0"),
                         ({"sep": "ab", "csv": "a", "target": "y"}, "one"),
                         ({"resume": True}, "--output RUN"),
                         ({"csv": "a", "data": "wine"}, "not both"),
                         ({"margin": 2.0}, "margin 2"), ({"target": 3}, "give text")):  # fmt: skip
         with pytest.raises(UsageError, match=rule):
-            BenchOptions(**wrong)
+            BenchOptions(**wrong_options)
 
 
 @pytest.mark.long
-def test_the_rows_are_those_of_the_command(run, tmp_path):
+def test_the_rows_equal_those_of_the_command(run, tmp_path):
     options = [("-p", "protocol"), ("-d", "defense"), ("-a", "attack"), ("-j", "jobs")]
-    given = [str(part) for flag, key in options for part in (flag, TINY[key])]
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", *given, "--data", "wine", "--seeds", "1", "--output", str(tmp_path / "run")])
-    assert not stopped.value.code
-    theirs = Run(tmp_path / "run").frame
+    arguments = [str(part) for flag, key in options for part in (flag, TINY[key])]
+    with pytest.raises(SystemExit) as exit_info:
+        main(
+            [
+                "bench",
+                *arguments,
+                "--data",
+                "wine",
+                "--seeds",
+                "1",
+                "--output",
+                str(tmp_path / "run"),
+            ]
+        )
+    assert not exit_info.value.code
+    frame_of_command = Run(tmp_path / "run").frame
     timed = ("seconds",)
-    same = run.frame[run.frame["unit"] != "seconds"].drop(columns=[*timed])
-    pd.testing.assert_frame_equal(same, theirs[theirs["unit"] != "seconds"].drop(columns=[*timed]))
+    frame_without_times = run.frame[run.frame["unit"] != "seconds"].drop(columns=[*timed])
+    pd.testing.assert_frame_equal(
+        frame_without_times,
+        frame_of_command[frame_of_command["unit"] != "seconds"].drop(columns=[*timed]),
+    )
 
 
 def test_the_frame_is_tidy_and_the_verdict_is_text(run):
@@ -70,6 +86,21 @@ def test_the_frame_is_tidy_and_the_verdict_is_text(run):
     assert set(frame.loc[frame["stage"] == "train", "defense"]) == {"none", "split-only"}
     assert frame["claimed"].map(type).eq(str).all()
     assert "split-only" in run.verdict or "wine" in run.verdict
+
+
+def test_a_measure_without_a_value_states_why(run):
+    frame = run.frame
+    scored = frame["stage"].isin(["train", "attack", "blind", "reference"])
+    measured = frame[scored & (frame["metric"] != "") & (frame["status"] == "ok")]
+    missing = measured[measured["value"].isna()]
+    # Tables with columns that are not binary have no Hamming distance.
+    assert "hamming" in set(missing["metric"])
+    assert set(missing["state_code"]) == {"undefined"}
+    assert set(missing["reason_code"]) == {"no-value"}
+    reason = missing.loc[missing["metric"] == "hamming", "reason"].iloc[0]
+    assert reason == "hamming is not defined for this table or for this claim"
+    plain = measured[measured["value"].notna() & (measured["reason_code"] != "blind-perfect")]
+    assert set(plain["state_code"]) == {"ok"}
 
 
 @pytest.mark.long
@@ -85,41 +116,44 @@ def test_figures_tables_and_copies(run, tmp_path):
 
 
 @pytest.mark.long
-def test_a_table_from_memory_is_its_csv_file(tmp_path):
+def test_a_table_in_memory_gives_the_same_result_as_its_csv_file(tmp_path):
     X, y = load_wine(return_X_y=True, as_frame=True)
     options = {**TINY, "defense": "none", "data": (X, (y == 1).rename("grape"))}
-    found = fedtrees.bench(output=tmp_path / "a", **options)
-    assert set(found.frame["dataset"]) == {"table"}
+    from_memory = fedtrees.bench(output=tmp_path / "a", **options)
+    assert set(from_memory.frame["dataset"]) == {"table"}
     table = X.assign(grape=(y == 1))
     table.to_csv(tmp_path / "table.csv", index=False)
     options.pop("data")
-    read = fedtrees.bench(csv=str(tmp_path / "table.csv"), target="grape", output=tmp_path / "b",
-                          **options)  # fmt: skip
-    ours, theirs = (r.frame[r.frame["metric"] == "auc"]["value"].tolist() for r in (found, read))
-    assert ours == theirs
-    again = fedtrees.bench(data=table, target="grape", output=tmp_path / "a", resume=True)
-    assert len(again.frame) == len(found.frame)
+    from_file = fedtrees.bench(
+        csv=str(tmp_path / "table.csv"), target="grape", output=tmp_path / "b", **options
+    )
+    auc_from_memory, auc_from_file = (
+        r.frame[r.frame["metric"] == "auc"]["value"].tolist() for r in (from_memory, from_file)
+    )
+    assert auc_from_memory == auc_from_file
+    resumed = fedtrees.bench(data=table, target="grape", output=tmp_path / "a", resume=True)
+    assert len(resumed.frame) == len(from_memory.frame)
     with pytest.raises(StoreError, match="a run of another table"):
         fedtrees.bench(data=(X[:100], y[:100] == 1), output=tmp_path / "a", resume=True)
 
 
 def test_tables_that_do_not_fit_are_refused(tmp_path):
     rows = np.zeros((4, 2))
-    out = {"output": tmp_path / "run"}
+    output = {"output": tmp_path / "run"}
     with pytest.raises(DataError, match=r"4 rows in X but y of shape \(3,\)"):
-        fedtrees.bench(data=(rows, [0, 1, 0]), **out)
+        fedtrees.bench(data=(rows, [0, 1, 0]), **output)
     with pytest.raises(UsageError, match="needs target=COLUMN; the columns are 0, 1"):
-        fedtrees.bench(data=pd.DataFrame(rows), **out)
+        fedtrees.bench(data=pd.DataFrame(rows), **output)
     with pytest.raises(UsageError, match="did you mean 'split-only'"):
-        fedtrees.bench(data="wine", defense="split-onyl", **out)
+        fedtrees.bench(data="wine", defense="split-onyl", **output)
     assert not (tmp_path / "run" / "suite.toml").exists()
 
 
-def test_text_of_a_frame_is_a_value_and_its_index_a_column(tmp_path):
-    severities = [("None", "Mild", "Severe")[i % 3] for i in range(30)]
+def test_text_columns_are_categories_and_a_named_index_is_a_column(tmp_path):
+    severities = [("None", "Mild", "Severe")[row % 3] for row in range(30)]
     frame = pd.DataFrame({"age": np.arange(30) / 7, "rh": ["+", "-"] * 15, "severity": severities})
-    given = {"data": frame.set_index("age"), "target": "severity", "output": tmp_path / "run"}
-    (ref,) = BenchOptions(**with_table_written(given)[0]).session().suite.grids[0].data
+    options = {"data": frame.set_index("age"), "target": "severity", "output": tmp_path / "run"}
+    (ref,) = BenchOptions(**with_table_written(options)[0]).session().suite.grids[0].data
     data = load_dataset(ref, None)
     assert data.schema.classes == ("Mild", "None", "Severe")
     assert data.schema.names == ("age", "rh")

@@ -1,4 +1,4 @@
-"""What a process for attacks has in memory before it is copied."""
+"""The compiled kernels that the attack process has in memory before it forks."""
 
 import socket
 import subprocess
@@ -29,16 +29,16 @@ print(before, len(consensus._consensus.signatures))
 
 
 @pytest.mark.long
-def test_kernels_that_were_compiled_before_are_loaded_once():
+def test_stored_kernels_are_loaded_only_once():
     rng = np.random.default_rng(0)
     tables = [
         Table(rng.normal(size=(8, 2)).astype(np.float32), rng.integers(2, size=8)) for _ in (0, 1)
     ]
     matched_consensus(tables, np.array([0.3, 0.3, 0.0]))
-    said = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True
     )
-    before, after = map(int, said.stdout.split())
+    before, after = map(int, process.stdout.split())
     assert before == after > 0
 
 
@@ -68,7 +68,7 @@ class Compiles(Attack):
 
 
 @pytest.mark.long
-def test_an_attack_of_a_plugin_compiles_for_itself_and_leaves_no_machine_code(
+def test_an_attack_of_a_plugin_compiles_for_itself_and_stores_no_machine_code(
     tmp_path, monkeypatch
 ):
     plugin, cache = tmp_path / "compiles.py", tmp_path / "cache"
@@ -76,10 +76,10 @@ def test_an_attack_of_a_plugin_compiles_for_itself_and_leaves_no_machine_code(
     cache.mkdir()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
     load_plugin(plugin)
-    training, held = sample_training(
+    training, local_data = sample_training(
         register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 2}))
     )
-    view = view_of(training, ("client-0",), held)
+    view = view_of(training, ("client-0",), local_data)
     fresh = AttackProcess()
     try:
         first, second = (fresh.run(Spec("compiles"), view).guess.notes for _ in range(2))
@@ -88,7 +88,7 @@ def test_an_attack_of_a_plugin_compiles_for_itself_and_leaves_no_machine_code(
     assert [first["wrote"], second["wrote"]] == [int(not sandbox.landlock_version())] * 2
     if (
         sandbox.landlock_version()
-    ):  # a kernel in the cache would tell the second one that the first one ran
+    ):  # A stored kernel would reveal to the second run that the first one happened.
         assert first["compiled"] == second["compiled"] == 1
         assert not list(cache.rglob("classes.count_row-*.nbi"))
         assert not list(cache.rglob("poison.nbi"))
@@ -99,10 +99,11 @@ def test_an_attack_of_a_plugin_compiles_for_itself_and_leaves_no_machine_code(
 def test_kernels_are_compiled_on_request_of_built_in_attacks_only(trusted):
     table, weights = (types.Array(types.float64, dimensions, "C") for dimensions in (2, 1))
     order = kernels._order(_lloyd.py_func, (table, weights, table))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.send(order)
-        assert child._compile_for(ours, trusted)
-        assert theirs.recv(1) == (b"y" if trusted else b"n")
-        theirs.close()
-        assert not child._compile_for(ours, trusted)  # it asks for no more
+    child_end, parent_end = socket.socketpair()
+    with child_end, parent_end:
+        parent_end.send(order)
+        assert child._compile_for(child_end, trusted)
+        assert parent_end.recv(1) == (b"y" if trusted else b"n")
+        parent_end.close()
+        # The other end is closed, so no further request arrives.
+        assert not child._compile_for(child_end, trusted)

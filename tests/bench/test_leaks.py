@@ -1,4 +1,4 @@
-"""Protocols that say more than they declare, and attacks that act when they are imported."""
+"""Protocols that send more than they declare, and attacks that act when they are imported."""
 
 import sys
 from dataclasses import dataclass, replace
@@ -50,15 +50,15 @@ class Client(HistogramClient):
 
     def more(self, full, X):
         if full.tree == 0 and 0 in full.nodes:
-            self.net.send("server", self.told(X), reason="how far I am")
+            self.net.send("server", self.values_to_send(X), reason="how far I am")
         return full
 
 class Server(DecidingServer):
     pass
 
-def registered(name, told, client):
+def registered(name, message_type, client):
     class Hearing(Server):
-        @handles(told)
+        @handles(message_type)
         def hear(self, message):
             pass
 
@@ -67,7 +67,7 @@ def registered(name, told, client):
     class Leaking(FedTreeHist):
         info = replace(
             FedTreeHist.info,
-            message_types=(*FedTreeHist.info.message_types, told),
+            message_types=(*FedTreeHist.info.message_types, message_type),
             conditional_types={
                 **FedTreeHist.info.conditional_types, Histogram: "in another guise"
             },
@@ -96,7 +96,7 @@ class SilentProgress(Message):
     done: np.ndarray
 
 class Silent(Client):
-    def told(self, X):
+    def values_to_send(self, X):
         return SilentProgress(np.random.default_rng(0).permutation(X[:, 1]))
 
 registered("leak-silent", SilentProgress, Silent)
@@ -111,7 +111,7 @@ class LyingProgress(Message):
         return frozenset()
 
 class Lying(Client):
-    def told(self, X):
+    def values_to_send(self, X):
         return LyingProgress(np.frombuffer(b"head" + X[:9].tobytes(), np.uint8))
 
 registered("leak-lying", LyingProgress, Lying)
@@ -123,7 +123,7 @@ class Timing(Message):
     seconds: np.ndarray
 
 class Innocent(Client):
-    def told(self, X):
+    def values_to_send(self, X):
         low = X[:, 0] - X[:, 0].min()
         return Timing(np.random.default_rng(0).permutation(3.7 + 0.01 * low)[:40])
 
@@ -151,10 +151,14 @@ def loaded(folder, name, text):
         "innocent",
     )
 )
-@pytest.mark.parametrize("how", LEAKS)
-def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(how, tmp_path):
-    loaded(tmp_path, how, PROTOCOL + LEAKS[how])
-    broken = {f.rule: f.detail for f in check("protocol", Spec(f"leak-{how}")) if not f.holds}
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_protocol_that_leaks_rows_is_caught_whatever_it_says(leak, tmp_path):
+    loaded(tmp_path, leak, PROTOCOL + LEAKS[leak])
+    broken = {
+        finding.rule: finding.detail
+        for finding in check("protocol", Spec(f"leak-{leak}"))
+        if not finding.holds
+    }
     assert set(broken) == {UNSAID}
     assert "client-0" in broken[UNSAID]
 
@@ -189,7 +193,7 @@ def test_a_message_derived_from_a_guarded_one_is_another(tmp_path):
             sample_training(protocol, defense)
 
 
-def test_what_hangs_on_a_message_beside_its_fields_is_refused():
+def test_an_attribute_of_a_message_that_is_no_field_is_refused():
     message = _Note(np.zeros(2))
     object.__setattr__(message, "rows", np.ones((3, 2)))
     with pytest.raises(ProtocolError, match="carries rows, which its class does not declare"):
@@ -207,10 +211,10 @@ class _SaidNote(_Note):
     verbatim: ClassVar[frozenset[str]] = frozenset({"value"})
 
 
-def held(seed=0, n=60):
+def make_local_data(seed=0, n_rows=60):
     rng = np.random.default_rng(seed)
-    X = (rng.normal(size=(n, 3)) * [1, 10, 3]).astype(np.float32)
-    return LocalData.of(_table(X, rng.integers(0, 2, n)))
+    X = (rng.normal(size=(n_rows, 3)) * [1, 10, 3]).astype(np.float32)
+    return LocalData.of(_table(X, rng.integers(0, 2, n_rows)))
 
 
 def _table(X, y):
@@ -224,7 +228,7 @@ def mixed(column, base):
     return low
 
 
-X, RNG = held().X, np.random.default_rng(5)
+X, RNG = make_local_data().X, np.random.default_rng(5)
 GUISES = {
     "as it is": X[:, 0],
     "permuted": RNG.permutation(X[:, 1]),
@@ -244,7 +248,7 @@ GUISES = {
     "bits of floats in integers": X[:, 1].view(np.int32).astype(np.int64),
     "half precision": X[:, 1].astype(np.float16),
     "text": ",".join(map(str, X[:5, 1].tolist())),
-    "labels": 4.0 - 2.0 * held().y,
+    "labels": 4.0 - 2.0 * make_local_data().y,
     "in a matrix": np.column_stack([RNG.normal(size=60), 5 * X[:, 1].astype(np.float64)]),
 }  # fmt: skip
 INNOCENT = {
@@ -260,31 +264,31 @@ INNOCENT = {
 SCHEMA = Schema(tuple(Feature(c, low=-50, high=50) for c in "abc"), "y")
 
 
-def found(*values, kind=_Note, to="server"):
+def find_values_in(*values, message_type=_Note, receiver="server"):
     transcript = Transcript({"client": "client", "server": "server"})
     for value in values:
-        transcript.record("client", (to,), kind(value), "why")
-    return find_local_values(transcript, {"client": held()}, SCHEMA)
+        transcript.record("client", (receiver,), message_type(value), "why")
+    return find_local_values(transcript, {"client": make_local_data()}, SCHEMA)
 
 
-@pytest.mark.parametrize("guise", GUISES)
-def test_held_values_are_found_in_every_guise(guise):
-    assert len(found(GUISES[guise])) == 1
-    assert found(GUISES[guise], kind=_SaidNote) == []
-    assert found(GUISES[guise], to="client") == []
+@pytest.mark.parametrize("encoding", GUISES)
+def test_local_values_are_detected_in_every_encoding(encoding):
+    assert len(find_values_in(GUISES[encoding])) == 1
+    assert find_values_in(GUISES[encoding], message_type=_SaidNote) == []
+    assert find_values_in(GUISES[encoding], receiver="client") == []
 
 
-def test_held_values_are_found_one_by_one():
-    assert len(found(*(1 + 2 * float(x) for x in X[:30, 1]))) == 1
+def test_local_values_are_detected_if_sent_one_by_one():
+    assert len(find_values_in(*(1 + 2 * float(x) for x in X[:30, 1]))) == 1
 
 
-@pytest.mark.parametrize("what", INNOCENT)
-def test_what_is_no_held_value_is_not_called_one(what):
-    assert found(INNOCENT[what]) == []
+@pytest.mark.parametrize("case", INNOCENT)
+def test_values_that_are_not_local_data_are_not_reported(case):
+    assert find_values_in(INNOCENT[case]) == []
 
 
-def test_values_of_a_table_have_enough_bits_to_be_told():
-    assert found(replace(_Note(X[:, 0]), value=np.zeros(3)).value) == []
+def test_columns_of_the_test_table_have_enough_distinct_bits_to_be_recognised():
+    assert find_values_in(replace(_Note(X[:, 0]), value=np.zeros(3)).value) == []
 
 
 # --- attacks whose import does something
@@ -338,25 +342,33 @@ def no_segment():
         segment.unlink()
 
 
-@pytest.mark.parametrize("how", CHEATS)
-def test_an_attack_acts_at_its_import_neither_here_nor_unseen(how, tmp_path, no_segment):
-    text, expected = CHEATS[how]
-    if "shared" in how and not Path("/dev/shm").is_dir():
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_actions_at_the_import_of_an_attack_have_no_effect_here_and_are_reported(
+    cheat, tmp_path, no_segment
+):
+    text, expected = CHEATS[cheat]
+    if "shared" in cheat and not Path("/dev/shm").is_dir():
         pytest.skip("shared memory has no folder here")
     import fedtrees.experiments.evaluate as evaluate
     from fedtrees.metrics.victims_rows import RecordMetric
 
-    kept = evaluate.attack_process, RecordMetric.score, resource_tracker.register
-    if "shared" in how and sandbox.landlock_version():  # it cannot even do so
+    originals = evaluate.attack_process, RecordMetric.score, resource_tracker.register
+    # Landlock does not even allow it.
+    if "shared" in cheat and sandbox.landlock_version():
         with pytest.raises(UsageError, match="Permission denied: '/fedtrees-test-left'; an attack"):
             loaded(tmp_path, "early", text)
         return
     file = loaded(tmp_path, "early", text)
-    assert not any(getattr(m, "__file__", None) == str(file) for m in [*sys.modules.values()])
-    broken = {f.rule: f.detail for f in check("attack", Spec("acting-early"), ["fedtree-hist"])
-              if not f.holds}  # fmt: skip
+    assert not any(
+        getattr(module, "__file__", None) == str(file) for module in [*sys.modules.values()]
+    )
+    broken = {
+        finding.rule: finding.detail
+        for finding in check("attack", Spec("acting-early"), ["fedtree-hist"])
+        if not finding.holds
+    }
     assert expected in broken["its import only registers classes"]
-    assert (evaluate.attack_process, RecordMetric.score, resource_tracker.register) == kept
+    assert (evaluate.attack_process, RecordMetric.score, resource_tracker.register) == originals
 
 
 PLAIN = """
@@ -390,46 +402,57 @@ class Plain(Attack):
 """
 
 
-def test_the_parent_knows_an_attack_by_what_its_process_says(tmp_path):
+def test_the_main_process_knows_an_attack_by_the_description_of_its_process(tmp_path):
     from inspect import getdoc, signature
 
     loaded(tmp_path, "plain", PLAIN)
-    known = register.get("attack", "plain-guess")
-    assert str(signature(known)) == "(*, times=3, how='so')"
-    assert getdoc(known).startswith("Guess nothing.")
-    assert (known.max_training_rows, known.blind, known.claims) == (500, False, (Records,))
+    description = register.get("attack", "plain-guess")
+    assert str(signature(description)) == "(*, times=3, how='so')"
+    assert getdoc(description).startswith("Guess nothing.")
+    assert (description.max_training_rows, description.blind, description.claims) == (
+        500,
+        False,
+        (Records,),
+    )
     assert register.make("attack", parse_grid("plain-guess[times=2]")[0]).times == 2
     with pytest.raises(UsageError, match="once at least"):
         register.make("attack", parse_grid("plain-guess[times=0]")[0])
     with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
-    assert all(f.holds for f in check("attack", Spec("plain-guess"), ["dp-forest"]))
+    assert all(finding.holds for finding in check("attack", Spec("plain-guess"), ["dp-forest"]))
     assert attack_process().describe(*next(iter(register.elsewhere.items()))).did == ()
 
 
-def test_an_attack_that_claims_nothing_without_a_reason_is_found_out(tmp_path):
+def test_an_attack_that_claims_nothing_without_a_reason_is_detected(tmp_path):
     silent = PLAIN.replace("plain-guess", "silent-guess")
     silent = silent.replace('Guess.none("it claims nothing", {"times": self.times})', "Guess()")
     loaded(tmp_path, "silent", silent)
-    found = [f for f in check("attack", Spec("silent-guess"), ["dp-forest"]) if not f.holds]
-    assert any("it returns claims, or the reason for none" in f.rule for f in found)
-    assert all("attack 'silent-guess' returned a guess without claims" in f.detail for f in found)
+    findings = [
+        finding
+        for finding in check("attack", Spec("silent-guess"), ["dp-forest"])
+        if not finding.holds
+    ]
+    assert any("it returns claims, or the reason for none" in finding.rule for finding in findings)
+    assert all(
+        "attack 'silent-guess' returned a guess without claims" in finding.detail
+        for finding in findings
+    )
 
 
-def test_attacks_are_in_a_file_of_their_own(tmp_path):
-    both = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
+def test_attacks_need_a_separate_file(tmp_path):
+    mixed_source = PLAIN + "\n@register.dataset('plain-data')\ndef data():\n    pass\n"
     with pytest.raises(UsageError, match="registers dataset 'plain-data' and the attack"):
-        loaded(tmp_path, "both", both)
-    hidden = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
-    hidden = hidden.replace("core.attack import Attack", "core import *").replace(
+        loaded(tmp_path, "both", mixed_source)
+    hidden_source = PLAIN.replace("@register.attack(", "@getattr(register, 'att' + 'ack')(")
+    hidden_source = hidden_source.replace("core.attack import Attack", "core import *").replace(
         "Attack", "object"
     )
     with pytest.raises(UsageError, match="registered by a file without the decorator"):
-        loaded(tmp_path, "hidden", hidden.replace("from fedtrees.core import *\n", ""))
+        loaded(tmp_path, "hidden", hidden_source.replace("from fedtrees.core import *\n", ""))
 
 
 @pytest.mark.long
-def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkeypatch):
+def test_attacks_of_an_installed_package_are_described_by_their_process_too(tmp_path, monkeypatch):
     (tmp_path / "others_attacks.py").write_text(PLAIN.replace("plain-guess", "others-guess"))
     folder = tmp_path / "others_attacks-1.0.dist-info"
     folder.mkdir()
@@ -438,12 +461,12 @@ def test_an_installed_package_s_attack_is_known_in_the_same_way(tmp_path, monkey
         "[fedtrees.attacks]\nothers-guess = others_attacks:Plain\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # of the process of attacks
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # read by the attack process
     _entries.cache_clear()
     attack_process().end()
     try:
-        known = register.get("attack", "others-guess")
-        assert known.file == str(tmp_path / "others_attacks.py")
+        description = register.get("attack", "others-guess")
+        assert description.file == str(tmp_path / "others_attacks.py")
         assert register.make("attack", Spec("others-guess", {"times": 2})).times == 2
         assert "others_attacks" not in sys.modules
     finally:

@@ -1,4 +1,4 @@
-"""The study of two states of the package: scores paired by seed, and which of them fell."""
+"""The study of two versions of the package pairs scores by seed and reports those that fell."""
 
 import pandas as pd
 import pytest
@@ -11,11 +11,13 @@ CELL = {
 }  # fmt: skip
 
 
-def rows(folder, values, **changed):
-    """Write a run's rows, one seed each, beside one of another stage and of another score."""
+def rows(folder, values, **changed_columns):
+    """Write and read the rows of a run, one per seed, and two rows that must be ignored."""
     folder.mkdir()
-    lines = [CELL | {"defense_params": "step=0.1"} | changed | {"seed": s, "value": v}
-             for s, v in enumerate(values)]  # fmt: skip
+    lines = [
+        CELL | {"defense_params": "step=0.1"} | changed_columns | {"seed": seed, "value": value}
+        for seed, value in enumerate(values)
+    ]
     others = [lines[0] | {"stage": "blind"}, lines[0] | {"metric": "cpu_seconds"}]
     pd.DataFrame([*lines, *others]).to_csv(folder / "rows.csv", index=False)
     return read(folder)
@@ -38,10 +40,10 @@ def test_a_score_fell_that_is_lower_in_all_seeds_alike(tmp_path, new, fell):
     assert line.change == pytest.approx(sum(new) / 3 - 0.7)
 
 
-def test_only_the_same_cell_is_paired(tmp_path):
+def test_only_equal_cells_are_paired(tmp_path):
     old = rows(tmp_path / "old", (0.6,))
     others = {"defense_params": "step=1"}, {"protocol_params": ""}, {"threat": "client"}
-    parts = [rows(tmp_path / str(i), (0.5,), **other) for i, other in enumerate(others)]
+    parts = [rows(tmp_path / str(number), (0.5,), **other) for number, other in enumerate(others)]
     assert pair_scores([old], parts).empty
 
 
@@ -55,10 +57,10 @@ def test_the_worst_defense_of_an_attack_is_named(tmp_path):
     assert line[5:] == ["-0.100 (p, server, `hist-rounding[step=2]`)", "1 of 2"]
 
 
-def test_what_another_attack_took_over_counts_where_it_reads_more(tmp_path):
+def test_a_successor_attack_counts_if_it_scores_higher(tmp_path):
     ranks = {"attack": "split-ordering", "metric": "rank_correlation"}
     old = rows(tmp_path / "old", (0.8, 0.8), **ranks)
     new = rows(tmp_path / "new", (0.5, 0.9), **ranks)
-    heir = rows(tmp_path / "heir", (0.7, 0.7), **ranks | {"attack": "linear-reconstruction"})
-    found = pair_scores([old], [new, heir])
-    assert found["value_new"].tolist() == [0.7, 0.9]
+    successor = rows(tmp_path / "heir", (0.7, 0.7), **ranks | {"attack": "linear-reconstruction"})
+    pairs = pair_scores([old], [new, successor])
+    assert pairs["value_new"].tolist() == [0.7, 0.9]

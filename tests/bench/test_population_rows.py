@@ -1,4 +1,4 @@
-"""An adversary without local rows attacks with the rows that its population baseline knows."""
+"""An adversary without local rows uses the rows that its population baseline knows."""
 
 from __future__ import annotations
 
@@ -41,12 +41,17 @@ PLAIN = "fedtree-hist[trees=4,max_depth=3]"
 @cache
 def world(data="breast-cancer", protocol=PLAIN, defense="none", seed=0):
     """Train three clients; return the setting, the federation and the training."""
-    made = register.make("protocol", parse_grid(protocol)[0])
-    setting = FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, made)
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), 3, seed, protocol_object)
     federation = federation_of(setting, data_dir() if data == "pima" else None)
-    by = make_defense(parse_composed([defense])[0])
+    composition = make_defense(parse_composed([defense])[0])
     training = train(
-        made, federation.local_data, federation.schema, defense=by, seed=seed, noise_from="seed"
+        protocol_object,
+        federation.local_data,
+        federation.schema,
+        defense=composition,
+        seed=seed,
+        noise_from="seed",
     )
     return setting, federation, training
 
@@ -60,8 +65,10 @@ def case_of(threat, **options):
     return case, build_view(training, case)
 
 
-def same(one, other):
-    return np.array_equal(one.X, other.X, equal_nan=True) and np.array_equal(one.y, other.y)
+def same_rows(table, other_table):
+    return np.array_equal(table.X, other_table.X, equal_nan=True) and np.array_equal(
+        table.y, other_table.y
+    )
 
 
 def attacked(name, view, seed=0):
@@ -71,24 +78,25 @@ def attacked(name, view, seed=0):
 @pytest.mark.parametrize("threat", ["server", "public"])
 def test_an_attack_without_local_rows_gets_exactly_the_rows_of_its_population_baseline(threat):
     case, view = case_of(threat)
-    given = with_background("timberstrike", view, case).population
-    assert same(given, case.of_population.blind_view().rows)
-    assert same(given, world()[1].test)
+    population = with_background("timberstrike", view, case).population
+    assert same_rows(population, case.of_population.blind_view().rows)
+    assert same_rows(population, world()[1].test)
 
 
 def test_no_row_of_the_population_is_a_training_row():
     case, view = case_of("server")
-    given = with_background("timberstrike", view, case).population
-    trained = {row.tobytes() for held in case.local_data.values() for row in held.X}
-    assert not trained & {row.tobytes() for row in given.X}
+    population = with_background("timberstrike", view, case).population
+    training_rows = {row.tobytes() for data in case.local_data.values() for row in data.X}
+    assert not training_rows & {row.tobytes() for row in population.X}
 
 
 def test_membership_attacks_get_candidates_and_no_population():
     case, view = case_of("server")
-    given = with_background("membership", view, case)
-    assert given.population is None
-    others = {row.tobytes() for row in case.background.X}
-    assert others & {row.tobytes() for row in given.candidates.X}  # these are the non-members
+    informed = with_background("membership", view, case)
+    assert informed.population is None
+    background_rows = {row.tobytes() for row in case.background.X}
+    # The background rows are the non-members.
+    assert background_rows & {row.tobytes() for row in informed.candidates.X}
     assert with_background("timberstrike", view, case).candidates is None
 
 
@@ -105,7 +113,7 @@ def test_the_reserve_of_the_specificity_test_is_no_background_knowledge():
     test, reserve = federation.test.take(half), federation.test.take(half + len(half))
     larger = replace(federation, test=test, reserve=reserve)
     case = larger.case(dict(setting.roles), ("server",), 0, "server", training)
-    assert same(case.background, test)
+    assert same_rows(case.background, test)
     assert len(case.others) == len(test) + len(reserve)
 
 
@@ -114,37 +122,40 @@ def test_population_rows_change_nothing_for_an_adversary_with_local_rows(attack)
     _, view = case_of("client")
     informed = replace(view, population=world()[1].test)
     spec = parse_grid(attack)[0]
-    one, other = (
+    guess, informed_guess = (
         register.make("attack", spec).run(v, np.random.default_rng(0)) for v in (view, informed)
     )
     if spec.name != "sketch-reading":
-        assert same(guessed.rows(one), guessed.rows(other))
-    assert str(one.notes) == str(other.notes)
-    assert same(informed.prior_rows, view.rows)
+        assert same_rows(guessed.rows(guess), guessed.rows(informed_guess))
+    assert str(guess.notes) == str(informed_guess.notes)
+    assert same_rows(informed.prior_rows, view.rows)
 
 
-def test_population_rows_are_counted_in_leaves_but_subtracted_from_no_sum():
+def test_population_rows_are_counted_in_leaves_but_not_subtracted_from_sums():
     case, view = case_of("server")
     informed = read_boosting(with_background("timberstrike", view, case))
-    bare, none = read_boosting(view), Table.empty(view.schema)
-    for t in range(len(bare.trees)):
-        with_rows, without = (victim_sums(e, none, t + 1)[t] for e in (informed, bare))
+    uninformed, no_rows = read_boosting(view), Table.empty(view.schema)
+    for number in range(len(uninformed.trees)):
+        with_rows, without = (
+            victim_sums(evidence, no_rows, number + 1)[number]
+            for evidence in (informed, uninformed)
+        )
         assert np.array_equal(with_rows.g, without.g)
         assert np.array_equal(with_rows.h, without.h)
         assert not np.add(*without.prior_counts).any()
-        tree = bare.trees[t]
+        tree = uninformed.trees[number]
         leaf = Routes.of([tree]).apply(case.background.X)[:, 0]
         expected = np.bincount(leaf, minlength=len(tree))[tree.leaves]
         assert np.array_equal(np.add(*with_rows.prior_counts), expected)
 
 
-def test_the_population_reaches_the_process_of_attacks_and_does_not_change_its_randomness():
+def test_the_population_reaches_the_attack_process_and_does_not_change_its_randomness():
     case, view = case_of("server")
     informed = with_background("timberstrike", view, case)
     packed = b"".join(map(bytes, pack(transfer.view_as_value(informed))))
-    again = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
-    assert same(again.population, case.background)
-    assert transfer.randomness(again, "a") == transfer.randomness(view, "a")
+    received = transfer.view_of(unpack(packed, transfer.view_types()), lambda X: X)
+    assert same_rows(received.population, case.background)
+    assert transfer.randomness(received, "a") == transfer.randomness(view, "a")
 
 
 def line_of(threat, **options):
@@ -177,9 +188,9 @@ def test_noisy_sums_on_a_grid_do_not_put_the_server_below_the_population_baselin
 @pytest.mark.long
 @pytest.mark.parametrize("threat", ["server", "public"])
 def test_timberstrike_reaches_the_population_baseline_under_the_recipe(threat):
-    found = np.array([
+    score_pairs = np.array([
         scores("timberstrike", threat, data="pima", protocol=RECIPE, defense=GRID, seed=seed)
         for seed in range(3)
     ])  # fmt: skip
-    value, line = found.mean(axis=0)
-    assert value > line - 0.01  # .68 (server) and .57 against .77 without population rows
+    value, baseline = score_pairs.mean(axis=0)
+    assert value > baseline - 0.01  # .68 (server) and .57 against .77 without population rows

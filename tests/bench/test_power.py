@@ -1,4 +1,4 @@
-"""Audits by whoever chooses rows and parameters: a fourth of the noise is found, all is not."""
+"""Audits with chosen rows and parameters detect a fourth of the noise and accept all of it."""
 
 import json
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import FeatureSketch
 from fedtrees.privacy.quantiles import log_chance, private_quantiles
 
-# What takes more canaries than a test has time for, or cannot be refuted: it spends without bound.
+# Settings that need more canaries than a test has time for, or whose spent epsilon is infinite.
 _LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd", "dp-gd", "dp-ebm")
 QUICK = [(p, d) for p, d in MECHANISMS if not any(name in p + d for name in _LATER)]
 CLAIM_1 = "laplace-hist[epsilon=1,calibrated=true]"
@@ -75,35 +75,36 @@ def test_a_sixteenth_of_the_noise_of_dp_gd_is_refuted_and_all_is_not(protocol):
 
 
 @pytest.mark.long
-def test_sums_that_alone_are_opened_tell_less():
-    """The noise of every client is in them."""
-    shown = [
-        audit_mechanism("fedtree-hist", d, 16, 0, 8).epsilon
-        for d in (f"secure-sum+{CLAIM_1}", CLAIM_1)
+def test_opening_only_sums_reveals_less():
+    """A sum contains the noise of every client."""
+    epsilons = [
+        audit_mechanism("fedtree-hist", defense, 16, 0, 8).epsilon
+        for defense in (f"secure-sum+{CLAIM_1}", CLAIM_1)
     ]
-    assert 1 < shown[0] <= shown[1]
+    assert 1 < epsilons[0] <= epsilons[1]
 
 
-def test_what_was_found_too_weak_is_strong_enough():
-    """A sixteenth of the noise measured 0 of a claim of 1, a thousandth 3.06 of a claim of 5."""
+def test_noise_that_earlier_audits_missed_is_detected():
+    """Earlier audits of these weakened noises measured 0 (claim 1) and 3.06 (claim 5)."""
     assert audit_mechanism("fedtree-hist", CLAIM_1, 16, 0, 8).epsilon > 2
     assert audit_mechanism("dp-forest[epsilon=5]", "none", 1000, 0).epsilon > 5
 
 
-def test_published_noise_is_told_from_geometric_and_its_claim_from_what_it_spends():
-    made = "dp-forest[epsilon=0.3,mechanism={}]".format
-    assert 0.3 < audit_mechanism(made("published"), "none", 1, 0).epsilon <= 0.3 + np.log(2)
-    assert audit_mechanism(made("geometric"), "none", 1, 0).epsilon <= 0.3
+def test_published_noise_differs_from_geometric_noise_and_its_claim_from_its_spending():
+    text_of = "dp-forest[epsilon=0.3,mechanism={}]".format
+    assert 0.3 < audit_mechanism(text_of("published"), "none", 1, 0).epsilon <= 0.3 + np.log(2)
+    assert audit_mechanism(text_of("geometric"), "none", 1, 0).epsilon <= 0.3
 
 
-def test_counts_without_noise_are_shown_to_the_end():
+def test_counts_without_noise_are_distinguished_up_to_the_limit_of_the_audit():
     cell = audit_mechanism("fedtree-hist", "laplace-gradient[epsilon=1]", 1, 0, 8)
     assert cell.epsilon == pytest.approx(cell.outcome.measured.most, abs=1e-3)
-    assert not cell.refuted  # it says that it spends without bound
+    # The declared spending is infinite, so it cannot be refuted.
+    assert not cell.refuted
 
 
 @pytest.mark.parametrize(
-    ("protocol", "defense", "runs", "why"),
+    ("protocol", "defense", "runs", "error_message"),
     [
         ("fedtree-hist", "split-only", None, "no epsilon is claimed"),
         ("dp-forest[epsilon=inf]", "none", None, "no epsilon is claimed"),
@@ -111,56 +112,57 @@ def test_counts_without_noise_are_shown_to_the_end():
         ("dp-forest", "none", 0, "runs=0: give 1 or more"),
     ],
 )
-def test_what_cannot_be_audited_is_said(protocol, defense, runs, why):
-    made = register.make("protocol", parse_one(protocol).parts[0])
-    with pytest.raises(UsageError, match=why):
-        audit(made, make_defense(parse_one(defense)), runs=runs)
+def test_settings_that_cannot_be_audited_are_refused(protocol, defense, runs, error_message):
+    protocol_object = register.make("protocol", parse_one(protocol).parts[0])
+    with pytest.raises(UsageError, match=error_message):
+        audit(protocol_object, make_defense(parse_one(defense)), runs=runs)
 
 
-def test_the_command_says_what_it_found_and_could_have_found():
+def test_the_command_reports_the_measured_and_the_largest_measurable_epsilon():
     arguments = ["measure", "dp-forest[epsilon=1]", "--runs", "1", "--format", "json"]
-    kept = CliRunner().invoke(app, arguments)
+    honest = CliRunner().invoke(app, arguments)
     with weaken_noise(4):
         broken = CliRunner().invoke(app, arguments)
-    assert (kept.exit_code, broken.exit_code) == (0, 4)
-    for result, refuted in ((kept, False), (broken, True)):
-        (found,) = json.loads(result.stdout)
-        assert found["refuted"] == refuted
-        assert found["measured"].endswith(" (at most 6.146 could be shown)")
-        assert found["chosen"] == "trees=1, depth=12"
+    assert (honest.exit_code, broken.exit_code) == (0, 4)
+    for result, refuted in ((honest, False), (broken, True)):
+        (row,) = json.loads(result.stdout)
+        assert row["refuted"] == refuted
+        assert row["measured"].endswith(" (at most 6.146 could be shown)")
+        assert row["chosen"] == "trees=1, depth=12"
 
 
-def test_chances_of_quantiles_are_those_they_are_drawn_with():
-    values, rng, n = np.array([1, 1, 3]), np.random.default_rng(0), 1500
-    drawn = [tuple(private_quantiles(values, 3, 0, 4, 6.0, rng)) for _ in range(n)]
-    kinds, times = np.unique(drawn, axis=0, return_counts=True)
-    chance = np.exp([log_chance(k, values, 0, 4, 6.0) for k in kinds])
-    every = [(a, b, c) for a in range(5) for b in range(a, 5) for c in range(b, 5)]
-    total = sum(np.exp(log_chance(np.array(e), values, 0, 4, 6.0)) for e in every)
+def test_log_chance_gives_the_probabilities_of_private_quantiles():
+    values, rng, n_samples = np.array([1, 1, 3]), np.random.default_rng(0), 1500
+    samples = [tuple(private_quantiles(values, 3, 0, 4, 6.0, rng)) for _ in range(n_samples)]
+    outcomes, n_times = np.unique(samples, axis=0, return_counts=True)
+    chance = np.exp([log_chance(outcome, values, 0, 4, 6.0) for outcome in outcomes])
+    all_outcomes = [(a, b, c) for a in range(5) for b in range(a, 5) for c in range(b, 5)]
+    total = sum(np.exp(log_chance(np.array(e), values, 0, 4, 6.0)) for e in all_outcomes)
     assert total == pytest.approx(1)
-    assert np.abs(times - n * chance).max() < 6 * np.sqrt(n * 0.25)
+    assert np.abs(n_times - n_samples * chance).max() < 6 * np.sqrt(n_samples * 0.25)
 
 
-def test_a_summary_is_as_likely_as_its_part_says():
-    """What a row changes the chances by is 1 in the mean, where the row is not there."""
+def test_the_log_likelihood_of_a_private_summary_is_consistent():
+    """Likelihood ratios for an absent row are bounded by epsilon, and their mean is 1."""
     part, schema = (
         PrivateQuantileCuts(2.0, quantiles=3),
         Schema((Feature("x", low=0.0, high=1.0),), "y"),
     )
     X, rng = np.full((7, 1), 0.75, np.float32), np.random.default_rng(0)
-    more, ratios = np.concatenate([X, np.ones((1, 1), np.float32)]), []
+    with_the_row, ratios = np.concatenate([X, np.ones((1, 1), np.float32)]), []
 
-    ctx = SimpleNamespace(
+    context = SimpleNamespace(
         local_data=SimpleNamespace(X=X),
         schema=schema,
         rng=lambda _: rng,
         record_release=lambda *_, **__: None,
     )
-    empty = FeatureSketch(*(np.zeros(0, t) for t in ("f4", "i8", "i4", "f4")))
+    empty = FeatureSketch(*(np.zeros(0, dtype) for dtype in ("f4", "i8", "i4", "f4")))
     for _ in range(600):
-        sent = part.transform_message(empty, ctx)
+        summary = part.transform_message(empty, context)
         ratios.append(
-            part.log_likelihood(sent, more, schema) - part.log_likelihood(sent, X, schema)
+            part.log_likelihood(summary, with_the_row, schema)
+            - part.log_likelihood(summary, X, schema)
         )
     assert np.abs(ratios).max() <= 2.0 + 1e-9
     assert np.exp(ratios).mean() == pytest.approx(1, abs=4 * np.std(np.exp(ratios)) / 600**0.5)

@@ -1,4 +1,4 @@
-"""What the documentation names is what is computed from the results that are stored."""
+"""The documentation quotes the recipes that are computed from the stored results."""
 
 import math
 import re
@@ -22,15 +22,19 @@ from fedtrees.report.wording import can, settled, split_recipe
 ROOT = Path(__file__).parents[2]
 TRIALS = recipes.stored()
 PLACES = {t.place for t in TRIALS[UNDEFENDED]}
-#: What fits every table.
+# options that are valid for every table
 EVERYWHERE = [n for n in TRIALS if n != UNDEFENDED and {t.place for t in TRIALS[n]} == PLACES]
 
 
-def test_what_is_stored_reads_back_as_it_was():
-    again = recipes.read(recipes.write_trials(TRIALS))
-    assert recipes.write_trials(again) == recipes.write_trials(TRIALS)
-    assert [c.name for c in recommend(again).recipes] == [c.name for c in recommend(TRIALS).recipes]
-    assert recipes.name_of_recipe(recommend(again)) == recipes.name_of_recipe(recommend(TRIALS))
+def test_stored_trials_are_read_back_unchanged():
+    read_again = recipes.read(recipes.write_trials(TRIALS))
+    assert recipes.write_trials(read_again) == recipes.write_trials(TRIALS)
+    assert [recipe.name for recipe in recommend(read_again).recipes] == [
+        recipe.name for recipe in recommend(TRIALS).recipes
+    ]
+    assert recipes.name_of_recipe(recommend(read_again)) == recipes.name_of_recipe(
+        recommend(TRIALS)
+    )
 
 
 PAGES = {"README.md": recipes.readme, "docs/how-to/choose.md": recipes.quote_recipes}
@@ -46,30 +50,39 @@ def test_the_generated_part_of_a_page_is_computed_from_the_stored_run(name):
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorials/first-bench.md"])
 def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(name):
-    _, _, rest = (ROOT / name).read_text().partition(recipes.BEGIN_VERDICT)
-    assert rest.partition(recipes.END)[0] == recipes.default_verdict()
+    _, _, after_marker = (ROOT / name).read_text().partition(recipes.BEGIN_VERDICT)
+    assert after_marker.partition(recipes.END)[0] == recipes.default_verdict()
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_figure_of_the_recipe_is_written_outside_of_the_generated_part(name):
-    """Its price, its scores with a baseline, and its name with parameters."""
-    rest = GENERATED.sub("", (ROOT / name).read_text())
-    found = recommend(TRIALS)
-    best = found.choice or found.least
-    numbers = [f"{best.utility_change.change.mean:+.3f}", f"{best.utility_change.change.low:+.3f}"]
-    assert not [n for n in (*numbers, split_recipe(best.name)[0], "(blind baseline") if n in rest]
+    """The generated part contains its price, its scores with a baseline, and its parameters."""
+    text_outside = GENERATED.sub("", (ROOT / name).read_text())
+    recommendation = recommend(TRIALS)
+    recipe = recommendation.choice or recommendation.least
+    numbers = [
+        f"{recipe.utility_change.change.mean:+.3f}",
+        f"{recipe.utility_change.change.low:+.3f}",
+    ]
+    assert not [
+        number
+        for number in (*numbers, split_recipe(recipe.name)[0], "(blind baseline")
+        if number in text_outside
+    ]
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_name_the_table_of_the_price_and_its_reading(name):
-    found = recommend(TRIALS)
-    best = found.choice or found.least
+    recommendation = recommend(TRIALS)
+    recipe = recommendation.choice or recommendation.least
     (quoted,) = BETWEEN.findall((ROOT / name).read_text())
-    table = best.costliest.place.split(" \N{MIDDLE DOT} ")[0]
-    (line,) = [x for x in quoted.splitlines() if x.startswith("- **Price.**")]
-    assert f"{best.utility_change.change.mean:+.3f}" in line
+    table = recipe.costliest.place.split(" \N{MIDDLE DOT} ")[0]
+    (line,) = [
+        text_line for text_line in quoted.splitlines() if text_line.startswith("- **Price.**")
+    ]
+    assert f"{recipe.utility_change.change.mean:+.3f}" in line
     assert f"on {table}, the table with the largest loss of" in line
-    assert settled(best.utility_change) in line
+    assert settled(recipe.utility_change) in line
 
 
 def test_a_price_whose_interval_is_below_zero_is_a_clear_loss():
@@ -101,30 +114,35 @@ def test_both_baselines_are_named_where_both_exist():
     assert "population" not in can(cell((0.71, 0.71), (), (0.48, 0.48), "ra"))
 
 
-def test_exact_leaves_are_weighed_by_rows_and_the_sentence_says_so():
+def test_exact_leaves_are_weighted_by_rows_and_the_sentence_says_so():
     assert can(cell((0.14, 0.14))).startswith(
         "count every class exactly in leaves that contain 14% of the rows"
     )
 
 
-def test_nothing_is_named_that_was_not_tested_everywhere():
-    found = recommend(TRIALS)
-    name = recipes.name_of_recipe(found)
-    places = {t.place for tried in TRIALS.values() for t in tried}
-    assert {t.place for t in TRIALS[name]} == places
-    assert not any(t.untested for t in TRIALS[name])
-    assert {t.place for t in TRIALS[UNDEFENDED]} == places
+def test_only_recipes_that_were_tested_everywhere_are_recommended():
+    recommendation = recommend(TRIALS)
+    name = recipes.name_of_recipe(recommendation)
+    places = {trial.place for trials in TRIALS.values() for trial in trials}
+    assert {trial.place for trial in TRIALS[name]} == places
+    assert not any(trial.untested for trial in TRIALS[name])
+    assert {trial.place for trial in TRIALS[UNDEFENDED]} == places
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
-def test_a_recipe_that_held_would_be_named(name):
-    """With every advantage taken away, and every other recipe as it was."""
-    held = [
-        replace(t, results=tuple(replace(c, state="safe") for c in t.results)) for t in TRIALS[name]
+def test_a_recipe_that_resisted_everything_would_be_recommended(name):
+    """Every advantage of this recipe is removed, and all other recipes are unchanged."""
+    resistant_trials = [
+        replace(trial, results=tuple(replace(result, state="safe") for result in trial.results))
+        for trial in TRIALS[name]
     ]
-    (mine,) = (c for c in recommend({**TRIALS, name: held}).recipes if c.name == name)
-    assert mine.holds
-    assert mine.shown
+    (recipe,) = (
+        result
+        for result in recommend({**TRIALS, name: resistant_trials}).recipes
+        if result.name == name
+    )
+    assert recipe.holds
+    assert recipe.shown
 
 
 def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
@@ -138,18 +156,23 @@ def test_no_stored_cell_is_safe_whose_attacks_scored_below_their_baseline():
 
 def test_a_recipe_with_a_failed_attack_is_not_shown_to_resist():
     name = recipes.name_of_recipe(recommend(TRIALS))
-    held = [
-        replace(t, results=tuple(replace(c, state="safe") for c in t.results)) for t in TRIALS[name]
+    resistant_trials = [
+        replace(trial, results=tuple(replace(result, state="safe") for result in trial.results))
+        for trial in TRIALS[name]
     ]
-    cell = held[0].results[0]
-    n = len(cell.seeds)
-    failed = replace(cell, state="safe", advantages=(-1.0,) * n)
-    held[0] = replace(held[0], results=(failed, *held[0].results[1:]))
-    again = recipes.read(recipes.write_trials({UNDEFENDED: TRIALS[UNDEFENDED], name: held}))
-    (mine,) = recommend(again).recipes
-    assert mine.holds
-    assert not mine.shown
-    assert mine.remaining_leak("person") == 1.0
+    cell = resistant_trials[0].results[0]
+    n_seeds = len(cell.seeds)
+    failed = replace(cell, state="safe", advantages=(-1.0,) * n_seeds)
+    resistant_trials[0] = replace(
+        resistant_trials[0], results=(failed, *resistant_trials[0].results[1:])
+    )
+    read_again = recipes.read(
+        recipes.write_trials({UNDEFENDED: TRIALS[UNDEFENDED], name: resistant_trials})
+    )
+    (recipe,) = recommend(read_again).recipes
+    assert recipe.holds
+    assert not recipe.shown
+    assert recipe.remaining_leak("person") == 1.0
 
 
 def test_rounding_is_not_named():
@@ -169,9 +192,9 @@ def test_verdicts_and_advice_read_the_computed_recipe():
 
 
 def test_the_default_verdict_and_advice_name_the_computed_recipe():
-    """The pages are compared with the same name above."""
-    found = recipes.default_findings()
-    assert found.settings[0].recommended_recipe.name == recommended()
+    """Another test compares the pages with the same name."""
+    findings = recipes.default_findings()
+    assert findings.settings[0].recommended_recipe.name == recommended()
     with resources.as_file(resources.files("fedtrees.benchmarks") / recipes.DEFAULT_RUN) as folder:
         candidates = tried(load_rows(folder), Wish())
     assert candidates[0].name == recommended()

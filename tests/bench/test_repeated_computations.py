@@ -1,4 +1,4 @@
-"""What depends on an adversary's own rows only is computed once for all defenses."""
+"""Computations that depend on an adversary's own rows only are shared by all defenses."""
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ ATTACK = Spec("timberstrike")
 
 def view_under(defense):
     protocol = register.make("protocol", PROTOCOL)
-    training, held = sample_training(protocol, make_defense(parse_one(defense)))
-    return view_of(training, ("client-2",), held)
+    training, local_data = sample_training(protocol, make_defense(parse_one(defense)))
+    return view_of(training, ("client-2",), local_data)
 
 
 def request_of(view, seed=0):
@@ -40,18 +40,18 @@ def server():
 
 
 @pytest.mark.long
-def test_a_guess_is_the_same_whether_the_bench_computes_a_part_of_it_or_not(server):
+def test_a_guess_does_not_depend_on_where_a_part_of_it_is_computed(server):
     for defense in ("none", "split-only"):
         view = view_under(defense)
-        (apart,) = server.run(ATTACK, view).guess.all(Records)
+        (remote,) = server.run(ATTACK, view).guess.all(Records)
         rng = transfer.generator(transfer.randomness(view, ATTACK.name))
-        (here,) = TimberStrike().run(view, rng).all(Records)
-        assert np.array_equal(apart.table.X, here.table.X)
-        assert np.array_equal(apart.table.y, here.table.y)
+        (local,) = TimberStrike().run(view, rng).all(Records)
+        assert np.array_equal(remote.table.X, local.table.X)
+        assert np.array_equal(remote.table.y, local.table.y)
     assert len(server._computed.results) == 1  # the same rows and random state under both defenses
 
 
-def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypatch):
+def test_a_cached_result_is_reused_for_equal_rows_and_random_state_only(monkeypatch):
     calls = []
 
     def counting(rows, schema, rng):
@@ -60,12 +60,12 @@ def test_a_cached_result_is_that_of_the_same_rows_and_random_state_only(monkeypa
 
     monkeypatch.setattr(recipes._recipe_and_pool, "__computed_once__", counting)
     view, computed = view_under("none"), Computed()
-    first, again = (computed.reply(request_of(view)) for _ in range(2))
+    first, second = (computed.reply(request_of(view)) for _ in range(2))
     assert len(calls) == 1
-    assert first is again
-    other = computed.reply(request_of(view, seed=1))
+    assert first is second
+    other_seed = computed.reply(request_of(view, seed=1))
     assert len(calls) == 2
-    assert other["state"] != first["state"]
+    assert other_seed["state"] != first["state"]
     rng = np.random.default_rng(0)
     assert np.array_equal(first["value"][3].X, view.rows.X[rng.permutation(len(view.rows))])
     assert first["state"] == rng.bit_generator.state

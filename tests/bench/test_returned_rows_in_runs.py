@@ -1,4 +1,4 @@
-"""A run scores the rows an attack is sure of, beside the blind baseline."""
+"""A run scores the rows of which an attack is certain, next to the blind baseline."""
 
 import pytest
 from result_rows import read_rows
@@ -38,17 +38,21 @@ def test_returned_rows_are_scored(tmp_path):
 
 
 @pytest.mark.long
-def test_where_no_row_is_returned_the_run_gives_the_reason_and_the_baseline(tmp_path):
+def test_if_no_row_is_returned_the_run_states_the_reason_and_the_baseline(tmp_path):
     defended = SUITE.replace("threats", 'defenses = ["laplace-hist[epsilon=1]"]\nthreats')
     rows = attack_rows(defended, tmp_path / "run")
     for threat in ("client", "server"):
-        mine = [r for r in rows if r["defense"] == "laplace-hist" and r["threat"] == threat]
-        unsettled = {r["metric"]: r for r in mine if r["status"] == "no-claim"}
+        defended_rows = [
+            row for row in rows if row["defense"] == "laplace-hist" and row["threat"] == threat
+        ]
+        unsettled = {row["metric"]: row for row in defended_rows if row["status"] == "no-claim"}
         assert {"ra", "exact_rows", "close_rows", "returned_right"} <= set(unsettled)
-        assert all("no row follows" in r["reason"] for r in unsettled.values())
-        assert not any(r["value"] or r["advantage"] for r in unsettled.values())
+        assert all("no row follows" in row["reason"] for row in unsettled.values())
+        assert not any(row["value"] or row["advantage"] for row in unsettled.values())
         assert float(unsettled["ra"]["blind"]) > 0
-        assert "specificity_z" not in {r["metric"] for r in mine if r["value"]}
-        partly = [r for r in rows if r["defense"] == "none" and r["threat"] == threat]
-        found = {r["metric"]: r for r in partly if r["value"]}
-        assert float(found["ra"]["advantage"]) > 0.8
+        assert "specificity_z" not in {row["metric"] for row in defended_rows if row["value"]}
+        undefended_rows = [
+            row for row in rows if row["defense"] == "none" and row["threat"] == threat
+        ]
+        scores = {row["metric"]: row for row in undefended_rows if row["value"]}
+        assert float(scores["ra"]["advantage"]) > 0.8

@@ -1,4 +1,4 @@
-"""A run survives being killed, cut, filled up and reopened; nothing is computed twice."""
+"""A run survives kills, truncated files, full disks and resumption; nothing is computed twice."""
 
 import json
 import os
@@ -90,26 +90,28 @@ def test_every_cell_has_its_rows_once(finished):
     rows = rows_of(finished)
     assert tuple(rows[0]) == COLUMNS
     assert max(Counter(map(identity, rows)).values()) == 1
-    assert {r["defense"] for r in rows if r["stage"] == "train"} == {
+    assert {row["defense"] for row in rows if row["stage"] == "train"} == {
         "none",
         "split-only",
         "laplace-hist",
     }
-    stages = Counter((r["stage"], r["metric"]) for r in rows if not r["attack_params"])
+    stages = Counter((row["stage"], row["metric"]) for row in rows if not row["attack_params"])
     assert stages["train", "auc"] == 6
     assert stages["attack", "ra"] == 6
     assert stages["blind", "ra"] == 2
     assert stages["reference", "auc"] == 4
-    attack = next(r for r in rows if r["stage"] == "attack" and r["metric"] == "ra")
-    guesses = [r for r in rows if r["stage"] == "blind" and r["metric"] == "ra"]
+    attack = next(row for row in rows if row["stage"] == "attack" and row["metric"] == "ra")
+    guesses = [row for row in rows if row["stage"] == "blind" and row["metric"] == "ra"]
     for seed in "01":
-        mine = [r for r in guesses if r["seed"] == seed]
-        (best,) = [r for r in mine if not r["attack_params"]]
-        assert float(best["value"]) == max(float(r["value"]) for r in mine)
-        assert {"bootstrap", "independent"} <= {r["attack_params"] for r in mine}
+        guesses_of_seed = [row for row in guesses if row["seed"] == seed]
+        (best,) = [row for row in guesses_of_seed if not row["attack_params"]]
+        assert float(best["value"]) == max(float(row["value"]) for row in guesses_of_seed)
+        assert {"bootstrap", "independent"} <= {row["attack_params"] for row in guesses_of_seed}
     expected = (float(attack["value"]) - float(attack["blind"])) / (1 - float(attack["blind"]))
     assert float(attack["advantage"]) == pytest.approx(expected)
-    laplace = next(r for r in rows if r["defense"] == "laplace-hist" and r["metric"] == "auc")
+    laplace = next(
+        row for row in rows if row["defense"] == "laplace-hist" and row["metric"] == "auc"
+    )
     assert laplace["claimed"] == "pure-dp[epsilon=8,unit=histogram]"
     assert laplace["spent"].startswith("pure-dp[epsilon=inf,histograms=")
 
@@ -123,8 +125,10 @@ def test_the_tables_of_a_study_are_means_over_seeds(finished):
     attacks, guesses = default_tables(rows)
     lines = {line[3]: line for line in attacks.lines}
     assert set(lines) == {"`none`", "`split-only`", "`laplace-hist[epsilon=8]`"}
-    mine = [r for r in rows_of(finished) if r["defense"] == "none" and r["stage"] == "attack"]
-    values = [100 * float(r["value"]) for r in mine if r["metric"] == "ra"]
+    attack_rows = [
+        row for row in rows_of(finished) if row["defense"] == "none" and row["stage"] == "attack"
+    ]
+    values = [100 * float(row["value"]) for row in attack_rows if row["metric"] == "ra"]
     assert lines["`none`"][5].startswith(f"{sum(values) / 2:.1f} ± ")
     assert lines["`none`"][:2] == ["wine", "fedtree-hist"]
     assert "max_depth=2" in lines["`none`"][2]
@@ -151,56 +155,64 @@ def test_the_first_verdict_waits_for_trainings_of_the_first_protocol_only(tmp_pa
 def test_cells_that_do_not_apply_have_rows_but_no_files(tmp_path):
     """Nine of ten cells of the default bench do not apply. Other cells state it for them."""
     text = SUITE.replace("seeds = [0, 1]", "seeds = [0]").replace('"random-leaf"', '"id2graph"')
-    b = bench(tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"'))
-    b.open(resume=False)
-    counts = b.run()
+    session = bench(
+        tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"')
+    )
+    session.open(resume=False)
+    counts = session.run()
     rows = rows_of(tmp_path / "run")
-    skipped = [r for r in rows if r["status"] == "skipped"]
-    unfit = [r for r in skipped if r["defense"] == "answer-rounding"]
-    assert {r["stage"] for r in unfit} == {"train", "adversary", "attack"}
-    assert len({r["reason"] for r in unfit}) == 1
-    misfits = [r for r in skipped if r not in unfit]
-    assert {(r["stage"], r["attack"]) for r in misfits} == {("attack", "id2graph")}
-    assert all(r["reason_code"] for r in misfits)
-    assert all(r["claimed"] and r["adversary"] for r in misfits)
+    skipped = [row for row in rows if row["status"] == "skipped"]
+    unfit = [row for row in skipped if row["defense"] == "answer-rounding"]
+    assert {row["stage"] for row in unfit} == {"train", "adversary", "attack"}
+    assert len({row["reason"] for row in unfit}) == 1
+    misfits = [row for row in skipped if row not in unfit]
+    assert {(row["stage"], row["attack"]) for row in misfits} == {("attack", "id2graph")}
+    assert all(row["reason_code"] for row in misfits)
+    assert all(row["claimed"] and row["adversary"] for row in misfits)
     assert counts["skipped"] == len(skipped)
-    files = {p.stem for p in (tmp_path / "run" / "cells").glob("*.json")}
-    described = [c for c in b.plan.tasks() if c.key(b.runner.provenance) not in files]
-    assert len(described) == len([r for r in skipped if r["stage"] != "train"])
-    again = bench(tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"'))
-    again.open(resume=True)
-    assert not any(again.remaining())
-    assert again.run() == Counter()
+    files = {path.stem for path in (tmp_path / "run" / "cells").glob("*.json")}
+    described = [
+        task for task in session.plan.tasks() if task.key(session.runner.provenance) not in files
+    ]
+    assert len(described) == len([row for row in skipped if row["stage"] != "train"])
+    resumed = bench(
+        tmp_path / "run", text.replace('"laplace-hist[epsilon=8]"', '"answer-rounding"')
+    )
+    resumed.open(resume=True)
+    assert not any(resumed.remaining())
+    assert resumed.run() == Counter()
     assert rows_of(tmp_path / "run") == rows
 
 
 @pytest.mark.long
 def test_a_training_whose_adversary_cell_is_lost_is_attacked_again(tmp_path):
     text = SUITE.replace("seeds = [0, 1]", "seeds = [0]").replace('"random-leaf"', '"id2graph"')
-    b = bench(tmp_path / "run", text)
-    b.open(resume=False)
-    b.run()
+    session = bench(tmp_path / "run", text)
+    session.open(resume=False)
+    session.run()
     rows = rows_of(tmp_path / "run")
-    lost = next(c for c in b.plan.tasks() if c.stage == "adversary")
-    b.store.cells.joinpath(f"{lost.key(b.runner.provenance)}.json").unlink()
-    again = bench(tmp_path / "run", text)
-    again.open(resume=True)
-    (job,) = [job for phase in again.remaining() for job in phase]
-    assert {c.stage for c in job.tasks} == {"train", "adversary", "attack"}
-    again.run()
-    assert [{**r, "seconds": ""} for r in rows_of(tmp_path / "run")] == [
-        {**r, "seconds": ""} for r in rows
+    lost = next(task for task in session.plan.tasks() if task.stage == "adversary")
+    session.store.cells.joinpath(f"{lost.key(session.runner.provenance)}.json").unlink()
+    resumed = bench(tmp_path / "run", text)
+    resumed.open(resume=True)
+    (job,) = [job for phase in resumed.remaining() for job in phase]
+    assert {task.stage for task in job.tasks} == {"train", "adversary", "attack"}
+    resumed.run()
+    assert [{**row, "seconds": ""} for row in rows_of(tmp_path / "run")] == [
+        {**row, "seconds": ""} for row in rows
     ]
 
 
 def test_a_finished_run_computes_nothing_again(finished):
-    before = {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()}
-    b = bench(finished)
-    b.open(resume=True)
-    assert not any(b.remaining())
-    assert b.run() == Counter()
-    assert {p.name: p.stat().st_mtime_ns for p in (finished / "cells").iterdir()} == before
-    assert read_suite_of_run(finished).to_toml() == b.suite.to_toml()
+    times_before = {path.name: path.stat().st_mtime_ns for path in (finished / "cells").iterdir()}
+    session = bench(finished)
+    session.open(resume=True)
+    assert not any(session.remaining())
+    assert session.run() == Counter()
+    assert {
+        path.name: path.stat().st_mtime_ns for path in (finished / "cells").iterdir()
+    } == times_before
+    assert read_suite_of_run(finished).to_toml() == session.suite.to_toml()
 
 
 @pytest.mark.long
@@ -219,21 +231,21 @@ def test_one_process_and_two_give_the_same_numbers(finished, tmp_path):
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"id": "x"}', None])
-def test_a_cut_cell_is_computed_again_and_only_that_one(finished, tmp_path, content):
+def test_a_truncated_cell_is_computed_again_and_no_other(finished, tmp_path, content):
     folder = tmp_path / "copy"
     subprocess.run(["cp", "-r", str(finished), str(folder)], check=True)
     victim = sorted((folder / "cells").glob("*.json"))[3]
-    whole = json.loads(victim.read_text())
+    original = json.loads(victim.read_text())
     if content is None:
         victim.write_text(victim.read_text()[:-30])
     else:
         victim.write_text(content)
-    b = bench(folder)
-    b.open(resume=True)
-    counts = b.run()
+    session = bench(folder)
+    session.open(resume=True)
+    counts = session.run()
     assert sum(counts.values()) == 1
-    again = json.loads(victim.read_text())
-    assert again["cell"] == whole["cell"]
+    recomputed = json.loads(victim.read_text())
+    assert recomputed["cell"] == original["cell"]
     assert Counter(map(identity, rows_of(folder))) == Counter(map(identity, rows_of(finished)))
 
 
@@ -248,8 +260,8 @@ def launch(folder, plugin, workers, notes, resume=False):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
 
 
-def noted(notes):
-    """What the attacks printed, a line each."""
+def noted_lines(notes):
+    """Return the lines that the attacks printed."""
     lines = notes.read_text().splitlines()
     return [line.removeprefix("noted ") for line in lines if line.startswith("noted ")]
 
@@ -261,60 +273,63 @@ def attacked(folder):
 
 
 @pytest.mark.long
-def test_a_killed_run_takes_its_workers_along_and_two_successors_share_the_rest(tmp_path):
-    """Nothing that was finished is lost or done again, and nothing is done twice."""
+def test_a_killed_run_ends_its_workers_and_two_successors_share_the_remaining_cells(tmp_path):
+    """Finished cells are neither lost nor computed again, and no cell is computed twice."""
     plugin, folder = tmp_path / "noting.py", tmp_path / "run"
     plugin.write_text(NOTING)
     notes = [tmp_path / f"{who}.txt" for who in ("first", "successors")]
     first = launch(folder, plugin, 2, notes[0])
-    while first.poll() is None:  # two attacks are finished, and another one is under way
-        for line in noted(notes[0])[:2]:
+    # Wait until two attacks are finished and a third one is running.
+    while first.poll() is None:
+        for line in noted_lines(notes[0])[:2]:
             (tmp_path / f"noting.py.{line.rpartition(' ')[2]}").touch()
-        if len(attacked(folder)) == 2 and len(noted(notes[0])) > 2:
+        if len(attacked(folder)) == 2 and len(noted_lines(notes[0])) > 2:
             break
         time.sleep(0.05)
     os.kill(first.pid, signal.SIGKILL)
     finished = {p.name: p.read_bytes() for p in folder.glob("cells/*.json")}
-    first.communicate()  # returns when the last worker has let go of the output
+    first.communicate()  # It returns after the last worker has closed the output.
     (tmp_path / "noting.py.all").touch()
     successors = [launch(folder, plugin, workers, notes[1], resume=True) for workers in (1, 1)]
-    assert "woke" not in noted(notes[0])  # so they ended in their sleep
-    said = [run.communicate() for run in successors]
+    assert "woke" not in noted_lines(notes[0])  # The attacks ended while they slept.
+    outputs = [run.communicate() for run in successors]
     assert [run.returncode for run in successors] == [0, 0], notes[1].read_text()
     for name, content in finished.items():
         assert (folder / "cells" / name).read_bytes() == content
-    before, after = ([line.rpartition(" ")[0] for line in noted(path)] for path in notes)
-    assert len(before) in (3, 4)  # of two workers
-    assert len(after) == 6 - 2
-    assert len({*before, *after}) >= 2
+    before_kill, after_kill = (
+        [line.rpartition(" ")[0] for line in noted_lines(path)] for path in notes
+    )
+    assert len(before_kill) in (3, 4)  # with two workers
+    assert len(after_kill) == 6 - 2
+    assert len({*before_kill, *after_kill}) >= 2
     rows = rows_of(folder)
-    assert {r["status"] for r in rows} == {"ok"}, {r["reason"] for r in rows}
+    assert {row["status"] for row in rows} == {"ok"}, {row["reason"] for row in rows}
     assert max(Counter(map(identity, rows)).values()) == 1
-    assert sum(r["stage"] == "attack" and r["metric"] == "ra" for r in rows) == 6
+    assert sum(row["stage"] == "attack" and row["metric"] == "ra" for row in rows) == 6
     assert not list(folder.glob("cells/*.npz"))
     assert not list(folder.glob("cells/.*"))
-    assert all("report" in out for out, _ in said)
+    assert all("report" in output for output, _ in outputs)
 
 
-def test_a_worker_whose_driver_is_gone_before_it_begins_ends_all_the_same(tmp_path, monkeypatch):
-    over = threading.Event()
+def test_a_worker_whose_driver_ended_before_it_starts_ends_too(tmp_path, monkeypatch):
+    has_ended = threading.Event()
     monkeypatch.setattr(executor, "close_memory", lambda: None)
     monkeypatch.setattr(executor, "_end_with", executor._end_with.__wrapped__)
-    monkeypatch.setattr(executor.os, "_exit", lambda status: over.set())
+    monkeypatch.setattr(executor.os, "_exit", lambda status: has_ended.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
-    mine = runner.Runner(tmp_path, Provenance({}))
-    executor._work_in_pool(mine, runner.Job(()), driver=os.getpid())  # not this process's parent
-    assert over.wait(10)
+    runner_ = runner.Runner(tmp_path, Provenance({}))
+    executor._work_in_pool(runner_, runner.Job(()), driver=os.getpid())  # not this process's parent
+    assert has_ended.wait(10)
 
 
 @pytest.mark.slow
-def test_killed_at_random_moments_a_run_has_the_rows_of_one_that_was_not():
-    """120 kills, and disks that fill up, take minutes: kills.py has the command."""
+def test_a_run_killed_at_random_moments_has_the_rows_of_an_undisturbed_one():
+    """The 120 kills and full disks of kills.py take minutes, so this test runs three kills."""
     script = Path(__file__).with_name("kills.py")
     command = [sys.executable, str(script), "--kills", "3", "--seeds", "1", "--workers", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "3 kills, 0 went wrong" in done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "3 kills, 0 went wrong" in process.stdout
 
 
 def kept(b):
@@ -354,35 +369,40 @@ def test_failures_and_misfits_are_rows_with_reasons(tmp_path):
     text += 'attacks = ["random-leaf"]\n'
     text += '[[grid]]\ndata = ["diabetes"]\nprotocols = ["dp-gbdt[trees=1,max_depth=1]"]\n'
     text += 'defenses = ["dp-grid-cuts[epsilon=4]"]\nattacks = ["random-leaf"]\n'
-    b = bench(tmp_path / "run", text)
-    b.open(resume=False)
-    counts = b.run()
+    session = bench(tmp_path / "run", text)
+    session.open(resume=False)
+    counts = session.run()
     rows = rows_of(tmp_path / "run")
-    skipped = [r for r in rows if r["status"] == "skipped"]
-    failed = [r for r in rows if r["status"] == "failed"]
-    undefended = [r for r in skipped if (r["protocol"], r["defense"]) == ("dp-gbdt", "none")]
-    misfits = [r for r in skipped if r["protocol"] == "nvflare-hist"]
-    for found in (misfits, undefended):
-        assert {r["stage"] for r in found} == {"train", "attack", "adversary"}
-    assert all("'nvflare-hist' does not send" in r["reason"] for r in misfits)
-    assert all("have none: declare ranges in the schema" in r["reason"] for r in undefended)
-    cells = [(r["stage"], r["defense"]) for r in rows if r["protocol"] == "dp-gbdt"]
+    skipped = [row for row in rows if row["status"] == "skipped"]
+    failed = [row for row in rows if row["status"] == "failed"]
+    undefended = [
+        row for row in skipped if (row["protocol"], row["defense"]) == ("dp-gbdt", "none")
+    ]
+    misfits = [row for row in skipped if row["protocol"] == "nvflare-hist"]
+    for skipped_rows in (misfits, undefended):
+        assert {row["stage"] for row in skipped_rows} == {"train", "attack", "adversary"}
+    assert all("'nvflare-hist' does not send" in row["reason"] for row in misfits)
+    assert all("have none: declare ranges in the schema" in row["reason"] for row in undefended)
+    cells = [(row["stage"], row["defense"]) for row in rows if row["protocol"] == "dp-gbdt"]
     assert ("train", "dp-grid-cuts") in cells
     assert counts["failed"] == len(failed) == 4
-    assert all("declared range" in r["reason"] for r in failed)
+    assert all("declared range" in row["reason"] for row in failed)
 
 
-def test_a_time_limit_makes_a_row_not_a_crash(tmp_path):
-    b = bench(tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]\ntime_limit = 0.0001"))
-    b.open(resume=False)
-    assert b.run()["timeout"] > 0
-    reasons = {r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "timeout"}
+def test_a_time_limit_gives_a_row_with_a_reason(tmp_path):
+    session = bench(
+        tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]\ntime_limit = 0.0001")
+    )
+    session.open(resume=False)
+    assert session.run()["timeout"] > 0
+    reasons = {row["reason"] for row in rows_of(tmp_path / "run") if row["status"] == "timeout"}
     assert reasons == {"the time limit of 0.0001 s was exceeded"}
-    again = bench(tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
-    again.open(resume=True)
-    assert set(again.run()) == {"ok"}  # what ran out of time is tried again, nothing else is
-    assert {r["status"] for r in rows_of(tmp_path / "run")} == {"ok"}
-    assert not any(again.remaining())
+    resumed = bench(tmp_path / "run", SUITE.replace("seeds = [0, 1]", "seeds = [0]"))
+    resumed.open(resume=True)
+    # Cells that ran out of time are tried again, and no others.
+    assert set(resumed.run()) == {"ok"}
+    assert {row["status"] for row in rows_of(tmp_path / "run")} == {"ok"}
+    assert not any(resumed.remaining())
 
 
 RUBBISH = """
@@ -392,11 +412,11 @@ from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 import numpy as np
 
-def attack(name, made):
+def attack(name, make_guess):
     @register.attack(name)
     class Rubbish(Attack):
         def run(self, view, rng):
-            return made()
+            return make_guess()
 
 def rows(width, value, label):
     return Guess((Records(Table(np.full((3, width), value), np.full(3, label))),))
@@ -415,22 +435,26 @@ attack("rubbish-exit", leave)
 """
 
 
-def test_an_attack_that_returns_rubbish_is_named_and_hurts_nobody(tmp_path):
+def test_an_attack_that_returns_an_invalid_guess_is_named_and_others_continue(tmp_path):
     plugin = tmp_path / "rubbish.py"
     plugin.write_text(RUBBISH)
     names = ["none", "list", "table", "narrow", "infinite", "labels", "twice", "exit"]
     attacks = ", ".join(f'"rubbish-{n}"' for n in names)
     text = SUITE.replace('"random-leaf"', f'{attacks}, "random-leaf"')
     text = text.replace('"split-only", "laplace-hist[epsilon=8]"', '"none"').replace("0, 1", "0")
-    b = bench(tmp_path / "run", text, plugins=(str(plugin),))
-    b.open(resume=False)
-    counts = b.run()
+    session = bench(tmp_path / "run", text, plugins=(str(plugin),))
+    session.open(resume=False)
+    counts = session.run()
     assert counts == {"ok": 5, "failed": len(names)}
-    said = {r["attack"]: r["reason"] for r in rows_of(tmp_path / "run") if r["status"] == "failed"}
+    reasons = {
+        row["attack"]: row["reason"]
+        for row in rows_of(tmp_path / "run")
+        if row["status"] == "failed"
+    }
     parts = ["return a Guess", "tuple of claims", "not a Table", "2 columns", "infinite", "labels"]
     parts += ["more than once", "SystemExit"]
     for name, part in zip(names, parts, strict=True):
-        assert part in said[f"rubbish-{name}"]
+        assert part in reasons[f"rubbish-{name}"]
 
 
 def test_another_version_is_not_mixed_in(finished, tmp_path):
@@ -450,26 +474,26 @@ def test_an_existing_run_is_not_written_over(finished):
         bench(finished).open(resume=False)
 
 
-def test_a_full_disk_leaves_the_old_file_and_says_what_to_do(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file_and_suggests_to_make_room(tmp_path, monkeypatch):
     path = tmp_path / "cell.json"
     write_whole(path, b"old")
 
-    def full(handle):
+    def raise_disk_full(handle):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StoreError, match=r"No space left on device.*make room"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]
 
 
-def test_a_cell_s_key_covers_everything_that_matters():
+def test_the_key_of_a_cell_covers_everything_that_changes_its_result():
     data = DataRef("wine")
-    made = register.make("protocol", Spec("fedtree-hist"))
-    setting = FederationConfig.of(data, Spec("iid"), 3, 0, made)
-    later = FederationConfig.of(data, Spec("iid"), 3, 1, made)
-    more = FederationConfig.of(data, Spec("iid"), 4, 0, made)
+    protocol_object = register.make("protocol", Spec("fedtree-hist"))
+    setting = FederationConfig.of(data, Spec("iid"), 3, 0, protocol_object)
+    later = FederationConfig.of(data, Spec("iid"), 3, 1, protocol_object)
+    more_clients = FederationConfig.of(data, Spec("iid"), 4, 0, protocol_object)
     cell = Task.for_training(
         setting, Spec("fedtree-hist", {"trees": 2, "max_depth": 3}), Composed()
     )
@@ -479,7 +503,7 @@ def test_a_cell_s_key_covers_everything_that_matters():
         cell.key(Provenance({data: "d2"})),
         cell.key(Provenance({data: "d1"}, ("plugin",))),
         Task.for_training(later, cell.protocol, Composed()).key(provenance),
-        Task.for_training(more, cell.protocol, Composed()).key(provenance),
+        Task.for_training(more_clients, cell.protocol, Composed()).key(provenance),
         Task.for_training(replace(setting, layout="centralised"), cell.protocol, Composed()).key(
             provenance
         ),
@@ -502,7 +526,7 @@ def test_none_is_added_and_nothing_is_listed_twice():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("name = ", "not readable TOML"),
         ("nmae = 'x'", "did you mean 'name'"),
@@ -513,16 +537,16 @@ def test_none_is_added_and_nothing_is_listed_twice():
         ("seeds = 'many'", "give a count"),
     ],
 )
-def test_a_suite_that_cannot_be_used_says_why(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_suite_is_refused_with_a_reason(text, error_message):
+    with pytest.raises(UsageError, match=error_message):
         Suite.parse(text, "suite")
 
 
-def test_bundled_suites_read_back_and_name_what_exists():
+def test_bundled_suites_read_back_and_contain_registered_names():
     for name in ("smoke", "quick", "full"):
         suite = Suite.load(name)
-        again = Suite.parse(suite.to_toml(), name)
-        assert again == suite
+        parsed = Suite.parse(suite.to_toml(), name)
+        assert parsed == suite
         from fedtrees.experiments.session import check_names
 
         check_names(suite)
@@ -537,7 +561,7 @@ def test_datasets_keep_their_digest():
 
 
 @pytest.mark.parametrize(
-    ("threat", "said"),
+    ("threat", "error_message"),
     [
         (
             "clinet",
@@ -548,34 +572,38 @@ def test_datasets_keep_their_digest():
         ("client[count=3]", "no victim remains"),
     ],
 )
-def test_a_threat_that_its_protocol_does_not_know_stops_a_bench_before_it_starts(
-    tmp_path, threat, said
+def test_a_threat_that_the_protocol_does_not_have_stops_a_benchmark_at_the_start(
+    tmp_path, threat, error_message
 ):
     text = SUITE + f"threats = ['{threat}']\n"
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=error_message):
         bench(tmp_path / "run", text)
 
 
-def test_an_order_that_is_refused_is_skipped_with_the_one_that_is_right(tmp_path):
-    wrong, right = "min-bin+laplace-hist[epsilon=1]", "laplace-hist[epsilon=1]+min-bin"
+def test_a_refused_order_of_defenses_is_skipped_with_the_correct_order_as_reason(tmp_path):
+    wrong_order, right_order = "min-bin+laplace-hist[epsilon=1]", "laplace-hist[epsilon=1]+min-bin"
     grid = {
         "data": ["wine"], "clients": [2], "protocols": ["fedtree-hist[trees=1,max_depth=1]"],
         "threats": ["public"], "attacks": ["random-leaf"],
     }  # fmt: skip
-    suite = Suite.load("smoke").override({**grid, "defenses": [wrong]}, "1")
+    suite = Suite.load("smoke").override({**grid, "defenses": [wrong_order]}, "1")
     with pytest.raises(UsageError, match=r"; write laplace-hist\+min-bin"):
         BenchSession(suite, None)
-    made = BenchSession(suite.override({"defenses": [wrong, right]}), tmp_path / "run")
-    made.open(resume=False)
-    made.run()
-    rows = [r for r in rows_of(tmp_path / "run") if r["stage"] in ("train", "attack")]
-    told = {r["defense"]: set() for r in rows}
-    for r in rows:
-        told[r["defense"]].add((r["status"], r["reason"] if r["status"] != "ok" else ""))
-    ((status, reason),) = told["min-bin+laplace-hist"]
+    session = BenchSession(
+        suite.override({"defenses": [wrong_order, right_order]}), tmp_path / "run"
+    )
+    session.open(resume=False)
+    session.run()
+    rows = [row for row in rows_of(tmp_path / "run") if row["stage"] in ("train", "attack")]
+    outcomes = {row["defense"]: set() for row in rows}
+    for row in rows:
+        outcomes[row["defense"]].add(
+            (row["status"], row["reason"] if row["status"] != "ok" else "")
+        )
+    ((status, reason),) = outcomes["min-bin+laplace-hist"]
     assert status == "skipped"
     assert reason.endswith("write laplace-hist+min-bin")
-    assert told["laplace-hist+min-bin"] == told["none"] == {("ok", "")}
+    assert outcomes["laplace-hist+min-bin"] == outcomes["none"] == {("ok", "")}
 
 
 def test_attacks_in_reverse_order_keep_all_cells_if_two_grids_differ_in_their_threats():

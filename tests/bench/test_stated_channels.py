@@ -1,4 +1,4 @@
-"""`fedtrees plugin check` compares what a defense or a protocol does with what it states."""
+"""`fedtrees plugin check` compares declared noise with the noise that is drawn."""
 
 import pytest
 
@@ -28,8 +28,8 @@ class Coarse(Defense):
     def transform_message(self, message, ctx):
         law = self.law.in_units_of(*message.unit_of("sums"))
         rng = ctx.rng("mine")
-        made = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
-        return replace(message, **made)
+        noisy = {f: law.send(getattr(message, f), rng) for f in ('sums', 'totals')}
+        return replace(message, **noisy)
 """
 
 ROUNDING = "Rounding(0.2)"
@@ -43,8 +43,8 @@ WRONG = {
 }
 
 
-def checked(tmp_path, name, stated, law, more=""):
-    told = "{}" if stated is None else f"dict.fromkeys(FIELDS, {stated})"
+def check_defense(tmp_path, name, declared, law, more_lines=""):
+    channels_text = "{}" if declared is None else f"dict.fromkeys(FIELDS, {declared})"
     file = tmp_path / f"{name}.py"
     file.write_text(
         f"{HEAD}\n"
@@ -54,21 +54,23 @@ def checked(tmp_path, name, stated, law, more=""):
         "class Mine(Coarse):\n"
         f"    law = {law}\n"
         "    def channels(self, schema, parameters):\n"
-        f"        return {told}\n"
-        f"    {more}\n"
+        f"        return {channels_text}\n"
+        f"    {more_lines}\n"
     )
     load_plugin(file)
     findings = check("defense", Spec(f"coarse-{name}"), ["fedtree-hist"])
-    return [f for f in findings if not f.holds], findings
+    return [finding for finding in findings if not finding.holds], findings
 
 
-@pytest.mark.parametrize("how", WRONG)
-def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
-    stated, law, said = WRONG[how]
-    broken, _ = checked(tmp_path, how, stated, law)
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_channel_fails_and_names_the_field(case, tmp_path):
+    declared, law, detail = WRONG[case]
+    broken, _ = check_defense(tmp_path, case, declared, law)
     assert broken
-    assert all("follows the stated channel (`channels`)" in f.rule for f in broken)
-    assert any("Histogram.sums" in f.rule and said in f.detail for f in broken), broken
+    assert all("follows the stated channel (`channels`)" in finding.rule for finding in broken)
+    assert any(
+        "Histogram.sums" in finding.rule and detail in finding.detail for finding in broken
+    ), broken
 
 
 @pytest.mark.parametrize(
@@ -79,8 +81,8 @@ def test_a_wrong_channel_fails_and_names_the_field(how, tmp_path):
         ("noisy", "Laplace(1.0)"),
     ],
 )
-def test_a_right_one_passes(name, law, tmp_path):
-    broken, findings = checked(tmp_path, name, law, law)
+def test_a_correct_channel_passes(name, law, tmp_path):
+    broken, findings = check_defense(tmp_path, name, law, law)
     assert broken == []
     assert sum("`channels`" in f.rule for f in findings) == 3
 
@@ -89,14 +91,12 @@ def test_a_right_one_passes(name, law, tmp_path):
     ("name", "law", "farther"),
     [("shifting", "Laplace(1.0)", False), ("jumping", ROUNDING, True)],
 )
-def test_what_says_that_it_brings_no_tables_farther_apart_is_held_to_it(
-    name, law, farther, tmp_path
-):
-    broken, findings = checked(tmp_path, name, law, law, "nonexpansive = (Histogram,)")
-    asked = [f for f in findings if "(`nonexpansive`)" in f.rule]
-    assert [f.holds for f in asked] == [not farther] * 2
-    assert broken == [f for f in asked if farther]
-    assert all("apart before" in f.detail for f in broken)
+def test_a_declared_nonexpansive_defense_is_checked(name, law, farther, tmp_path):
+    broken, findings = check_defense(tmp_path, name, law, law, "nonexpansive = (Histogram,)")
+    checks = [finding for finding in findings if "(`nonexpansive`)" in finding.rule]
+    assert [finding.holds for finding in checks] == [not farther] * 2
+    assert broken == [finding for finding in checks if farther]
+    assert all("apart before" in finding.detail for finding in broken)
 
 
 PROTOCOL = """
@@ -118,10 +118,10 @@ WRONG_LAWS = {
     "scale": (
         *GBDT,
         "def noise_channels(self, schema):\n"
-        "        told = super().noise_channels(schema)\n"
+        "        channels = super().noise_channels(schema)\n"
         "        if self.noisy:\n"
-        "            told[LeafValues, 'g'] = Gaussian(told[LeafValues, 'g'].scale / 2)\n"
-        "        return told",
+        "            channels[LeafValues, 'g'] = Gaussian(channels[LeafValues, 'g'].scale / 2)\n"
+        "        return channels",
         "LeafValues.g",
     ),
     "kind": (
@@ -137,22 +137,29 @@ WRONG_LAWS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("how", WRONG_LAWS)
-def test_a_wrong_law_of_a_protocol_fails_and_names_the_field(how, tmp_path):
-    base, kind, change, said = WRONG_LAWS[how]
+@pytest.mark.parametrize("case", WRONG_LAWS)
+def test_a_wrong_noise_channel_of_a_protocol_fails_and_names_the_field(case, tmp_path):
+    base, kind, change, detail = WRONG_LAWS[case]
     file = tmp_path / "wrong.py"
     file.write_text(PROTOCOL.format(base=base, kind=kind, change=change))
     load_plugin(file)
-    broken = [f for f in check("protocol", Spec("wrong-law")) if not f.holds]
-    assert [f"{f.rule} {f.detail}" for f in broken if said in f"{f.rule} {f.detail}"], broken
+    broken = [finding for finding in check("protocol", Spec("wrong-law")) if not finding.holds]
+    assert [
+        f"{finding.rule} {finding.detail}"
+        for finding in broken
+        if detail in f"{finding.rule} {finding.detail}"
+    ], broken
     assert len(broken) == 1
 
 
 @pytest.mark.long(but=("central-dp-forest",))
 @pytest.mark.parametrize("name", ["dp-gbdt", "dp-forest"])
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_right_laws_pass(name, noise):
+def test_correct_noise_channels_pass(name, noise):
     findings = check("protocol", Spec(name, {"noise": noise}))
-    assert [f for f in findings if not f.holds] == []
-    stated = 1 + (name == "dp-gbdt") + (noise == "distributed")
-    assert sum("is the stated noise (`noise_channels`)" in f.rule for f in findings) == stated
+    assert [finding for finding in findings if not finding.holds] == []
+    n_declared = 1 + (name == "dp-gbdt") + (noise == "distributed")
+    assert (
+        sum("is the stated noise (`noise_channels`)" in finding.rule for finding in findings)
+        == n_declared
+    )

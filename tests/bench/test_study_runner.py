@@ -111,8 +111,8 @@ def test_the_status_follows_from_margin_standard_error_and_direction(values, sta
 def test_comparisons_survive_their_file_and_name_their_command(tmp_path):
     originals = [comparison(ours=62.0, seeds=2, deviation=1.5, blind=50.0), comparison()]
     write_comparisons("timberstrike_table6", originals, tmp_path / "comparison.csv")
-    read = read_comparisons(tmp_path / "comparison.csv")
-    assert [str(c) for c in read] == [str(c) for c in originals]
+    read_back = read_comparisons(tmp_path / "comparison.csv")
+    assert [str(c) for c in read_back] == [str(c) for c in originals]
     with (tmp_path / "comparison.csv").open() as file:
         first, second = csv.DictReader(file)
     assert first["command"] == "python -m fedtrees.benchmarks.papers timberstrike_table6"

@@ -1,4 +1,4 @@
-"""A suite that cannot be read is told in a line."""
+"""A suite that cannot be read is refused with a message of one line."""
 
 import pytest
 

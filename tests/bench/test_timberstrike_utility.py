@@ -1,4 +1,4 @@
-"""Utility of the models of TimberStrike: every published value has a training."""
+"""Utility of the models of TimberStrike: each published value has a training."""
 
 from argparse import Namespace
 

@@ -106,15 +106,16 @@ def test_an_installed_package_whose_import_does_not_end_is_named(tmp_path, monke
         register.get("metric", "hangs")
 
 
-@pytest.mark.parametrize("name", ["mine", "records"])  # the latter is one of fedtrees
-def test_two_installed_packages_with_one_name_are_refused_by_the_names_of_both(
+# The second name is a metric of fedtrees.
+@pytest.mark.parametrize("name", ["mine", "records"])
+def test_two_installed_packages_with_one_name_are_refused_with_the_names_of_both(
     tmp_path, monkeypatch, name
 ):
     install(tmp_path, monkeypatch, "first-package", f"{name} = first_module:Metric")
     install(tmp_path, monkeypatch, "second-package", f"{name} = second_module:Metric")
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error_info:
         registry.Registry().get("metric", name)
-    text = str(refused.value)
+    text = str(error_info.value)
     assert "first-package 1.0 (first_module:Metric)" in text
     assert "second-package 1.0 (second_module:Metric)" in text
     assert ("fedtrees " in text) == (name == "records")

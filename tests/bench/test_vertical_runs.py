@@ -1,4 +1,4 @@
-"""vertical protocols in the bench: their threats, the active party alone, predictions."""
+"""Vertical protocols in benchmarks: threats, the reference of the active party, predictions."""
 
 import json
 
@@ -13,29 +13,29 @@ from fedtrees.experiments.plan import build_plan
 from fedtrees.experiments.suite import DataRef, Suite
 
 
-def threats(suite):
-    found = {}
+def threats_by_layout(suite):
+    threats_of = {}
     for cell in build_plan(suite).blind:
         roles = {role for _, role in cell.federation_config.roles}
-        found.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
-    return found
+        threats_of.setdefault("columns" if "passive" in roles else "rows", set()).add(cell.threat)
+    return threats_of
 
 
-def test_a_protocol_is_attacked_by_its_own_roles_where_nobody_names_any():
+def test_by_default_a_protocol_is_attacked_by_its_own_roles():
     quick = Suite.load("quick")
 
-    def of(**named):
-        return threats(complete_suite(quick, named))
+    def threats_for(**named):
+        return threats_by_layout(complete_suite(quick, named))
 
     rows = {"client", "server", "public"}
-    assert of(protocols=["secureboost"]) == {"columns": {"passive", "active"}}
-    assert of(protocols=["fedtree-hist"]) == {"rows": rows}
-    both = of(protocols=["secureboost", "fedtree-hist"])
-    assert both == {"columns": {"passive", "active"}, "rows": rows}
+    assert threats_for(protocols=["secureboost"]) == {"columns": {"passive", "active"}}
+    assert threats_for(protocols=["fedtree-hist"]) == {"rows": rows}
+    of_both_layouts = threats_for(protocols=["secureboost", "fedtree-hist"])
+    assert of_both_layouts == {"columns": {"passive", "active"}, "rows": rows}
     named = ["active", "passive[count=1]"]
-    assert of(protocols=["secureboost"], threats=named) == {"columns": {*named}}
+    assert threats_for(protocols=["secureboost"], threats=named) == {"columns": {*named}}
     plain = Suite.parse('[[grid]]\nprotocols = ["vertical-forest"]', "mine")
-    assert threats(plain) == {"columns": {"passive", "active"}}
+    assert threats_by_layout(plain) == {"columns": {"passive", "active"}}
 
 
 def test_a_threat_that_no_role_has_is_still_an_error():
@@ -79,53 +79,66 @@ def rows(tmp_path_factory):
     return read_rows(folder)
 
 
-def values(rows, stage, **wanted):
-    here = [r for r in rows if r["stage"] == stage and all(r[k] == v for k, v in wanted.items())]
-    named = {(r["metric"], r["part"]) if r["part"] else r["metric"]: r["value"] for r in here}
-    return {name: float(value) for name, value in named.items() if value}
+def scores_of_stage(rows, stage, **conditions):
+    selected = [
+        row
+        for row in rows
+        if row["stage"] == stage and all(row[key] == v for key, v in conditions.items())
+    ]
+    by_name = {
+        (row["metric"], row["part"]) if row["part"] else row["metric"]: row["value"]
+        for row in selected
+    }
+    return {name: float(value) for name, value in by_name.items() if value}
 
 
 @pytest.mark.long
-def test_the_line_to_beat_is_the_labelled_party_alone(rows):
-    """A bound that shows nothing leaves just that: two ways to the same trees."""
-    alone = values(rows, "reference", protocol="active-only")
-    bound = values(rows, "train", defense="id-lmid")
-    free = values(rows, "train", defense="none")
-    assert alone["auc"] == bound["auc"]
-    assert alone["log_loss"] == bound["log_loss"] != free["log_loss"]
+def test_the_reference_is_the_party_with_labels_on_its_own(rows):
+    """If a defense shows the others nothing, training gives the same trees as the active party."""
+    reference = scores_of_stage(rows, "reference", protocol="active-only")
+    defended = scores_of_stage(rows, "train", defense="id-lmid")
+    undefended = scores_of_stage(rows, "train", defense="none")
+    assert reference["auc"] == defended["auc"]
+    assert reference["log_loss"] == defended["log_loss"] != undefended["log_loss"]
 
 
 @pytest.mark.long
-def test_labels_are_scored_beside_cl_and_ciphertexts_are_counted(rows):
-    attack = values(rows, "attack", threat="passive", defense="none")
+def test_label_inference_is_compared_with_cl_and_ciphertexts_are_counted(rows):
+    attack = scores_of_stage(rows, "attack", threat="passive", defense="none")
     assert (
         attack["v_measure"]
-        == values(rows, "blind", threat="passive", attack_params="cl")["v_measure"]
+        == scores_of_stage(rows, "blind", threat="passive", attack_params="cl")["v_measure"]
     )
-    free, bound = (values(rows, "train", defense=d) for d in ("none", "id-lmid"))
-    assert free["ciphertexts_of", "RowStatistics"] == 2 * 143  # trees, rows
-    assert free["bytes_up", "BinSums"] > bound["bytes_up", "BinSums"] > 0
+    undefended, defended = (
+        scores_of_stage(rows, "train", defense=defense) for defense in ("none", "id-lmid")
+    )
+    assert undefended["ciphertexts_of", "RowStatistics"] == 2 * 143  # trees, rows
+    assert undefended["bytes_up", "BinSums"] > defended["bytes_up", "BinSums"] > 0
 
 
 def test_one_command_trains_over_files_of_two_parties(tmp_path, capsys):
-    lines = [(f"r{i}", i % 7, (i * 5) % 11, (i * 3) % 5, i % 2) for i in range(60)]
-    bank = "\n".join(["id,a,y", *(f"{k},{a},{y}" for k, a, _, _, y in lines)])
-    shop = "\n".join(["b,id,c", *(f"{b},{k},{c}" for k, _, b, c, _ in reversed(lines))])
+    lines = [
+        (f"r{number}", number % 7, (number * 5) % 11, (number * 3) % 5, number % 2)
+        for number in range(60)
+    ]
+    bank = "\n".join(["id,a,y", *(f"{row_id},{a},{y}" for row_id, a, _, _, y in lines)])
+    shop = "\n".join(["b,id,c", *(f"{b},{row_id},{c}" for row_id, _, b, c, _ in reversed(lines))])
     paths = [tmp_path / "bank.csv", tmp_path / "shop.csv"]
     for path, text in zip(paths, (bank, shop), strict=True):
         path.write_text(text)
     files = ",".join(map(str, paths))
     command = ["train", "-p", "vertical-forest[trees=2]", "--csv", files, "--id", "id"]
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, "--target", "y", "--format", "json"])  # a party a file, without being told
-    assert not stopped.value.code
+    with pytest.raises(SystemExit) as exit_info:
+        # The number of parties follows from the number of files.
+        main([*command, "--target", "y", "--format", "json"])
+    assert not exit_info.value.code
     facts = json.loads(capsys.readouterr().out)
     assert facts["dataset"] == "bank+shop"
     assert facts["columns"] == [1, 2]
     assert facts["training_rows"] == 48
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main([*command, "--target", "y", "--clients", "2", "--output", str(tmp_path / "m.npz")])
-    assert stopped.value.code
+    assert exit_info.value.code
     assert "no party has the complete model of 'vertical-forest'" in capsys.readouterr().err
 
 
@@ -138,15 +151,19 @@ def test_references_are_there_for_every_setting():
 
 
 def test_files_that_changed_are_read_again(tmp_path):
-    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
-    own.write_text("id,a,y\n" + "".join(f"r{i},{i / 7},{i % 2}\n" for i in range(40)))
-    data = DataRef("both", csv=f"{own},{other}", id="id", target="y")
-    found = []
+    first_file, second_file = tmp_path / "own.csv", tmp_path / "other.csv"
+    first_file.write_text(
+        "id,a,y\n" + "".join(f"r{number},{number / 7},{number % 2}\n" for number in range(40))
+    )
+    data = DataRef("both", csv=f"{first_file},{second_file}", id="id", target="y")
+    datasets = []
     for step in (0.5, 2.25):
-        other.write_text("id,b\n" + "".join(f"r{i},{i * step}\n" for i in range(40)))
-        found.append(load_dataset(data, None))
-        assert load_dataset(data, None) is found[-1]
-    assert [dataset.table.X[:, 1].max() for dataset in found] == [19.5, 87.75]
+        second_file.write_text(
+            "id,b\n" + "".join(f"r{number},{number * step}\n" for number in range(40))
+        )
+        datasets.append(load_dataset(data, None))
+        assert load_dataset(data, None) is datasets[-1]
+    assert [dataset.table.X[:, 1].max() for dataset in datasets] == [19.5, 87.75]
 
 
 @pytest.mark.parametrize("threat", ["public[sensitive=0]", "passive[attributes=2]"])

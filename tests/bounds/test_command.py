@@ -1,4 +1,4 @@
-"""The command bound: what several processes say together."""
+"""The command bound prints the same results with several processes."""
 
 import json
 
@@ -12,23 +12,29 @@ from fedtrees.core.specs import parse_composed, parse_grid, parse_list
 
 
 @pytest.mark.long
-def test_several_processes_say_what_one_would():
+def test_several_processes_print_the_same_as_one():
     defenses = ["none", "secure-sum+public-cuts"]
-    asked = ["bound", "fedtree-hist", "--rows", "1,1", "-j", "2", "--format", "json"]
-    found = CliRunner().invoke(app, [*asked, "-d", defenses[0], "-d", defenses[1]])
-    assert found.exit_code == 0, found.output
+    arguments = ["bound", "fedtree-hist", "--rows", "1,1", "-j", "2", "--format", "json"]
+    result = CliRunner().invoke(app, [*arguments, "-d", defenses[0], "-d", defenses[1]])
+    assert result.exit_code == 0, result.output
     (protocol,) = parse_grid("fedtree-hist")
     tables = TinyTables(2, (1, 1))
-    alone = [line for d in parse_composed(defenses) for line in lines(tables, protocol, d, ())]
-    assert json.loads(found.stdout) == json.loads(json.dumps(alone))
+    expected = [
+        line
+        for defense in parse_composed(defenses)
+        for line in lines(tables, protocol, defense, ())
+    ]
+    assert json.loads(result.stdout) == json.loads(json.dumps(expected))
 
 
-def test_who_knows_rows_by_id_guesses_labels_and_who_has_these_columns():
-    tables, none = TinyTables(2, (1, 1)), parse_composed(["none"])[0]
-    active, passive = lines(tables, parse_grid("secureboost")[0], none, ())
+def test_aligned_parties_guess_labels_or_columns():
+    tables, no_defense = TinyTables(2, (1, 1)), parse_composed(["none"])[0]
+    active, passive = lines(tables, parse_grid("secureboost")[0], no_defense, ())
     for line in (active, passive):
         assert (line["rows"], line["tables"]) == (2, 64)
         assert line["blind"] == pytest.approx(2 * 0.65)
         assert line["blind"] - 1e-12 <= line["ceiling"] < 2
-    (asked,) = lines(tables, parse_grid("secureboost")[0], none, (), parse_list(["membership"]))
-    assert asked["why"].startswith("rows are known by id")
+    (membership_line,) = lines(
+        tables, parse_grid("secureboost")[0], no_defense, (), parse_list(["membership"])
+    )
+    assert membership_line["why"].startswith("rows are known by id")

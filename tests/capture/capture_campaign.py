@@ -1,4 +1,4 @@
-"""`python tests/capture/capture_campaign.py --runs 50`: random runs; nothing certain is wrong."""
+"""`python tests/capture/capture_campaign.py --runs 50`: certain readings are never wrong."""
 
 import argparse
 import importlib.util
@@ -22,12 +22,12 @@ loopback = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(loopback)
 
 
-def drawn(rng, over):
+def draw_run(rng, transport):
     """Return random parts of a table, parameters and a number of trees."""
-    return for_lightgbm(rng) if over == "lightgbm" else for_xgboost(rng)
+    return for_lightgbm(rng) if transport == "lightgbm" else for_xgboost(rng)
 
 
-#: With these, trees are not decoded: what precedes them is.
+# With these parameters, trees are not decoded, but the preceding messages are.
 UNREAD = [
     {"feature_fraction": 0.6},
     {"use_quantized_grad": True},
@@ -118,18 +118,18 @@ class Refused(Exception):
     """The framework itself does not train on such a table."""
 
 
-def captured(parts, over, params, trees, path):
-    """Train and capture, all from this process."""
+def captured(parts, transport, params, trees, path):
+    """Train in worker processes, and capture their messages."""
     ports = queue.Queue()
-    with loopback.TRANSPORTS[over](len(parts)) as (to, connect):
-        there = [(loopback.HOST, port) for port in to]
-        arguments = {"target": record, "args": (over, there, path)}
-        door = threading.Thread(**arguments, kwargs={"ready": ports.put}, daemon=True)
-        door.start()
-        how = relay_addresses(over, there, loopback.HOST, ports.get())
+    with loopback.TRANSPORTS[transport](len(parts)) as (to, connect):
+        addresses = [(loopback.HOST, port) for port in to]
+        arguments = {"target": record, "args": (transport, addresses, path)}
+        recorder_thread = threading.Thread(**arguments, kwargs={"ready": ports.put}, daemon=True)
+        recorder_thread.start()
+        relays = relay_addresses(transport, addresses, loopback.HOST, ports.get())
         workers = [
             loopback.FORK.Process(
-                target=loopback.WORK[over], args=(connect(rank, how), rows, params, trees)
+                target=loopback.WORK[transport], args=(connect(rank, relays), rows, params, trees)
             )
             for rank, rows in enumerate(parts)
         ]
@@ -137,35 +137,49 @@ def captured(parts, over, params, trees, path):
             worker.start()
         for worker in workers:
             worker.join(loopback.LIMIT)
-        door.join()
+        recorder_thread.join()
         if any(worker.exitcode == 1 for worker in workers):
             raise Refused
         assert [worker.exitcode for worker in workers] == [0] * len(parts)
 
 
-def run(over, seed, folder):
-    """Capture one random run and count what everybody reads of it, and what of that is wrong."""
-    parts, params, trees = drawn(np.random.default_rng(seed), over)
-    path = Path(folder) / f"{over}-{seed}.capture"
-    captured(parts, over, params, trees, path)
-    found = Decoded(Capture(path))
-    records = list(found)
+def run(transport, seed, folder):
+    """Capture a random run; count what each party reads of it, and which readings are wrong."""
+    parts, params, trees = draw_run(np.random.default_rng(seed), transport)
+    path = Path(folder) / f"{transport}-{seed}.capture"
+    captured(parts, transport, params, trees, path)
+    decoded_capture = Decoded(Capture(path))
+    records = list(decoded_capture)
     truth = {
-        f"worker-{k}": Table(rows[:, :-1], rows[:, -1].astype(np.int64))
-        for k, rows in enumerate(parts)
+        f"worker-{number}": Table(rows[:, :-1], rows[:, -1].astype(np.int64))
+        for number, rows in enumerate(parts)
     }
-    unread = over == "lightgbm" and any(params.get(k) == v for o in UNREAD for k, v in o.items())
-    read = Counter(bytes_left=0 if unread else found.ended.left)
-    parties = {p for r in records for p in (r.sender, *r.receivers)}
-    for who in sorted({"third", *parties}):
-        seen = [r for r in records if who in ("third", r.sender, *r.receivers)]
-        for reading in [*readings(seen, (who,)), *machine_readings(seen, (who,))]:
-            sure = "certain" if reading.certain else "likely"
-            read[sure, reading.what] += len(reading.facts)
-            read[sure, "wrong"] += reading.wrong(truth[reading.owner])
+    unread = transport == "lightgbm" and any(
+        params.get(number) == value for options in UNREAD for number, value in options.items()
+    )
+    read = Counter(bytes_left=0 if unread else decoded_capture.ended.left)
+    parties = {party for record in records for party in (record.sender, *record.receivers)}
+    for reader in sorted({"third", *parties}):
+        visible_records = [
+            record for record in records if reader in ("third", record.sender, *record.receivers)
+        ]
+        for reading in [
+            *readings(visible_records, (reader,)),
+            *machine_readings(visible_records, (reader,)),
+        ]:
+            certainty = "certain" if reading.certain else "likely"
+            read[certainty, reading.what] += len(reading.facts)
+            read[certainty, "wrong"] += reading.wrong(truth[reading.owner])
     if read["bytes_left"] or read["certain", "wrong"]:
         print(
-            over, seed, len(parts), [len(p) for p in parts], params, trees, found.ended, dict(read)
+            transport,
+            seed,
+            len(parts),
+            [len(party) for party in parts],
+            params,
+            trees,
+            decoded_capture.ended,
+            dict(read),
         )
     return read
 
@@ -176,21 +190,26 @@ def main():
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--over", nargs="*", default=[*loopback.TRANSPORTS])
-    asked = parser.parse_args()
-    for over in asked.over:
-        total, ran, whole, seed = Counter(), 0, 0, asked.seed
+    arguments = parser.parse_args()
+    for transport in arguments.over:
+        total, n_runs, n_decoded, seed = Counter(), 0, 0, arguments.seed
         with TemporaryDirectory() as folder:
-            while ran < asked.runs:
+            while n_runs < arguments.runs:
                 with suppress(Refused):
-                    read = run(over, seed, folder)
-                    ran, whole = ran + 1, whole + (not read["bytes_left"])
+                    read = run(transport, seed, folder)
+                    n_runs, n_decoded = n_runs + 1, n_decoded + (not read["bytes_left"])
                     total += read
                 seed += 1
-        refused = seed - asked.seed - ran
-        print(f"{over}: {ran} runs, {whole} decoded whole, {refused} refused by it", flush=True)
-        for (sure, what), count in sorted((k, n) for k, n in total.items() if len(k) == 2):
-            print(f"  {sure}, {what}: {count:,}", flush=True)
-        if total["certain", "wrong"] or whole < asked.runs:
+        refused = seed - arguments.seed - n_runs
+        print(
+            f"{transport}: {n_runs} runs, {n_decoded} decoded whole, {refused} refused by it",
+            flush=True,
+        )
+        for (certainty, reading), count in sorted(
+            (key, n_facts) for key, n_facts in total.items() if len(key) == 2
+        ):
+            print(f"  {certainty}, {reading}: {count:,}", flush=True)
+        if total["certain", "wrong"] or n_decoded < arguments.runs:
             raise SystemExit(4)
 
 

@@ -1,4 +1,4 @@
-"""Captures that were recorded with docs/examples/capture, and the rows they were made from."""
+"""Captures recorded with docs/examples/capture, and the rows of those runs."""
 
 import gzip
 from collections import Counter
@@ -20,16 +20,16 @@ def capture(name, folder):
 
 def decoded(name, folder):
     """Return all records of a recorded capture, and how it ended."""
-    found = Decoded(Capture(capture(name, folder)))
-    return list(found), found.ended
+    decoded_capture = Decoded(Capture(capture(name, folder)))
+    return list(decoded_capture), decoded_capture.ended
 
 
-def told_of(found):
-    """Return how many facts readings tell, by what they are and whose."""
-    told = Counter()
-    for reading in found:
-        told[reading.what, reading.owner] += len(reading.facts)
-    return told
+def count_facts(some_readings):
+    """Return how many facts the readings contain, by kind and owner."""
+    counts = Counter()
+    for reading in some_readings:
+        counts[reading.what, reading.owner] += len(reading.facts)
+    return counts
 
 
 def rows(name):

@@ -1,4 +1,4 @@
-"""The file of a capture: what was written is read, whatever happened to the writer."""
+"""The capture file: messages that were written can be read, even if the writer was killed."""
 
 import queue
 import socket
@@ -16,63 +16,67 @@ from fedtrees.messages.captured import LabelShare, WireBytes
 RUN = Run("xgboost", "3.2.0", "", "now", {"host": "127.0.0.1"})
 
 
-def written(path, n=3, run=RUN):
-    with Writer(path, run) as out:
-        for k in range(n):
-            out.write(LabelShare(k, 0.5), "a", ("b", "c"), "because")
+def write_messages(path, n_messages=3, run=RUN):
+    with Writer(path, run) as writer:
+        for number in range(n_messages):
+            writer.write(LabelShare(number, 0.5), "a", ("b", "c"), "because")
     return path
 
 
-def test_messages_come_back_with_where_they_are_from(tmp_path):
-    capture = Capture(written(tmp_path / "a.capture"))
+def test_messages_are_read_with_their_sender_and_receivers(tmp_path):
+    capture = Capture(write_messages(tmp_path / "a.capture"))
     assert capture.run_facts == RUN
-    found = list(capture)
-    assert [(r.order, r.sender, r.receivers, r.message.rows, r.why) for r in found] == [
-        (k, "a", ("b", "c"), k, "because") for k in range(3)
-    ]
+    records = list(capture)
+    assert [
+        (record.order, record.sender, record.receivers, record.message.rows, record.why)
+        for record in records
+    ] == [(number, "a", ("b", "c"), number, "because") for number in range(3)]
     assert not capture.cut
 
 
-def test_nobody_else_may_read_it(tmp_path):
-    assert stat.S_IMODE(written(tmp_path / "a.capture").stat().st_mode) == 0o600
+def test_only_the_owner_may_read_the_file(tmp_path):
+    assert stat.S_IMODE(write_messages(tmp_path / "a.capture").stat().st_mode) == 0o600
 
 
-def test_a_kill_at_any_byte_loses_the_last_message_at_most(tmp_path):
-    path = written(tmp_path / "a.capture")
-    whole, two = path.read_bytes(), written(tmp_path / "b.capture", 2).stat().st_size
-    for size in range(two, len(whole)):
-        path.write_bytes(whole[:size])
+def test_a_kill_at_any_byte_loses_at_most_the_last_message(tmp_path):
+    path = write_messages(tmp_path / "a.capture")
+    complete, size_of_two = (
+        path.read_bytes(),
+        write_messages(tmp_path / "b.capture", 2).stat().st_size,
+    )
+    for size in range(size_of_two, len(complete)):
+        path.write_bytes(complete[:size])
         capture = Capture(path)
         assert len(list(capture)) == 2
-        assert capture.cut == size - two
+        assert capture.cut == size - size_of_two
 
 
 def test_a_message_is_on_disk_as_soon_as_it_is_written(tmp_path):
     path = tmp_path / "a.capture"
-    out = Writer(path, Run("xgboost"))
-    out.write(WireBytes(0, "tracker", True, np.arange(3, dtype=np.uint8)))
-    assert [r.message.data.tolist() for r in Capture(path)] == [[0, 1, 2]]
-    out.close()
+    writer = Writer(path, Run("xgboost"))
+    writer.write(WireBytes(0, "tracker", True, np.arange(3, dtype=np.uint8)))
+    assert [record.message.data.tolist() for record in Capture(path)] == [[0, 1, 2]]
+    writer.close()
 
 
-def test_what_is_garbled_is_told_with_its_place(tmp_path):
-    path = written(tmp_path / "a.capture")
+def test_garbled_bytes_are_reported_with_their_position(tmp_path):
+    path = write_messages(tmp_path / "a.capture")
     blob = bytearray(path.read_bytes())
     blob[-1] ^= 1
     path.write_bytes(blob)
     with pytest.raises(DataError, match=r"garbled at byte \d+: its checksum is another"):
         Capture(path)
-    keep = written(tmp_path / "b.capture", 2).stat().st_size
-    with pytest.raises(DataError, match=f"`head -c {keep}` keeps them"):
+    valid_bytes = write_messages(tmp_path / "b.capture", 2).stat().st_size
+    with pytest.raises(DataError, match=f"`head -c {valid_bytes}` keeps them"):
         Capture(path)
-    blob[keep : keep + 4] = (MOST_BYTES + 1).to_bytes(4, "little")
+    blob[valid_bytes : valid_bytes + 4] = (MOST_BYTES + 1).to_bytes(4, "little")
     path.write_bytes(blob)
     with pytest.raises(DataError, match="a frame of 67,108,865 bytes"):
         Capture(path)
 
 
 def test_other_versions_and_other_files_are_named(tmp_path):
-    path = written(tmp_path / "a.capture")
+    path = write_messages(tmp_path / "a.capture")
     path.write_bytes(b"FTCAP09\n" + path.read_bytes()[8:])
     with pytest.raises(DataError, match="a capture of version 09; this release reads 1"):
         Capture(path)
@@ -89,7 +93,7 @@ def test_other_versions_and_other_files_are_named(tmp_path):
 
 
 def test_of_two_runs_in_one_file_one_is_named(tmp_path):
-    path = written(written(tmp_path / "a.capture", 3), 2, Run("lightgbm", "4.7.0"))
+    path = write_messages(write_messages(tmp_path / "a.capture", 3), 2, Run("lightgbm", "4.7.0"))
     with pytest.raises(UsageError, match=r"contains 2 runs \(0: xgboost now, 1: lightgbm"):
         Capture(path)
     assert [len(list(Capture(path, k))) for k in (0, 1)] == [3, 2]

@@ -1,4 +1,4 @@
-"""XGBoost's federated server over columns: labels of all rows, and values that are in no model."""
+"""XGBoost's federated server over columns reveals all labels, and values that are in no model."""
 
 import numpy as np
 import pytest
@@ -17,48 +17,61 @@ def records(tmp_path_factory):
     return records
 
 
-def test_gradients_are_those_of_the_labels(records):
-    sent = [r.message for r in records if isinstance(r.message, RowGradients)]
+def test_gradients_are_computed_from_the_labels(records):
+    sent = [record.message for record in records if isinstance(record.message, RowGradients)]
     y = rows("columns3")["worker-0"].y
-    assert [m.round for m in sent] == [0, 0, 1, 1]  # to the server, and on to the others
+    # To the server, and from it to the other workers.
+    assert [gradients.round for gradients in sent] == [0, 0, 1, 1]
     assert sent[0].g == pytest.approx(y.mean() - y, abs=1e-6)
     assert sent[0].h == pytest.approx(y.mean() * (1 - y.mean()), abs=1e-6)
 
 
-def test_every_party_tells_its_own_best_split_of_every_node(records):
+def test_every_party_sends_its_own_best_split_of_every_node(records):
     roots = [
-        r for r in records
-        if isinstance(r.message, BestSplits) and r.message.node.tolist() == [0]
-        and r.message.round == 0 and r.receivers == ("server",)
+        record for record in records
+        if isinstance(record.message, BestSplits) and record.message.node.tolist() == [0]
+        and record.message.round == 0 and record.receivers == ("server",)
     ]  # fmt: skip
-    assert [r.sender for r in roots] == [r.message.owner for r in roots] == [*rows("columns3")]
+    assert (
+        [record.sender for record in roots]
+        == [record.message.owner for record in roots]
+        == [*rows("columns3")]
+    )
     y = rows("columns3")["worker-0"].y
-    for m in (r.message for r in roots):
-        x = rows("columns3")[m.owner].X[:, m.feature[0] - m.first]
-        left = x < m.threshold[0]
-        for side, sums in ((left, m.left[0]), (~left, m.right[0])):
-            expected = (y.mean() - y)[side].sum(), side.sum() * y.mean() * (1 - y.mean())
+    for splits in (record.message for record in roots):
+        x = rows("columns3")[splits.owner].X[:, splits.feature[0] - splits.first]
+        is_left = x < splits.threshold[0]
+        for is_on_side, sums in ((is_left, splits.left[0]), (~is_left, splits.right[0])):
+            expected = (
+                (y.mean() - y)[is_on_side].sum(),
+                is_on_side.sum() * y.mean() * (1 - y.mean()),
+            )
             assert sums == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("who", ["server", "worker-1", "third"])
-def test_all_labels_are_read_and_thresholds_are_values(records, who):
+@pytest.mark.parametrize("reader", ["server", "worker-1", "third"])
+def test_all_labels_are_read_and_thresholds_are_values(records, reader):
     truth = rows("columns3")
-    found = readings([r for r in records if who in ("third", r.sender, *r.receivers)], (who,))
-    assert all(r.wrong(truth[r.owner]) == 0 for r in found)
-    (labels,) = (r for r in found if r.certain)
+    all_readings = readings(
+        [r for r in records if reader in ("third", r.sender, *r.receivers)], (reader,)
+    )
+    assert all(r.wrong(truth[r.owner]) == 0 for r in all_readings)
+    (labels,) = (r for r in all_readings if r.certain)
     assert (labels.owner, labels.labels) == ("worker-0", tuple(truth["worker-0"].y))
-    others = {r.owner for r in found if not r.certain}
-    assert others == set(truth) - {who}
-    turned = {name: type(t)(np.nextafter(t.X, np.inf), 1 - t.y) for name, t in truth.items()}
-    assert all(r.wrong(turned[r.owner]) == len(r.facts) for r in found)
+    others = {r.owner for r in all_readings if not r.certain}
+    assert others == set(truth) - {reader}
+    changed_truth = {
+        name: type(table)(np.nextafter(table.X, np.inf), 1 - table.y)
+        for name, table in truth.items()
+    }
+    assert all(r.wrong(changed_truth[r.owner]) == len(r.facts) for r in all_readings)
 
 
-def test_who_has_the_labels_reads_none(records):
-    seen = [r for r in records if "worker-0" in (r.sender, *r.receivers)]
-    assert not any(r.certain for r in readings(seen, ("worker-0",)))
+def test_the_party_with_the_labels_reads_no_labels(records):
+    visible_records = [r for r in records if "worker-0" in (r.sender, *r.receivers)]
+    assert not any(r.certain for r in readings(visible_records, ("worker-0",)))
 
 
-def test_calls_of_something_else_are_told():
+def test_calls_of_another_operation_are_reported():
     with pytest.raises(OtherOperation, match="do not begin with their numbers"):
         list(messages(iter([Call({0: b"abc", 1: b"abc"}, answer=b"abcabc")]), 2))

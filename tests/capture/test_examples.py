@@ -1,4 +1,4 @@
-"""The examples run real federations on loopback, capture them, and what is read is so."""
+"""The examples run real federations on the loopback interface, capture them and read them."""
 
 import os
 import subprocess
@@ -30,11 +30,11 @@ def test_every_script_is_one_line():
     "script",
     [pytest.param(s, id=s.stem, marks=MARKS.get(s.stem, ())) for s in SCRIPTS],
 )
-def test_a_script_runs_as_it_is(script, tmp_path):
-    """Each took some 12 seconds of a processor where kernels were compiled."""
-    here = str(Path(sys.executable).parent)
-    env = {**os.environ, "PATH": os.pathsep.join([here, os.environ["PATH"]])}
+def test_a_script_runs_without_changes(script, tmp_path):
+    """Each script takes about 12 seconds of one processor if the kernels are compiled."""
+    folder_of_python = str(Path(sys.executable).parent)
+    env = {**os.environ, "PATH": os.pathsep.join([folder_of_python, os.environ["PATH"]])}
     command = ["sh", str(script), str(tmp_path / "out")]
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
-    assert "what it tells" in done.stdout
-    assert "failed" not in done.stdout
+    process = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert "what it tells" in process.stdout
+    assert "failed" not in process.stdout

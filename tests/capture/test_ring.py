@@ -1,10 +1,10 @@
-"""XGBoost's own collective: recorded runs are decoded to the last byte, and read without error."""
+"""Recorded runs of XGBoost's collective are decoded to the last byte and read without error."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
-from captures import capture, decoded, rows, told_of
+from captures import capture, count_facts, decoded, rows
 
 from fedtrees.attacks.observations.lightgbm import counts
 from fedtrees.capture.formats import Decoded
@@ -28,13 +28,13 @@ def test_every_byte_between_workers_is_decoded(name, tmp_path):
     assert kinds["GradientTotals"] == 2 * w
 
 
-def test_an_evaluation_is_not_taken_for_a_level(tmp_path):
-    """Without label means the number of rows is not known; trees of depth 3 and 2, AUC."""
+def test_an_evaluation_is_not_mistaken_for_a_level(tmp_path):
+    """Without the mean label the number of rows is unknown; trees have depths 3 and 2."""
     records, ended = decoded("watched2", tmp_path)
     assert ended.left == 0
-    found = {(r.message.tree, r.message.level) for r in records
-             if isinstance(r.message, HistogramSegment)}  # fmt: skip
-    assert found == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
+    levels = {(record.message.tree, record.message.level) for record in records
+             if isinstance(record.message, HistogramSegment)}  # fmt: skip
+    assert levels == {(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -61,41 +61,51 @@ def test_sums_over_a_root_are_those_of_the_rows(tmp_path):
             assert r.message.sums == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_histogram_on_its_way_is_of_whom_it_says(tmp_path):
-    """The first hop of the first column's bins is of the rows of its sender alone."""
+def test_a_partial_histogram_belongs_to_the_parties_that_it_names(tmp_path):
+    """The first hop of the first column's bins contains the rows of its sender only."""
     tables = rows("ring3")
-    values = np.unique(np.concatenate([t.X[:, 0] for t in tables.values()]))
-    start = np.mean([t.y.mean() for t in tables.values()])
-    for r in decoded("ring3", tmp_path)[0]:
-        m = r.message
-        if isinstance(m, HistogramSegment) and (m.tree, m.level, m.first) == (0, 0, 0):
-            y = np.concatenate([tables[p].y for p in m.parties.split(",")])
-            x = np.concatenate([tables[p].X[:, 0] for p in m.parties.split(",")])
-            k = len(m.sums) // 2
-            own = [(start - y[x == v]).sum() for v in values[:k]]
-            assert m.sums[0 : 2 * len(own) : 2] == pytest.approx(own, abs=1e-5)
+    values = np.unique(np.concatenate([table.X[:, 0] for table in tables.values()]))
+    start = np.mean([table.y.mean() for table in tables.values()])
+    for record in decoded("ring3", tmp_path)[0]:
+        segment = record.message
+        if isinstance(segment, HistogramSegment) and (
+            segment.tree,
+            segment.level,
+            segment.first,
+        ) == (0, 0, 0):
+            y = np.concatenate([tables[party].y for party in segment.parties.split(",")])
+            x = np.concatenate([tables[party].X[:, 0] for party in segment.parties.split(",")])
+            n_values = len(segment.sums) // 2
+            sender_sums = [(start - y[x == value]).sum() for value in values[:n_values]]
+            assert segment.sums[0 : 2 * len(sender_sums) : 2] == pytest.approx(
+                sender_sums, abs=1e-5
+            )
 
 
 @pytest.mark.parametrize("name", RUNS)
-@pytest.mark.parametrize("who", ["worker-0", "worker-1", "third"])
-def test_nothing_that_is_certain_is_wrong(name, who, tmp_path):
+@pytest.mark.parametrize("reader", ["worker-0", "worker-1", "third"])
+def test_no_certain_reading_is_wrong(name, reader, tmp_path):
     records, _ = decoded(name, tmp_path)
-    seen = [r for r in records if who == "third" or who in (r.sender, *r.receivers)]
-    truth, found = rows(name), readings(seen, (who,))
-    assert sum(r.wrong(truth[r.owner]) for r in found) == 0
-    told = told_of(found)
-    for victim in set(truth) - {who}:
-        distinct = sum(len(np.unique(c)) for c in truth[victim].X.T)
-        assert told["number of positives", victim] == 1
-        assert told["values of a column, each with its rows", victim] == distinct
-        labelled = told["values with the labels of their rows", victim]
-        if who == "third" or name == "ring2":  # all hops are seen, or the other is what is left
-            assert labelled >= distinct - 2  # a bin may be cut in two by a border of segments
-        else:  # of each other worker about a third
-            assert 0 < labelled < distinct / 2
-        wrong = truth[victim].take(np.arange(len(truth[victim]))[::-1])
-        swapped = type(wrong)(wrong.X, 1 - wrong.y)
-        assert sum(r.wrong(swapped) for r in found if r.owner == victim) > 0
+    visible_records = [
+        r for r in records if reader == "third" or reader in (r.sender, *r.receivers)
+    ]
+    truth, all_readings = rows(name), readings(visible_records, (reader,))
+    assert sum(r.wrong(truth[r.owner]) for r in all_readings) == 0
+    facts = count_facts(all_readings)
+    for victim in set(truth) - {reader}:
+        distinct = sum(len(np.unique(column)) for column in truth[victim].X.T)
+        assert facts["number of positives", victim] == 1
+        assert facts["values of a column, each with its rows", victim] == distinct
+        n_labelled = facts["values with the labels of their rows", victim]
+        # All hops are seen, or the remainder belongs to the only other worker.
+        if reader == "third" or name == "ring2":
+            # A border between segments may cut a bin in two.
+            assert n_labelled >= distinct - 2
+        else:  # about a third of the values of each other worker
+            assert 0 < n_labelled < distinct / 2
+        reversed_table = truth[victim].take(np.arange(len(truth[victim]))[::-1])
+        swapped = type(reversed_table)(reversed_table.X, 1 - reversed_table.y)
+        assert sum(r.wrong(swapped) for r in all_readings if r.owner == victim) > 0
 
 
 def test_sums_that_were_garbled_are_no_numbers_of_rows():
@@ -103,25 +113,25 @@ def test_sums_that_were_garbled_are_no_numbers_of_rows():
     assert counts(garbled, 1e-3).tolist() == [[-1, -1]] * 4
 
 
-def test_a_run_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path):
+def test_a_truncated_run_is_read_up_to_its_end(tmp_path):
     path = capture("ring2", tmp_path)
     blob = path.read_bytes()
     path.write_bytes(blob[: len(blob) * 3 // 4])
-    found = Decoded(Capture(path))
-    records = list(found)
-    assert any(isinstance(r.message, RankedSketch) for r in records)
-    assert found.ended.left > 0
-    assert found.ended.why == "an operation that is not known, or was cut off"
+    decoded_capture = Decoded(Capture(path))
+    records = list(decoded_capture)
+    assert any(isinstance(record.message, RankedSketch) for record in records)
+    assert decoded_capture.ended.left > 0
+    assert decoded_capture.ended.why == "an operation that is not known, or was cut off"
 
 
-def test_bytes_of_something_else_are_refused(tmp_path):
+def test_other_bytes_are_refused(tmp_path):
     path = tmp_path / "other.capture"
     with Writer(path, Run("xgboost", "3.2.0", "rabit")):
         pass
     with pytest.raises(DataError, match="before all workers are connected"):
         list(Decoded(Capture(path)))
-    other = tmp_path / "new.capture"
-    with Writer(other, Run("catboost", "1", "catboost-wire")):
+    other_path = tmp_path / "new.capture"
+    with Writer(other_path, Run("catboost", "1", "catboost-wire")):
         pass
     with pytest.raises(DataError, match="'catboost-wire'; this release decodes rabit"):
-        Decoded(Capture(other))
+        Decoded(Capture(other_path))

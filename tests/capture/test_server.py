@@ -1,10 +1,10 @@
-"""XGBoost's federated server: a recorded run is what the bench simulates; certain facts hold."""
+"""A recorded run of XGBoost's federated server equals the simulation, and readings are right."""
 
 from collections import Counter
 
 import numpy as np
 import pytest
-from captures import decoded, rows, told_of
+from captures import count_facts, decoded, rows
 
 from fedtrees.capture.readings import readings
 from fedtrees.capture.xgboost_server import Calls, fields_of
@@ -43,43 +43,64 @@ def test_every_call_is_decoded(records):
 
 @pytest.fixture(scope="module")
 def simulated():
-    """Return the transcript of `nvflare-hist` on the same rows, by captured names of parties."""
+    """Return the messages of `nvflare-hist` on the same rows, by captured names of parties."""
     tables = rows("server3")
     names = NVFlareHist().holder_names(3)
-    held = {
-        name: LocalData.of(t, np.arange(9 * k, 9 * k + 9))
-        for k, (name, t) in enumerate(zip(names, tables.values(), strict=True))
+    local_data = {
+        name: LocalData.of(table, np.arange(9 * number, 9 * number + 9))
+        for number, (name, table) in enumerate(zip(names, tables.values(), strict=True))
     }
     schema = Schema((Feature("f0"), Feature("f1")), "label")
     protocol = NVFlareHist(trees=2, max_depth=2, learning_rate=0.3)
-    back = dict(zip(names, tables, strict=True))
-    return [(back.get(d.sender, "server"), d) for d in train(protocol, held, schema).transcript]
+    captured_names = dict(zip(names, tables, strict=True))
+    return [
+        (captured_names.get(delivery.sender, "server"), delivery)
+        for delivery in train(protocol, local_data, schema).transcript
+    ]
 
 
-def test_sketches_are_those_of_the_simulation(records, simulated):
-    captured = {r.sender: r.message for r in records if isinstance(r.message, RankedSketch)}
-    made = {s: d.message for s, d in simulated if isinstance(d.message, FeatureSketch)}
+def test_sketches_equal_those_of_the_simulation(records, simulated):
+    captured = {
+        record.sender: record.message
+        for record in records
+        if isinstance(record.message, RankedSketch)
+    }
+    simulated_sketches = {
+        party_name: delivery.message
+        for party_name, delivery in simulated
+        if isinstance(delivery.message, FeatureSketch)
+    }
     for party in rows("server3"):
         for field in ("points", "weights", "offsets", "low"):
-            ours, theirs = getattr(made[party], field), getattr(captured[party], field)
-            assert ours.tolist() == theirs.tolist()
+            simulated_values, captured_values = (
+                getattr(simulated_sketches[party], field),
+                getattr(captured[party], field),
+            )
+            assert simulated_values.tolist() == captured_values.tolist()
 
 
 @pytest.mark.parametrize(("tree", "level"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_histograms_are_those_of_the_simulation(records, simulated, tree, level):
-    """Clients' own and their sums; XGBoost starts at the mean of label means, so do equal parts."""
-    for kind in (Histogram, GlobalHistogram):
+def test_histograms_equal_those_of_the_simulation(records, simulated, tree, level):
+    """This holds for histograms of clients and for their sums.
+
+    XGBoost starts at the mean of label means, and so do parts of equal size.
+    """
+    for message_type in (Histogram, GlobalHistogram):
         sums = Counter()
-        for sender, d in simulated:
-            m = d.message
-            if type(m) is kind and m.tree == tree and (m.nodes[0] > 0) == bool(level):
-                sums[sender] = m.sums / np.ldexp(1.0, m.bits)
+        for sender, delivery in simulated:
+            message = delivery.message
+            if (
+                type(message) is message_type
+                and message.tree == tree
+                and (message.nodes[0] > 0) == bool(level)
+            ):
+                sums[sender] = message.sums / np.ldexp(1.0, message.bits)
         captured = {
-            r.sender: r.message.sums
-            for r in records
-            if isinstance(r.message, HistogramSegment)
-            and (r.message.tree, r.message.level) == (tree, level)
-            and (r.sender == "server") == (kind is GlobalHistogram)
+            record.sender: record.message.sums
+            for record in records
+            if isinstance(record.message, HistogramSegment)
+            and (record.message.tree, record.message.level) == (tree, level)
+            and (record.sender == "server") == (message_type is GlobalHistogram)
         }
         assert set(sums) == set(captured)
         for party, numbers in captured.items():
@@ -94,21 +115,24 @@ def test_label_shares_are_those_of_the_rows(records):
             assert (r.message.rows, r.message.share) == (len(y), share)
 
 
-@pytest.mark.parametrize("who", ["server", "worker-1", "third"])
-def test_nothing_that_is_certain_is_wrong(records, who):
+@pytest.mark.parametrize("reader", ["server", "worker-1", "third"])
+def test_no_certain_reading_is_wrong(records, reader):
     truth = rows("server3")
-    found = readings([r for r in records if who in ("third", r.sender, *r.receivers)], (who,))
-    assert sum(r.wrong(truth[r.owner]) for r in found) == 0
-    told = told_of(found)
-    for victim in set(truth) - {who}:
-        distinct = sum(len(np.unique(c)) for c in truth[victim].X.T)
-        assert told["values of a column, each with its rows", victim] == distinct
-        every = distinct if who != "worker-1" else 0  # of others, it sees sums over two
-        assert told["values with the labels of their rows", victim] == every
-        assert told["number of positives", victim] == (who != "worker-1")
+    all_readings = readings(
+        [r for r in records if reader in ("third", r.sender, *r.receivers)], (reader,)
+    )
+    assert sum(r.wrong(truth[r.owner]) for r in all_readings) == 0
+    facts = count_facts(all_readings)
+    for victim in set(truth) - {reader}:
+        distinct = sum(len(np.unique(column)) for column in truth[victim].X.T)
+        assert facts["values of a column, each with its rows", victim] == distinct
+        # Worker-1 sees only sums over the two other workers.
+        n_labelled = distinct if reader != "worker-1" else 0
+        assert facts["values with the labels of their rows", victim] == n_labelled
+        assert facts["number of positives", victim] == (reader != "worker-1")
 
 
-def test_what_is_no_call_is_refused():
+def test_bytes_that_are_no_call_are_refused():
     hello = np.frombuffer(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", np.uint8)
     with pytest.raises(DataError, match="with TLS, nothing can be recorded"):
         Calls().feed(WireBytes(0, "federated", True, hello))

@@ -1,6 +1,7 @@
-"""`python tests/capture/trees_campaign.py --over flower`: random runs; nothing certain is wrong.
+"""`python tests/capture/trees_campaign.py --over flower`: no certain reading is wrong.
 
-Flower's own strategies, or NVFlare's own executor and aggregator, in one process.
+It runs Flower's strategies, or NVFlare's executor and aggregator, in one process with random
+parameters.
 """
 
 import argparse
@@ -40,9 +41,13 @@ def flower(parts, kind, trees, params, path, rng):
     from flower_here import train
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    random.seed(int(rng.integers(1 << 30)))  # of which Flower draws the order of its sites
-    more = {"lambda": float(rng.choice([0.5, 1, 5])), "min_child_weight": int(rng.integers(0, 3))}
-    train(parts, kind, trees, {**params, **more}, path)
+    # Flower draws the order of its sites from it.
+    random.seed(int(rng.integers(1 << 30)))
+    more_params = {
+        "lambda": float(rng.choice([0.5, 1, 5])),
+        "min_child_weight": int(rng.integers(0, 3)),
+    }
+    train(parts, kind, trees, {**params, **more_params}, path)
 
 
 def nvflare(parts, kind, trees, params, path, rng):
@@ -61,57 +66,61 @@ def nvflare(parts, kind, trees, params, path, rng):
 
     logging.disable(logging.CRITICAL)
     recorder, aggregator, sites = Recorder(str(path)), XGBBaggingAggregator(), []
-    for k, rows in enumerate(parts):
+    for number, rows in enumerate(parts):
         site = FedXGBTreeExecutor(
             kind, 1 / len(parts), "rows", len(parts), str(rng.choice(["uniform", "scaled"])),
             learning_rate=params["eta"], max_depth=params["max_depth"], nthread=1,
         )  # fmt: skip
-        site.client_id, site.rank, site.lr = f"site-{k + 1}", k, site._get_effective_learning_rate()
+        site.client_id, site.rank, site.lr = (
+            f"site-{number + 1}",
+            number,
+            site._get_effective_learning_rate(),
+        )
         site.train_data = site.val_data = xgb.DMatrix(rows[:, :-1], rows[:, -1], nthread=1)
         sites.append(site)
     data = {}
     for round in range(trees):
         turn = sites if kind == "bagging" else [sites[round % len(sites)]]
         for site in turn:
-            ctx, peer = FLContext(), FLContext()
+            context, peer = FLContext(), FLContext()
             peer.put(ReservedKey.IDENTITY_NAME, site.client_id, private=False, sticky=False)
-            ctx.set_peer_context(peer)
-            sent = DXO(DataKind.WEIGHTS, data=dict(data)).to_shareable()
-            ctx.set_prop(FLContextKey.TASK_NAME, "train")
-            ctx.set_prop(FLContextKey.TASK_DATA, sent)
-            recorder.handle_event(EventType.AFTER_TASK_DATA_FILTER, ctx)
-            answer = site.train(sent, ctx, Signal())
-            ctx.set_prop(FLContextKey.TASK_RESULT, answer)
-            recorder.handle_event(EventType.BEFORE_TASK_RESULT_FILTER, ctx)
+            context.set_peer_context(peer)
+            task_data = DXO(DataKind.WEIGHTS, data=dict(data)).to_shareable()
+            context.set_prop(FLContextKey.TASK_NAME, "train")
+            context.set_prop(FLContextKey.TASK_DATA, task_data)
+            recorder.handle_event(EventType.AFTER_TASK_DATA_FILTER, context)
+            answer = site.train(task_data, context, Signal())
+            context.set_prop(FLContextKey.TASK_RESULT, answer)
+            recorder.handle_event(EventType.BEFORE_TASK_RESULT_FILTER, context)
             answer.set_peer_props({ReservedKey.IDENTITY_NAME: site.client_id})
             answer.add_cookie(AppConstants.CONTRIBUTION_ROUND, round)
-            ctx.set_prop(AppConstants.CURRENT_ROUND, round)
-            assert aggregator.accept(answer, ctx)
-        made = from_shareable(aggregator.aggregate(FLContext())).data["model_data"]
-        data = {"model_data": made if kind == "bagging" else made[0]}
+            context.set_prop(AppConstants.CURRENT_ROUND, round)
+            assert aggregator.accept(answer, context)
+        model_data = from_shareable(aggregator.aggregate(FLContext())).data["model_data"]
+        data = {"model_data": model_data if kind == "bagging" else model_data[0]}
 
 
-def read(path, parts, over, rng):
-    """Count what the server and one of the sites read of a run, and what of that is wrong."""
-    name = {"flower": "node-{}", "nvflare": "site-{}"}[over]
+def read(path, parts, system, rng):
+    """Count what the server and one of the sites read of a run, and which readings are wrong."""
+    name = {"flower": "node-{}", "nvflare": "site-{}"}[system]
     truth = {
-        name.format(k): Table(rows[:, :-1], rows[:, -1].astype(np.int64))
-        for k, rows in enumerate(parts, start=1)
+        name.format(number): Table(rows[:, :-1], rows[:, -1].astype(np.int64))
+        for number, rows in enumerate(parts, start=1)
     }
-    found = Decoded(Capture(path))
-    list(found)
-    told = Counter(bytes_left=found.ended.left)
-    for who in ("server", str(rng.choice([*truth]))):
-        trees = audited(Capture(path), who)
-        for reading in () if trees is None else model_readings(*trees, who):
-            sure = "certain" if reading.certain else "likely"
-            told[sure, reading.what] += len(reading.facts)
+    decoded_capture = Decoded(Capture(path))
+    list(decoded_capture)
+    counts = Counter(bytes_left=decoded_capture.ended.left)
+    for reader in ("server", str(rng.choice([*truth]))):
+        trees = audited(Capture(path), reader)
+        for reading in () if trees is None else model_readings(*trees, reader):
+            certainty = "certain" if reading.certain else "likely"
+            counts[certainty, reading.what] += len(reading.facts)
             if reading.owner in truth:
-                told[sure, "wrong"] += reading.wrong(truth[reading.owner])
+                counts[certainty, "wrong"] += reading.wrong(truth[reading.owner])
             elif reading.owner == SOMEBODY and isinstance(reading, LeafRows):
-                others = [t for other, t in truth.items() if other != who]
-                told[sure, "wrong"] += reading.wrong_of_all(others)
-    return told
+                others = [table for other, table in truth.items() if other != reader]
+                counts[certainty, "wrong"] += reading.wrong_of_all(others)
+    return counts
 
 
 def main():
@@ -120,20 +129,30 @@ def main():
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--over", choices=("flower", "nvflare"), default="nvflare")
-    asked, total = parser.parse_args(), Counter()
+    arguments, total = parser.parse_args(), Counter()
     with TemporaryDirectory() as folder:
-        for seed in range(asked.seed, asked.seed + asked.runs):
+        for seed in range(arguments.seed, arguments.seed + arguments.runs):
             rng, path = np.random.default_rng(seed), Path(folder) / f"{seed}.capture"
             parts, kind, trees, params = drawn(rng)
-            globals()[asked.over](parts, kind, trees, params, path, rng)
-            told = read(path, parts, asked.over, rng)
-            if told["bytes_left"] or told["certain", "wrong"]:
-                run = asked.over, seed, kind, [len(p) for p in parts], trees, params, dict(told)
+            globals()[arguments.over](parts, kind, trees, params, path, rng)
+            counts = read(path, parts, arguments.over, rng)
+            if counts["bytes_left"] or counts["certain", "wrong"]:
+                run = (
+                    arguments.over,
+                    seed,
+                    kind,
+                    [len(part) for part in parts],
+                    trees,
+                    params,
+                    dict(counts),
+                )
                 print(*run, flush=True)
-            total += told
-    print(f"{asked.over}: {asked.runs} runs, {total['bytes_left']} bytes not decoded")
-    for (sure, what), count in sorted((k, n) for k, n in total.items() if len(k) == 2):
-        print(f"  {sure}, {what}: {count:,}")
+            total += counts
+    print(f"{arguments.over}: {arguments.runs} runs, {total['bytes_left']} bytes not decoded")
+    for (certainty, reading), count in sorted(
+        (key, n_facts) for key, n_facts in total.items() if len(key) == 2
+    ):
+        print(f"  {certainty}, {reading}: {count:,}")
     if total["certain", "wrong"] or total["bytes_left"]:
         raise SystemExit(4)
 

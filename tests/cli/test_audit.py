@@ -1,4 +1,4 @@
-"""The audit command: its output, its scores beside the blind baseline, its refusals."""
+"""The audit command: output, scores next to the blind baseline, and refusals."""
 
 import json
 import subprocess
@@ -16,15 +16,15 @@ import trained_models as trained
 
 
 def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(["model", "audit", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return stopped.value.code or 0, out, err
+    output, errors = capsys.readouterr()
+    return exit_info.value.code or 0, output, errors
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A model of named columns, and its training rows as a CSV file."""
+def audited_folder(tmp_path_factory):
+    """Write a model with named columns, and its training rows as CSV files."""
     import xgboost as xgb
 
     folder = tmp_path_factory.mktemp("audit")
@@ -38,48 +38,56 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_the_json_has_every_leaf_and_null_where_nothing_is_certain(capsys, made):
-    code, out, _ = run(capsys, made / "m.json", "--format", "json")
-    found = json.loads(out)
+def test_the_json_has_every_leaf_and_null_for_uncertain_counts(capsys, audited_folder):
+    code, output, _ = run(capsys, audited_folder / "m.json", "--format", "json")
+    result = json.loads(output)
     assert code == 0
-    assert found["model"]["rows"] == 569
-    assert {f["name"]: f["state"] for f in found["fields"]} == {
+    assert result["model"]["rows"] == 569
+    assert {field["name"]: field["state"] for field in result["fields"]} == {
         "sum_hessian": "present",
         "base_weights": "present",
         "loss_changes": "present",
         "base_score": "present",
     }
-    first, *later = found["trees"]
+    first, *later_trees = result["trees"]
     assert sum(leaf["n"] for leaf in first["leaves"]) == 569
     assert all(leaf["exact"] for leaf in first["leaves"])
-    assert None in {leaf["n"] for t in later for leaf in t["leaves"]}
-    assert {leaf["n_pos"] for t in later for leaf in t["leaves"]} == {None}
-    assert not any(leaf["exact"] for t in later for leaf in t["leaves"])
+    assert None in {leaf["n"] for tree in later_trees for leaf in tree["leaves"]}
+    assert {leaf["n_pos"] for tree in later_trees for leaf in tree["leaves"]} == {None}
+    assert not any(leaf["exact"] for tree in later_trees for leaf in tree["leaves"])
 
 
-def test_the_text_says_it_plainly(capsys, made, monkeypatch):
+def test_the_text_states_what_the_model_reveals(capsys, audited_folder, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    _, out, _ = run(capsys, made / "m.json")
-    brief = " ".join(out.split())
-    assert "If every training row was used once, with weight 1 and an unscaled objective" in brief
-    assert "In that case it was trained on at least 569 rows, 357 of them positive" in brief
-    assert "worst_" in brief  # conditions of a leaf, by column name
-    lines = out.count("\n")
-    _, out, _ = run(capsys, made / "m.json", "--details")
-    whole = " ".join(out.split())
-    assert lines <= 28 < out.count("\n")
-    for sentence in brief.partition("Most exposed")[0].split(" * "):
-        assert sentence.rstrip(" .") in whole
-    assert "eta 0.3, lambda 1, inferred" in out
+    _, output, _ = run(capsys, audited_folder / "m.json")
+    summary = " ".join(output.split())
+    assert "If every training row was used once, with weight 1 and an unscaled objective" in summary
+    assert "In that case it was trained on at least 569 rows, 357 of them positive" in summary
+    assert "worst_" in summary  # Conditions of a leaf are written with column names.
+    lines = output.count("\n")
+    _, output, _ = run(capsys, audited_folder / "m.json", "--details")
+    details = " ".join(output.split())
+    assert lines <= 28 < output.count("\n")
+    for sentence in summary.partition("Most exposed")[0].split(" * "):
+        assert sentence.rstrip(" .") in details
+    assert "eta 0.3, lambda 1, inferred" in output
 
 
 @pytest.mark.long
-def test_an_attack_is_scored_beside_the_blind_baseline(capsys, made):
-    given = ("--own", made / "own.csv", "--truth", made / "train.csv", "--target", "ill")
-    _, out, _ = run(capsys, made / "m.json", *given, "--format", "json")
-    attack = json.loads(out)["attack"]
-    assert (attack["own"], attack["targets"]) == (100, 469)  # own rows are not sought
-    scores = {s["metric"]: s for s in attack["scores"]}
+def test_an_attack_is_scored_next_to_the_blind_baseline(capsys, audited_folder):
+    arguments = (
+        "--own",
+        audited_folder / "own.csv",
+        "--truth",
+        audited_folder / "train.csv",
+        "--target",
+        "ill",
+    )
+    _, output, _ = run(capsys, audited_folder / "m.json", *arguments, "--format", "json")
+    attack = json.loads(output)["attack"]
+    # The attack does not look for the adversary's own rows.
+    assert (attack["own"], attack["targets"]) == (100, 469)
+    scores = {score["metric"]: score for score in attack["scores"]}
     assert scores["leaf_mass_exact"]["score"] == 1.0
     assert scores["leaf_mass_exact"]["blind"] < 1.0
     ra = scores["ra"]
@@ -88,43 +96,45 @@ def test_an_attack_is_scored_beside_the_blind_baseline(capsys, made):
 
 
 @pytest.mark.long
-def test_one_table_is_split_between_attacker_and_victims(capsys, made):
-    given = ("--truth", made / "train.csv", "--target", "ill", "--format", "json")
-    _, out, _ = run(capsys, made / "m.json", *given)
-    attack = json.loads(out)["attack"]
+def test_one_table_is_split_between_attacker_and_victims(capsys, audited_folder):
+    arguments = ("--truth", audited_folder / "train.csv", "--target", "ill", "--format", "json")
+    _, output, _ = run(capsys, audited_folder / "m.json", *arguments)
+    attack = json.loads(output)["attack"]
     assert (attack["own"], attack["targets"]) == (114, 455)
 
 
 @pytest.mark.long
-def test_a_client_of_a_bagging_model_is_attacked_alone(capsys, tmp_path):
-    """Its rows are recognised by the leaves of its first tree; all of its counts are exact."""
-    made = trained.bagging(tmp_path / "m.json", rounds=4)
-    rows = made.parts[1]
-    frame = pd.DataFrame(made.X[rows]).assign(ill=made.y[rows])
+def test_a_single_client_of_a_bagging_model_is_attacked(capsys, tmp_path):
+    """The leaves of its first tree identify its rows, so all of its counts are exact."""
+    bagged = trained.bagging(tmp_path / "m.json", rounds=4)
+    rows = bagged.parts[1]
+    frame = pd.DataFrame(bagged.X[rows]).assign(ill=bagged.y[rows])
     frame.to_csv(tmp_path / "mine.csv", index=False, float_format="%.9g")
-    given = ("--own", tmp_path / "mine.csv", "--target", "ill", "--format", "json")
-    _, out, _ = run(capsys, made.path, *given)
-    attack = json.loads(out)["attack"]
+    arguments = ("--own", tmp_path / "mine.csv", "--target", "ill", "--format", "json")
+    _, output, _ = run(capsys, bagged.path, *arguments)
+    attack = json.loads(output)["attack"]
     assert attack["own"] + attack["targets"] == len(rows)
-    scores = {s["metric"]: s["score"] for s in attack["scores"]}
+    scores = {score["metric"]: score["score"] for score in attack["scores"]}
     assert scores["leaf_mass_exact"] == 1.0
 
 
 @pytest.mark.long
-def test_scrubbing_says_what_is_left(capsys, made, tmp_path):
-    _, out, _ = run(capsys, made / "m.json", "--scrub", tmp_path / "c.json", "--format", "json")
-    found = json.loads(out)["scrub"]
-    assert found["predictions_unchanged"]
-    assert found["leaves_reached"] == 1.0
-    assert found["summary"]["exact"] == len(json.loads(out)["trees"][0]["leaves"])
-    leaves = found["summary"]["exact"]
-    assert f"and the labels in {leaves} of them (before: {leaves})" in found["says"][1]
+def test_scrubbing_states_what_the_copy_still_reveals(capsys, audited_folder, tmp_path):
+    _, output, _ = run(
+        capsys, audited_folder / "m.json", "--scrub", tmp_path / "c.json", "--format", "json"
+    )
+    scrub = json.loads(output)["scrub"]
+    assert scrub["predictions_unchanged"]
+    assert scrub["leaves_reached"] == 1.0
+    assert scrub["summary"]["exact"] == len(json.loads(output)["trees"][0]["leaves"])
+    leaves = scrub["summary"]["exact"]
+    assert f"and the labels in {leaves} of them (before: {leaves})" in scrub["says"][1]
 
 
-def test_the_page_loads_nothing_and_escapes_names(capsys, tmp_path):
-    made = trained.central(tmp_path / "m.json", 3)
-    model = json.loads(made.path.read_text())
-    names = ["<script>alert(1)</script>", *(f"f{k}" for k in range(29))]
+def test_the_page_is_self_contained_and_escapes_names(capsys, tmp_path):
+    central_model = trained.central(tmp_path / "m.json", 3)
+    model = json.loads(central_model.path.read_text())
+    names = ["<script>alert(1)</script>", *(f"f{number}" for number in range(29))]
     model["learner"]["feature_names"] = names
     path = tmp_path / "<b>.json"
     for tree in model["learner"]["gradient_booster"]["model"]["trees"]:
@@ -138,26 +148,30 @@ def test_the_page_loads_nothing_and_escapes_names(capsys, tmp_path):
     assert "<b>.json" not in page
 
 
-def test_a_column_that_is_missing_is_named_with_a_guess(capsys, made, tmp_path):
-    frame = pd.read_csv(made / "train.csv").rename(columns={"mean_radius": "mean_radios"})
+def test_a_missing_column_is_named_with_a_similar_one(capsys, audited_folder, tmp_path):
+    frame = pd.read_csv(audited_folder / "train.csv").rename(columns={"mean_radius": "mean_radios"})
     frame.to_csv(tmp_path / "t.csv", index=False)
-    code, _, err = run(capsys, made / "m.json", "--truth", tmp_path / "t.csv", "--target", "ill")
+    code, _, errors = run(
+        capsys, audited_folder / "m.json", "--truth", tmp_path / "t.csv", "--target", "ill"
+    )
     assert code == 5
-    assert "no column 'mean_radius'" in err
-    assert "did you mean 'mean_radios'?" in err
+    assert "no column 'mean_radius'" in errors
+    assert "did you mean 'mean_radios'?" in errors
 
 
 @pytest.mark.long
-def test_columns_the_model_does_not_know_are_left_out_aloud(capsys, made, tmp_path):
-    frame = pd.read_csv(made / "train.csv")
+def test_columns_that_the_model_does_not_have_are_reported_as_left_out(
+    capsys, audited_folder, tmp_path
+):
+    frame = pd.read_csv(audited_folder / "train.csv")
     frame.insert(0, "name", "somebody")
-    frame = frame[["ill", *reversed([c for c in frame.columns if c != "ill"])]]
+    frame = frame[["ill", *reversed([column for column in frame.columns if column != "ill"])]]
     frame.to_csv(tmp_path / "t.csv", index=False)
-    given = ("--truth", tmp_path / "t.csv", "--target", "ill", "--format", "json")
-    _, out, _ = run(capsys, made / "m.json", *given)
-    found = json.loads(out)
-    assert "left out: name" in found["notes"][0]
-    assert found["attack"]["scores"][-1]["score"] == 1.0  # the order of columns does not matter
+    arguments = ("--truth", tmp_path / "t.csv", "--target", "ill", "--format", "json")
+    _, output, _ = run(capsys, audited_folder / "m.json", *arguments)
+    result = json.loads(output)
+    assert "left out: name" in result["notes"][0]
+    assert result["attack"]["scores"][-1]["score"] == 1.0  # the order of columns does not matter
 
 
 @pytest.mark.parametrize(
@@ -173,11 +187,13 @@ def test_columns_the_model_does_not_know_are_left_out_aloud(capsys, made, tmp_pa
         (("--truth", "absent.csv", "--target", "ill"), 5, "no such file"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(capsys, made, arguments, code, message):
-    found, _, err = run(capsys, made / "m.json", *arguments)
-    assert found == code
-    assert message in err
-    assert err.count("\n") == 1
+def test_invalid_arguments_are_refused_in_one_line(
+    capsys, audited_folder, arguments, code, message
+):
+    exit_code, _, errors = run(capsys, audited_folder / "m.json", *arguments)
+    assert exit_code == code
+    assert message in errors
+    assert errors.count("\n") == 1
 
 
 def test_an_empty_file_is_called_empty(capsys, tmp_path):
@@ -189,23 +205,34 @@ def test_an_empty_file_is_called_empty(capsys, tmp_path):
 
 @pytest.mark.long
 def test_a_model_of_five_hundred_trees_is_audited(tmp_path):
-    made = trained.central(tmp_path / "m.json", 500, eta=0.05, max_depth=6)
-    command = [sys.executable, "-m", "fedtrees.cli.main", "audit", str(made.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert "500 trees" in done.stdout
+    central_model = trained.central(tmp_path / "m.json", 500, eta=0.05, max_depth=6)
+    command = [sys.executable, "-m", "fedtrees.cli.main", "audit", str(central_model.path)]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "500 trees" in process.stdout
 
 
 @pytest.mark.parametrize("ending", [".parquet", ".xlsx"])
-def test_a_table_in_another_format_gives_the_scores_of_its_csv_file(capsys, made, tmp_path, ending):
+def test_a_table_in_another_format_gives_the_scores_of_its_csv_file(
+    capsys, audited_folder, tmp_path, ending
+):
     table = tmp_path / f"train{ending}"
-    frame = pd.read_csv(made / "train.csv")[:150]
+    frame = pd.read_csv(audited_folder / "train.csv")[:150]
     frame.to_parquet(table) if ending == ".parquet" else frame.to_excel(table, index=False)
     frame.to_csv(tmp_path / "train.csv", index=False)
     attacks = []
     for truth in (tmp_path / "train.csv", table):
-        given = ("--own", made / "own.csv", "--truth", truth, "--target", "ill", "--format", "json")
-        code, out, err = run(capsys, made / "m.json", *given)
-        assert code == 0, err
-        attacks.append(json.loads(out)["attack"])
+        arguments = (
+            "--own",
+            audited_folder / "own.csv",
+            "--truth",
+            truth,
+            "--target",
+            "ill",
+            "--format",
+            "json",
+        )
+        code, output, errors = run(capsys, audited_folder / "m.json", *arguments)
+        assert code == 0, errors
+        attacks.append(json.loads(output)["attack"])
     assert attacks[0]["targets"] == 50
     assert attacks[0]["scores"] == attacks[1]["scores"]

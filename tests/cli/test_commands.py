@@ -1,4 +1,4 @@
-"""The command line as its user meets it: results, errors in one line, exit codes."""
+"""The command line from a user's point of view: results, errors of one line, exit codes."""
 
 import json
 import re
@@ -17,19 +17,20 @@ from fedtrees.core.guarantee import PureDP, epsilon_in_words
 
 def call(capsys, *arguments):
     """Run a command in this process; return exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(arguments)
-    out, err = capsys.readouterr()
-    return stopped.value.code or 0, out, err
+    output, errors = capsys.readouterr()
+    return exit_info.value.code or 0, output, errors
 
 
-def fails(capsys, code, *arguments):
-    got, out, err = call(capsys, *arguments)
-    assert got == code, err
-    assert out == ""
-    assert err.startswith("fedtrees: ")
-    assert err.count("\n") == 1, "one clear line"
-    return err
+def error_of(capsys, code, *arguments):
+    """Run a command that must fail with this exit code; return its error message of one line."""
+    exit_code, output, errors = call(capsys, *arguments)
+    assert exit_code == code, errors
+    assert output == ""
+    assert errors.startswith("fedtrees: ")
+    assert errors.count("\n") == 1, "one clear line"
+    return errors
 
 
 TINY = ("-p", "fedtree-hist[trees=1,max_depth=2]", "--data", "wine", "--seeds", "1", "-j", "1")
@@ -54,63 +55,99 @@ def test_a_bench_leaves_a_table_rows_and_a_report(run):
 
 @pytest.mark.long
 def test_show_plot_and_report(run, capsys, tmp_path):
-    code, out, _ = call(capsys, "show", str(run), "--format", "json")
-    board = json.loads(out)["leaderboards"][0]
+    code, output, _ = call(capsys, "show", str(run), "--format", "json")
+    board = json.loads(output)["leaderboards"][0]
     assert code == 0
-    assert {d["defense"] for d in board["defenses"]} == {"none", "split-only"}
-    code, out, _ = call(capsys, "show", str(run))
-    assert "split-only" in out
+    assert {entry["defense"] for entry in board["defenses"]} == {"none", "split-only"}
+    code, output, _ = call(capsys, "show", str(run))
+    assert "split-only" in output
     for suffix, magic in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         target = tmp_path / f"f.{suffix}"
-        chosen = ("--data", "wine", "--threat", "client", "-p", "fedtree-hist")
-        looks = ("--width", "column", "--label", "split-only=Splits", "--label", "auc=area")
-        code, out, _ = call(capsys, "plot", str(run), "-o", str(target), *chosen, *looks)
+        selection = ("--data", "wine", "--threat", "client", "-p", "fedtree-hist")
+        appearance = ("--width", "column", "--label", "split-only=Splits", "--label", "auc=area")
+        code, output, _ = call(capsys, "plot", str(run), "-o", str(target), *selection, *appearance)
         assert code == 0
         assert target.read_bytes().startswith(magic)
     assert "Splits" in (tmp_path / "f.svg").read_text()
-    code, out, _ = call(capsys, "report", str(run), "--format", "json")
-    assert json.loads(out)["file"].endswith("report.html")
+    code, output, _ = call(capsys, "report", str(run), "--format", "json")
+    assert json.loads(output)["file"].endswith("report.html")
 
 
 @pytest.mark.long
-def test_show_says_why_attacks_did_not_run_and_explain_what_is_no_protocol(capsys, tmp_path):
+def test_show_states_why_attacks_did_not_run_and_explain_refuses_other_names(capsys, tmp_path):
     folder = str(tmp_path / "run")
-    _, _, err = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--output", folder)
-    assert f"`fedtrees show {folder} --skipped` states the reasons" in err
-    _, out, _ = call(capsys, "show", folder)
-    assert "skipped: cl" not in " ".join(out.split())
-    assert "entries with reasons" in " ".join(out.split())
-    _, out, _ = call(capsys, "show", folder, "--skipped")
-    assert "skipped: cl" in " ".join(out.split())
-    said = fails(capsys, 2, "explain", "histogram-peeling")
-    assert "is no protocol but an attack: fedtrees explain lists where each applies" in said
-    assert "--defense min-bin" in fails(capsys, 2, "explain", "min-bin")
+    _, _, errors = call(capsys, "bench", *TINY, "-a", "random-leaf", "-a", "cl", "--output", folder)
+    assert f"`fedtrees show {folder} --skipped` states the reasons" in errors
+    _, output, _ = call(capsys, "show", folder)
+    assert "skipped: cl" not in " ".join(output.split())
+    assert "entries with reasons" in " ".join(output.split())
+    _, output, _ = call(capsys, "show", folder, "--skipped")
+    assert "skipped: cl" in " ".join(output.split())
+    error_message = error_of(capsys, 2, "explain", "histogram-peeling")
+    assert (
+        "is no protocol but an attack: fedtrees explain lists where each applies" in error_message
+    )
+    assert "--defense min-bin" in error_of(capsys, 2, "explain", "min-bin")
 
 
 @pytest.mark.long
 def test_a_table_is_printed_or_written(run, capsys, tmp_path):
-    code, out, _ = call(capsys, "results", "table", str(run), "--label", "wine=Wine")
+    code, output, _ = call(capsys, "results", "table", str(run), "--label", "wine=Wine")
     assert code == 0
-    assert "| split-only |" in out
-    assert "| defense | AUC |" in out
-    code, out, _ = call(capsys, "results", "table", str(run), "--format", "json")
-    assert {row["defense"] for row in json.loads(out)} == {"none", "split-only"}
+    assert "| split-only |" in output
+    assert "| defense | AUC |" in output
+    code, output, _ = call(capsys, "results", "table", str(run), "--format", "json")
+    assert {row["defense"] for row in json.loads(output)} == {"none", "split-only"}
     for suffix in ("tex", "csv", "md"):
         target = tmp_path / f"t.{suffix}"
-        code, out, _ = call(capsys, "results", "table", str(run), "-o", str(target))
+        code, output, _ = call(capsys, "results", "table", str(run), "-o", str(target))
         assert code == 0
         assert "split-only" in target.read_text()
-    fails(capsys, 2, "results", "table", str(run), "--label", "wine")
+    error_of(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
-def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
+FORMER = "note: attack 'timberstrike': the parameter 'most' is called 'max_level'"
+
+
+def test_a_former_name_of_a_parameter_is_one_note_without_a_source_path(capsys, tmp_path):
+    attacks = ("-a", "timberstrike[most=values]", "-a", "timberstrike[most=values,chains=2]")
+    folder = str(tmp_path / "run")
+    code, _, errors = call(capsys, "bench", *TINY, *attacks, "--dry-run", "--output", folder)
+    assert code == 0
+    assert " ".join(errors.split()).count(FORMER) == 1
+    assert "FormerNameWarning" not in errors
+    assert "registry.py" not in errors
+    assert "register.make" not in errors
+
+
+@pytest.mark.long
+def test_processes_of_attacks_do_not_repeat_the_note_about_a_former_name(tmp_path):
+    options = ("-d", "split-only", "--threat", "server", "-a", "timberstrike[most=values]")
+    command = (
+        sys.executable,
+        "-m",
+        "fedtrees.cli.main",
+        "bench",
+        *TINY,
+        *options,
+        "--output",
+        "run",
+    )
+    process = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert " ".join(process.stderr.split()).count(FORMER) == 1
+    assert process.stderr.count("'most' is called") == 1
+    assert "FormerNameWarning" not in process.stderr
+
+
+def test_without_a_terminal_log_lines_name_the_cell_and_use_the_singular(capsys):
     from fedtrees.cli.bench import Log
 
-    told = Log(2, every=1000)
-    told("ok", "train a")
-    told("failed", "train b")
-    once = Log(1)
-    once("ok", "train c")
+    log_of_two = Log(2, every=1000)
+    log_of_two("ok", "train a")
+    log_of_two("failed", "train b")
+    log_of_one = Log(1)
+    log_of_one("ok", "train c")
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "failed: train b", "2 of 2 cells, 0 s, last: train b", "1 of 1 cell, 0 s, last: train c"
@@ -118,71 +155,72 @@ def test_off_a_terminal_lines_name_the_cell_and_count_one_as_one(capsys):
 
 
 @pytest.mark.long
-def test_the_first_seed_is_told_on_the_way_and_what_is_finished_when_a_run_is_stopped(
+def test_results_are_printed_after_the_first_seed_and_a_stopped_run_names_the_command_to_show_them(
     capsys, monkeypatch, tmp_path
 ):
     tiny = [*TINY[:5], "2", *TINY[6:], "-d", "split-only", "-a", "random-leaf"]
-    code, out, err = call(capsys, "bench", *tiny, "--output", str(tmp_path / "whole"))
-    told, after = err.split(
+    code, output, errors = call(capsys, "bench", *tiny, "--output", str(tmp_path / "whole"))
+    before_first_seed, after_first_seed = errors.split(
         "after 1 of 2 seeds, 1 of 1 protocol, 1 of 1 defense; the run continues: "
     )
     assert code == 0
-    assert "LEAK" in after
-    assert "LEAK" not in told
-    assert "LEAK" in out
+    assert "LEAK" in after_first_seed
+    assert "LEAK" not in before_first_seed
+    assert "LEAK" in output
 
-    seen = []
+    labels = []
 
     def stop(self, status, label):
-        seen.append(label)
+        labels.append(label)
         if label.startswith("attack"):
             raise KeyboardInterrupt
 
     monkeypatch.setattr("fedtrees.cli.bench.Log.__call__", stop)
     folder = tmp_path / "part"
-    code, out, err = call(capsys, "bench", *tiny, "--output", str(folder))
+    code, output, errors = call(capsys, "bench", *tiny, "--output", str(folder))
     assert code == 130
-    assert out == ""
-    assert f"fedtrees show {folder} prints the results so far" in err
-    assert not (folder / "report.html").exists()  # which would take seconds
-    assert all(" 0 " in label for label in seen)  # the first seed
+    assert output == ""
+    assert f"fedtrees show {folder} prints the results so far" in errors
+    # Writing the report would take seconds.
+    assert not (folder / "report.html").exists()
+    assert all(" 0 " in label for label in labels)  # Only cells of the first seed ran.
 
 
 def test_an_existing_run_needs_resume(run, capsys):
-    err = fails(capsys, 7, "bench", *TINY, "--output", str(run))
-    assert "--resume" in err
-    code, out, _ = call(capsys, "bench", "--output", str(run), "--resume", "--format", "json")
+    errors = error_of(capsys, 7, "bench", *TINY, "--output", str(run))
+    assert "--resume" in errors
+    code, output, _ = call(capsys, "bench", "--output", str(run), "--resume", "--format", "json")
     assert code == 0
-    assert json.loads(out)["computed"] == {}
+    assert json.loads(output)["computed"] == {}
 
 
-def test_resume_finishes_what_was_asked_and_nothing_else(run, capsys):
-    before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
-    err = fails(capsys, 2, "bench", "--output", str(run), "--resume", "--seeds", "2")
-    assert "with the options of its first start" in err
-    assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == before
+def test_resume_accepts_no_other_options(run, capsys):
+    files_before = (run / "suite.toml").read_text(), (run / "rows.csv").read_text()
+    errors = error_of(capsys, 2, "bench", "--output", str(run), "--resume", "--seeds", "2")
+    assert "with the options of its first start" in errors
+    assert ((run / "suite.toml").read_text(), (run / "rows.csv").read_text()) == files_before
 
 
 def test_no_arguments_show_the_help(capsys):
-    code, out, err = call(capsys)
-    assert (code, err) == (0, "")
-    assert "bench" in out
+    code, output, errors = call(capsys)
+    assert (code, errors) == (0, "")
+    assert "bench" in output
 
 
 def test_a_plugin_that_exits_does_not_pass(capsys, tmp_path):
     file = tmp_path / "leaving.py"
     file.write_text("import sys\nsys.exit(0)\n")
-    assert "SystemExit" in fails(capsys, 2, "plugin", "check", str(file))
+    assert "SystemExit" in error_of(capsys, 2, "plugin", "check", str(file))
 
 
 def test_dry_run_computes_nothing(capsys, tmp_path):
-    code, out, _ = call(capsys, "bench", *TINY, "--dry-run", "--output", str(tmp_path / "x"))
+    code, output, _ = call(capsys, "bench", *TINY, "--dry-run", "--output", str(tmp_path / "x"))
     assert code == 0
-    assert "cells" in out
-    assert "\ndefenses  none, split-only," in out
-    assert len(out.splitlines()) < 20
-    assert re.search(r"about [\d.]+ s with \d process", out)
-    assert "MiB" in out
+    assert "cells" in output
+    assert "\ndefenses  none, split-only," in output
+    assert len(output.splitlines()) < 20
+    assert re.search(r"about [\d.]+ s with \d process", output)
+    assert "MiB" in output
     assert not (tmp_path / "x").exists()
 
 
@@ -190,7 +228,7 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "error_message"),
     [
         (("bench", "-d", "split-onyl"), "did you mean 'split-only'"),
         (("bench", "-p", "fedtree"), "did you mean 'fedtree-hist'"),
@@ -266,14 +304,14 @@ COLUMNS = ("bench", "-p", "secureboost", "--data", "breast-cancer", "--clients",
         (("--completion", "tcsh"), "unknown shell 'tcsh'"),
     ],
 )
-def test_usage_errors_are_one_line_and_exit_2(arguments, said, capsys, monkeypatch):
+def test_usage_errors_have_one_line_and_exit_code_2(arguments, error_message, capsys, monkeypatch):
     monkeypatch.delenv("FEDTREES_DATA", raising=False)
-    assert said in fails(capsys, 2, *arguments)
+    assert error_message in error_of(capsys, 2, *arguments)
 
 
 def test_runs_that_are_not_there_exit_7(capsys, tmp_path):
-    assert "rows.csv" in fails(capsys, 7, "show", str(tmp_path))
-    assert "rows.csv" in fails(capsys, 7, "report", str(tmp_path / "none"))
+    assert "rows.csv" in error_of(capsys, 7, "show", str(tmp_path))
+    assert "rows.csv" in error_of(capsys, 7, "report", str(tmp_path / "none"))
 
 
 def csv(tmp_path, text):
@@ -286,7 +324,7 @@ ROWS = [f"{i},{i % 7},{i % 2}" for i in range(40)]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("a,b,y\n" + "\n".join(r[:-1] + "1" for r in ROWS), "one class"),
         ("a,b,y\n", "rows"),
@@ -294,51 +332,55 @@ ROWS = [f"{i},{i % 7},{i % 2}" for i in range(40)]
         ("a,b,y\n1,2,0\n3,4\n", "line 3"),
     ],
 )
-def test_data_errors_are_one_line_and_exit_5(text, said, capsys, tmp_path):
-    assert said in fails(capsys, 5, *csv(tmp_path, text))
+def test_data_errors_have_one_line_and_exit_code_5(text, error_message, capsys, tmp_path):
+    assert error_message in error_of(capsys, 5, *csv(tmp_path, text))
     assert not (tmp_path / "run").exists()
 
 
-def test_every_problem_of_a_table_has_a_line_and_the_last_is_the_command_to_try(capsys, tmp_path):
+def test_every_problem_of_a_table_has_a_line_and_the_last_line_is_a_corrected_command(
+    capsys, tmp_path
+):
     command = csv(tmp_path, "age,bmi,ill\n" + "\n".join(ROWS))
-    code, out, err = call(capsys, *command, "--drop=agee", "--keep", "bmi")
-    assert (code, out) == (5, "")
-    *problems, mended = err.splitlines()
+    code, output, errors = call(capsys, *command, "--drop=agee", "--keep", "bmi")
+    assert (code, output) == (5, "")
+    *problems, suggestion = errors.splitlines()
     assert problems == [
         f"fedtrees: {tmp_path}/t.csv: no column 'y'; known: age, bmi, ill",
         f"fedtrees: {tmp_path}/t.csv: drop: no column 'agee'; did you mean 'age'?",
     ]
     table, folder = (shlex.quote(f"{tmp_path}/{name}") for name in ("t.csv", "run"))
-    rest = f"--output {folder} --keep bmi --target COLUMN --drop age"
-    assert mended == f"try: fedtrees bench --csv {table} {rest}"
-    assert "the columns are age, bmi, ill" in fails(capsys, 2, *command[:3])
+    other_options = f"--output {folder} --keep bmi --target COLUMN --drop age"
+    assert suggestion == f"try: fedtrees bench --csv {table} {other_options}"
+    assert "the columns are age, bmi, ill" in error_of(capsys, 2, *command[:3])
 
 
-def test_inspect_shows_what_columns_are_taken_for(capsys, tmp_path, monkeypatch):
+def test_inspect_shows_the_inferred_kinds_of_columns(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
     path = Path("t.csv")
     rows = [
-        f"{9000 + i};{'?' if i % 4 == 0 else i % 3};{i},5;2021-02-{1 + i % 28}" for i in range(40)
+        f"{9000 + row};{'?' if row % 4 == 0 else row % 3};{row},5;2021-02-{1 + row % 28}"
+        for row in range(40)
     ]
     path.write_text("nr;grade;dose;day\n" + "\n".join(rows))
-    code, out, err = call(capsys, "data", "inspect", str(path))
+    code, output, errors = call(capsys, "data", "inspect", str(path))
     assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
-    words = [line.split()[:2] for line in out.splitlines()]  # long cells go on below
-    for shown in (["nr", "id"], ["grade", "category"], ["dose", "number"], ["day", "date"]):
-        assert shown in words
-    assert " 25% " in out
-    assert "separated by semicolons" in err
-    assert "--keep nr,day" in err
-    found = json.loads(call(capsys, "data", "inspect", str(path), "--format", "json")[1])
-    assert [c["used"] for c in found["columns"]] == [False, True, True, False]
-    assert [c["near_unique"] for c in found["columns"]] == [True, False, True, False]
+    assert max(map(len, output.splitlines())) <= 80
+    # Long cells continue on the next line.
+    words = [line.split()[:2] for line in output.splitlines()]
+    for name_and_kind in (["nr", "id"], ["grade", "category"], ["dose", "number"], ["day", "date"]):
+        assert name_and_kind in words
+    assert " 25% " in output
+    assert "separated by semicolons" in errors
+    assert "--keep nr,day" in errors
+    result = json.loads(call(capsys, "data", "inspect", str(path), "--format", "json")[1])
+    assert [column["used"] for column in result["columns"]] == [False, True, True, False]
+    assert [column["near_unique"] for column in result["columns"]] == [True, False, True, False]
 
 
 def test_more_clients_than_rows_exit_5(capsys, tmp_path):
     text = "a,b,y\n" + "\n".join(ROWS)
-    err = fails(capsys, 5, *csv(tmp_path, text), "--clients", "99")
+    err = error_of(capsys, 5, *csv(tmp_path, text), "--clients", "99")
     assert "99 clients" in err
 
 
@@ -347,119 +389,134 @@ def test_a_csv_with_missing_constant_and_duplicated_columns_runs(capsys, tmp_pat
     rng = np.random.default_rng(0)
     lines = ["a,b,const,copy,colour,y"]
     for i in range(90):
-        a = "" if i % 9 == 0 else f"{rng.normal():.2f}"
+        value = "" if i % 9 == 0 else f"{rng.normal():.2f}"
         lines.append(
-            f"{a},{i % 5},3,{i % 5},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}"
+            f"{value},{i % 5},3,{i % 5},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}"
         )
     arguments = [*csv(tmp_path, "\n".join(lines)), "--categorical", "colour", "--positive", "yes"]
     arguments += ["-p", "fedtree-hist[trees=2,max_depth=2]", "-d", "none", "-j", "1"]
     arguments += ["-a", "timberstrike", "--seeds", "1", "--format", "json"]
-    code, out, err = call(capsys, *arguments)
-    assert code == 0, err
-    assert json.loads(out)["computed"] == {"ok": 11}  # train, reference; thrice three others
+    code, output, errors = call(capsys, *arguments)
+    assert code == 0, errors
+    # Train and reference, and three times three other cells.
+    assert json.loads(output)["computed"] == {"ok": 11}
 
 
 def test_a_plugin_that_does_not_import_exits_2(capsys, tmp_path):
     file = tmp_path / "broken.py"
     file.write_text("import nothing_of_that_name\n")
-    assert "nothing_of_that_name" in fails(capsys, 2, "bench", "--plugin", str(file))
+    assert "nothing_of_that_name" in error_of(capsys, 2, "bench", "--plugin", str(file))
 
 
-def test_a_base_score_that_does_not_suit_the_target_stops_a_bench_before_it_starts(
-    capsys, tmp_path
-):
+def test_a_base_score_that_does_not_fit_the_target_stops_a_benchmark_at_the_start(capsys, tmp_path):
     arguments = ("bench", "--data", "wine", "-p", "nvflare-hist[base_score=1.0]")
-    said = fails(capsys, 2, *arguments, "--output", str(tmp_path / "run"))
-    assert "base_score=1.0" in said
+    error_message = error_of(capsys, 2, *arguments, "--output", str(tmp_path / "run"))
+    assert "base_score=1.0" in error_message
     assert not (tmp_path / "run" / "rows.csv").exists()
 
 
 @pytest.mark.long
-def test_failed_cells_exit_3_and_are_named(capsys, tmp_path):
+def test_failed_cells_exit_with_code_3_and_are_named(capsys, tmp_path):
     protocol = "fedtree-hist[trees=1,cuts=public]"
     arguments = ("bench", "--data", "diabetes", "--seeds", "1", "-j", "1")
     arguments += ("-p", protocol, "-d", "none")
-    code, out, err = call(capsys, *arguments, "--output", str(tmp_path / "run"))
+    code, output, errors = call(capsys, *arguments, "--output", str(tmp_path / "run"))
     assert code == 3
-    assert "declared range" in " ".join(out.split())
-    assert "cells failed" in err
+    assert "declared range" in " ".join(output.split())
+    assert "cells failed" in errors
 
 
-def test_explain_shows_that_sums_no_longer_reach_clients(capsys):
-    def carried(*defense):
-        code, out, _ = call(capsys, "explain", "fedtree-hist", *defense, "--format", "json")
+def test_explain_shows_that_sums_no_longer_reach_clients_under_split_only(capsys):
+    def carried_fields(*defense):
+        code, output, _ = call(capsys, "explain", "fedtree-hist", *defense, "--format", "json")
         assert code == 0
-        seen = [r for r in json.loads(out)["sees"]["client"] if r["from"] == "server"]
-        return {(r["type"], name) for r in seen for name in r["carries"]}
+        from_server = [
+            row for row in json.loads(output)["sees"]["client"] if row["from"] == "server"
+        ]
+        return {(row["type"], name) for row in from_server for name in row["carries"]}
 
     sums = {("NodeSplits", "g"), ("NodeSplits", "h"), ("LeafValues", "g"), ("LeafValues", "h")}
-    assert sums <= carried()
-    assert not sums & carried("--defense", "split-only")
-    code, out, _ = call(capsys, "explain", "fedtree-hist", "--defense", "split-only")
+    assert sums <= carried_fields()
+    assert not sums & carried_fields("--defense", "split-only")
+    code, output, _ = call(capsys, "explain", "fedtree-hist", "--defense", "split-only")
     assert code == 0
-    assert "timberstrike" in out
+    assert "timberstrike" in output
 
 
-def test_explain_prints_brackets_and_who_can_open_what_crosses_sealed(capsys):
-    asked = ("explain", "secureboost[max_depth=2]", "--clients", "2")
-    code, brief, _ = call(capsys, *asked)
+def test_explain_prints_brackets_and_the_parties_that_can_open_sealed_messages(capsys):
+    arguments = ("explain", "secureboost[max_depth=2]", "--clients", "2")
+    code, summary, _ = call(capsys, *arguments)
     assert code == 0
-    assert "secureboost[max_depth=2]" in brief
-    assert "RowStatistics (active), BinSums (active)" in " ".join(brief.split())
-    _, out, _ = call(capsys, *asked, "--details")
-    assert "passive[labels=20]" in "".join(out.split()).replace("│", "")
-    assert brief.count("\n") < out.count("\n") / 2
+    assert "secureboost[max_depth=2]" in summary
+    assert "RowStatistics (active), BinSums (active)" in " ".join(summary.split())
+    _, output, _ = call(capsys, *arguments, "--details")
+    assert "passive[labels=20]" in "".join(output.split()).replace("│", "")
+    assert summary.count("\n") < output.count("\n") / 2
 
 
 @pytest.mark.long
-def test_explain_without_a_protocol_tells_who_is_exposed_to_what(capsys):
-    code, out, _ = call(capsys, "explain", "--format", "json")
+def test_explain_without_a_protocol_lists_the_attacks_for_every_threat(capsys):
+    code, output, _ = call(capsys, "explain", "--format", "json")
     assert code == 0
-    attacks = {(r["protocol"], r["threat"]): r["attacks"] for r in json.loads(out)}
+    attacks = {(row["protocol"], row["threat"]): row["attacks"] for row in json.loads(output)}
     assert "histogram-peeling" in attacks["fedtree-hist", "server"]
     assert "histogram-peeling" not in attacks["fedtree-hist", "client"]
     assert "histogram-peeling" in attacks["nvflare-hist", "client"]
 
 
-def test_explain_tells_what_several_passive_parties_see_and_what_more_they_may_know(capsys):
-    asked = "active[queries=9],passive[labels=20]"
-    code, out, _ = call(capsys, "explain", "secureboost", "--threat", asked, "--format", "json")
+def test_explain_shows_the_views_of_colluding_parties_and_background_knowledge(capsys):
+    threats = "active[queries=9],passive[labels=20]"
+    code, output, _ = call(
+        capsys, "explain", "secureboost", "--threat", threats, "--format", "json"
+    )
     assert code == 0
-    found = {row["attack"]: row for row in json.loads(out)["attacks"]}
-    assert found["threshold-queries"]["active[queries=9]"]["applies"]
-    assert found["few-shot"]["passive[labels=20]"]["applies"]
-    code, out, _ = call(capsys, "explain", "secureboost", "--clients", "4", "--format", "json")
-    facts = json.loads(out)
+    by_attack = {row["attack"]: row for row in json.loads(output)["attacks"]}
+    assert by_attack["threshold-queries"]["active[queries=9]"]["applies"]
+    assert by_attack["few-shot"]["passive[labels=20]"]["applies"]
+    code, output, _ = call(capsys, "explain", "secureboost", "--clients", "4", "--format", "json")
+    facts = json.loads(output)
     assert list(facts["sees"]) == ["active", "passive", "passive[count=3]"]
     assert {"NodeRows", "RoutedRows"} <= {r["type"] for r in facts["sees"]["passive[count=3]"]}
     assert {r["attack"]: r["passive[count=3]"] for r in facts["attacks"]}["spectral"]["applies"]
 
 
-def test_a_bench_in_which_no_attack_ran_says_so_and_exits_3(capsys, tmp_path):
+def test_a_benchmark_in_which_no_attack_ran_says_so_and_exits_with_3(capsys, tmp_path):
     arguments = ("bench", "-p", "secureboost[trees=1]", "-d", "none", "--data", "wine", "--seeds")
-    more = ("1", "-j", "1", "--clients", "2", "--threat", "active", "-a", "threshold-queries")
-    why = "there is no inference endpoint that could be queried; use the threat queries=1000"
-    code, _, err = call(capsys, *arguments, *more, "--dry-run")
-    assert (code, err.strip()) == (2, f"fedtrees: threshold-queries does not apply: {why}")
+    more_arguments = (
+        "1",
+        "-j",
+        "1",
+        "--clients",
+        "2",
+        "--threat",
+        "active",
+        "-a",
+        "threshold-queries",
+    )
+    reason = "there is no inference endpoint that could be queried; use the threat queries=1000"
+    code, _, errors = call(capsys, *arguments, *more_arguments, "--dry-run")
+    assert (code, errors.strip()) == (2, f"fedtrees: threshold-queries does not apply: {reason}")
     suite = tmp_path / "s.toml"
     suite.write_text(
         "seeds = [0]\n[[grid]]\ndata = ['wine']\nclients = [2]\nthreats = ['active']\n"
         "protocols = ['secureboost[trees=1]']\nattacks = ['threshold-queries']\n"
     )
     run = ("bench", "--suite", str(suite), "-j", "1", "--output", str(tmp_path / "run"))
-    code, out, err = call(capsys, *run)
+    code, output, errors = call(capsys, *run)
     assert code == 3
-    assert "no attack ran" in err
-    what = "5 to compute (1 training, 1 attack to try where it applies, 3 others)"
-    assert f"cells: {what}, 1 process, into" in err
-    assert "1 of 5 cells did not apply" in err
-    assert why in " ".join(out.split())
-    assert "No attack that ran applies" in out
+    assert "no attack ran" in errors
+    cells = "5 to compute (1 training, 1 attack to try where it applies, 3 others)"
+    assert f"cells: {cells}, 1 process, into" in errors
+    assert "1 of 5 cells did not apply" in errors
+    assert reason in " ".join(output.split())
+    assert "No attack that ran applies" in output
 
 
 def test_list_and_doctor(capsys):
-    code, out, _ = call(capsys, "list", "--format", "json")
-    names = {kind: {e["name"] for e in entries} for kind, entries in json.loads(out).items()}
+    code, output, _ = call(capsys, "list", "--format", "json")
+    names = {
+        kind: {entry["name"] for entry in entries} for kind, entries in json.loads(output).items()
+    }
     assert {"fedtree-hist", "nvflare-hist"} <= names["protocols"]
     assert {"smoke", "quick", "full"} <= names["suites"]
     verticals = ["federboost-v", "secureboost", "vertical-forest", "vertical-regression"]
@@ -467,28 +524,30 @@ def test_list_and_doctor(capsys):
     arbiters = {"arbiter"} if "vertical-regression" in verticals else set()
     assert names["threats"] == {"server", "client", "public", "active", "passive", *arbiters}
     assert {"iid", "label-skew", "shares", "named", "by-file"} <= names["partitions"]
-    threats = {e["name"]: e for e in json.loads(out)["threats"]}
+    threats = {entry["name"]: entry for entry in json.loads(output)["threats"]}
     assert "count" in threats["passive"]["parameters"]
     assert "count" not in threats["active"]["parameters"]
     assert threats["passive"]["about"] == f"in {', '.join(verticals)}"
-    code, out, _ = call(capsys, "doctor", "--format", "json")
+    code, output, _ = call(capsys, "doctor", "--format", "json")
     assert code == 0
-    said = json.loads(out)
-    assert said["kernels"] == "ok"
-    assert len(said["attacks_cannot"] + said["attacks_can"]) > 20
-    if said["landlock"] != "none":
-        assert said["attacks_can"] == []
+    facts = json.loads(output)
+    assert facts["kernels"] == "ok"
+    assert len(facts["attacks_cannot"] + facts["attacks_can"]) > 20
+    if facts["landlock"] != "none":
+        assert facts["attacks_can"] == []
 
 
-def test_help_loads_nothing_heavy():
+def test_help_imports_no_large_library():
     code = (
         "import sys, fedtrees.cli.main\n"
         "heavy = {'numpy', 'numba', 'pandas', 'plotly', 'xgboost', 'ortools', 'torch', 'sklearn',"
         " 'ray', 'nvflare'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"
     helped = subprocess.run(
         [sys.executable, "-m", "fedtrees.cli.main", "--help"],
         capture_output=True,
@@ -523,7 +582,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
 )
 def test_every_command_names_the_extra_that_a_protocol_needs(arguments, capsys, monkeypatch):
     monkeypatch.setattr("fedtrees.experiments.environment.find_spec", lambda name: None)
-    err = fails(capsys, 2, *arguments)
+    err = error_of(capsys, 2, *arguments)
     assert "dp-ebm needs interpret, not installed: pip install 'fedtrees[ebm]'" in err
 
 
@@ -533,7 +592,7 @@ def test_a_defense_that_lacks_its_extra_is_named_before_anything_is_trained(caps
         ("check", "dp-sgd[epsilon=1]"),
         ("measure", "fedtree-hist", "-d", "dp-sgd[epsilon=1]"),
     ):
-        err = fails(capsys, 2, *arguments)
+        err = error_of(capsys, 2, *arguments)
         assert "dp-sgd needs dp_accounting, not installed: pip install 'fedtrees[neural]'" in err
 
 
@@ -541,18 +600,20 @@ def test_explain_shows_a_run_that_ended_before_it_spent_an_epsilon(capsys):
     # The clients refuse the changed number of the first request: no sketch and no leaf is sent.
     protocol, defense = "dp-gbdt[epsilon=1,noise=distributed]", "dp-grid-cuts[epsilon=1]"
     options = ("--threat", "server:lying-count", "--data", "breast-cancer[rows=60]")
-    code, out, err = call(capsys, "explain", protocol, "-d", defense, *options, "--format", "json")
-    assert code == 0, err
-    facts = json.loads(out)
+    code, output, errors = call(
+        capsys, "explain", protocol, "-d", defense, *options, "--format", "json"
+    )
+    assert code == 0, errors
+    facts = json.loads(output)
     assert facts["cheats"][0]["refused"].startswith("GridRequest.round=1")
     assert facts["spent"].startswith("approximate-dp[epsilon=0,")
     assert [row["from"] for row in facts["crossings"]] == ["server"]
 
 
-def test_the_meaning_of_two_epsilons_says_which_one_covers_the_cut_points_only():
-    whole, cuts = PureDP(2.0), PureDP(1.0, unit="cuts")
-    assert "cut points" not in epsilon_in_words(whole)
-    assert epsilon_in_words(cuts).startswith("epsilon of the cut points only: 1 for one row")
+def test_the_meaning_of_two_epsilons_names_the_one_that_covers_only_cut_points():
+    of_rows, of_cuts = PureDP(2.0), PureDP(1.0, unit="cuts")
+    assert "cut points" not in epsilon_in_words(of_rows)
+    assert epsilon_in_words(of_cuts).startswith("epsilon of the cut points only: 1 for one row")
 
 
 def test_explain_does_not_answer_about_a_file_from_its_cache(capsys, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A cold run says that it compiles kernels, and how many it has compiled."""
+"""The first run reports that it compiles kernels, and how many it has compiled."""
 
 import time
 
@@ -20,7 +20,7 @@ def test_kernels_that_any_process_stores_are_counted(tmp_path, monkeypatch):
     assert counts == sorted(set(counts))
 
 
-def test_nothing_is_said_where_all_kernels_are_stored(tmp_path, monkeypatch):
+def test_nothing_is_reported_if_all_kernels_are_stored(tmp_path, monkeypatch):
     (tmp_path / "old.1.nbc").touch()
     monkeypatch.setattr(kernels, "cache_folders", lambda: [tmp_path])
     counts = []
@@ -39,7 +39,7 @@ def test_the_folders_of_all_kernels_are_watched():
         assert any(str(folder) == kernel._cache.cache_path for folder in folders)
 
 
-def test_off_a_terminal_the_first_kernels_are_told_at_once_and_others_now_and_then(capsys):
+def test_without_a_terminal_the_first_kernels_are_reported_at_once_and_others_at_intervals(capsys):
     log = Log(2, every=1000)
     log.compiled(3)
     log.compiled(9)

@@ -50,7 +50,7 @@ def test_the_help_fits_80_columns_and_shortens_no_text(path, capsys, monkeypatch
 
 
 def description_of(line):
-    """Return the right column of a line, which is the whole line if it has no name."""
+    """Return the right column of a line, which is the complete line if it has no name."""
     has_name = re.match(r"  \S", line)
     return re.split(r"  +", line.strip(), maxsplit=1)[-1] if has_name else line
 

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a bench at once and keeps the cells that are finished."""
+"""Ctrl-C stops a benchmark at once and keeps the finished cells."""
 
 import signal
 import subprocess
@@ -15,7 +15,7 @@ def _listen():
 
 @pytest.mark.long
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path, jobs):
+def test_an_interrupted_benchmark_keeps_its_rows_and_writes_no_report(tmp_path, jobs):
     folder = tmp_path / "run"
     command = [
         sys.executable, "-m", "fedtrees.cli.main", "bench", "--data", "wine[rows=60]",
@@ -28,14 +28,15 @@ def test_an_interrupted_bench_keeps_its_rows_and_writes_no_report_first(tmp_path
         while not [*(folder / "cells").glob("*.json")]:
             assert run.poll() is None
             time.sleep(0.1)
-        begun = time.monotonic()
+        start = time.monotonic()
         run.send_signal(signal.SIGINT)
-        _, told = run.communicate()
-        seconds = time.monotonic() - begun
+        _, errors = run.communicate()
+        seconds = time.monotonic() - start
     assert run.returncode == 130
     assert (
-        "stopped; finished cells are kept. Continue with: fedtrees bench --resume --output" in told
+        "stopped; finished cells are kept. Continue with: fedtrees bench --resume --output"
+        in errors
     )
     assert (folder / "rows.csv").exists()
     assert not (folder / "report.html").exists()
-    assert seconds < 30  # 1.4 on two cores with a load of 21
+    assert seconds < 30  # It took 1.4 s on two cores with a load of 21.

@@ -55,7 +55,7 @@ def all_of(honest, tmp_path):
 
 
 def forge(folder, change):
-    """Change rows as `change` says, None for one that goes; list their digests anew."""
+    """Apply `change` to every row, where None removes it, and write new checksums."""
     with (folder / "rows.csv").open(newline="") as file:
         table = list(csv.DictReader(file))
     names = list(table[0])
@@ -63,8 +63,8 @@ def forge(folder, change):
         writer = csv.DictWriter(file, names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(filter(None, map(change, table)))
-    text = "".join(f"{hashlib.sha256((folder / n).read_bytes()).hexdigest()}  {n}\n"
-                   for n in sorted(submissions.FILES))  # fmt: skip
+    text = "".join(f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+                   for name in sorted(submissions.FILES))  # fmt: skip
     (folder / "SHA256SUMS").write_text(text)
 
 
@@ -95,7 +95,7 @@ def blind_raised(row):
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (leak_hidden, "value is submitted as"),
         (attack_skipped, "applies value is submitted as 0.0 and comes out as 1.0"),
@@ -103,23 +103,23 @@ def blind_raised(row):
         (blind_raised, "ra value is submitted as 0.99"),
     ],
 )
-def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change, told, capsys):
+def test_a_forged_row_is_refused_when_its_view_is_computed_again(all_of, change, reason, capsys):
     forge(all_of / "ours", change)
     site = all_of.parent / "site"
     assert call("leaderboard", "build", all_of, "-o", site, "--draw", "x") == 4
-    err = capsys.readouterr().err
-    assert f"refused: {all_of}/ours" in err
-    assert told in err
-    assert "--draw x checks the same views" in err
+    errors = capsys.readouterr().err
+    assert f"refused: {all_of}/ours" in errors
+    assert reason in errors
+    assert "--draw x checks the same views" in errors
     assert not site.exists()
 
 
 @pytest.mark.long
-def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, capsys):
+def test_an_honest_submission_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, capsys):
     honest = all_of
     assert call("leaderboard", "build", honest, "-o", tmp_path / "site", "--format", "json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["recomputed"] == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["recomputed"] == 1
     assert not (honest / "accepted.csv").exists()
     assert call("leaderboard", "build", honest, "--recompute", 0, "--accept") == 2
     page = (tmp_path / "site/index.html").read_text()
@@ -128,6 +128,22 @@ def test_an_honest_one_is_shown_and_listed_if_it_is_accepted(all_of, tmp_path, c
     assert call("leaderboard", "build", honest, "-o", tmp_path / "site", "--accept") == 0
     digest = submissions.read(honest / "ours").digest
     assert (honest / "accepted.csv").read_text().splitlines()[1].startswith(f"{digest},20")
+
+
+def state_of_earlier_releases(row):
+    return row | {"state_code": "ok", "reason_code": "", "reason_args": "", "reason": ""} if (
+        row["reason_code"] == "no-value") else row  # fmt: skip
+
+
+@pytest.mark.long
+def test_missing_values_with_the_state_of_earlier_releases_are_accepted(all_of, tmp_path, capsys):
+    rows = (all_of / "ours/rows.csv").read_text()
+    assert "no-value" in rows
+    forge(all_of / "ours", state_of_earlier_releases)
+    assert "no-value" not in (all_of / "ours/rows.csv").read_text()
+    site = tmp_path / "site"
+    code = call("leaderboard", "build", all_of, "-o", site, "--recompute", 3, "--draw", "x")
+    assert code == 0, capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -140,16 +156,16 @@ def test_a_cell_left_out_and_one_too_many_are_refused(all_of, capsys):
     assert "is not of its suite" in capsys.readouterr().err
 
 
-def test_a_row_that_stands_twice_is_refused(all_of, capsys):
+def test_a_repeated_row_is_refused(all_of, capsys):
     path = all_of / "ours/rows.csv"
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines, next(x for x in lines if ",attack,ok," in x)]))
+    path.write_text("".join([*lines, next(line for line in lines if ",attack,ok," in line)]))
     forge(all_of / "ours", lambda row: row)
     assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "is there twice" in capsys.readouterr().err
 
 
-def test_what_is_not_installed_and_tables_of_ones_own_are_refused(all_of, tmp_path, capsys):
+def test_unknown_extensions_and_tables_of_the_submitter_are_refused(all_of, tmp_path, capsys):
     suite = all_of / "ours/suite.toml"
     text = suite.read_text()
     suite.write_text(text.replace("timberstrike", "no-such-attack"))
@@ -157,19 +173,21 @@ def test_what_is_not_installed_and_tables_of_ones_own_are_refused(all_of, tmp_pa
     assert call("leaderboard", "build", all_of, "--recompute", 0) == 2
     assert "unknown attack 'no-such-attack'" in capsys.readouterr().err
     run = shutil.copytree(all_of, tmp_path / "run") / "ours"
-    own = text.replace('["breast-cancer[rows=60]"]', '[{ csv = "ward.csv", target = "ill" }]')
-    (run / "suite.toml").write_text(own)
+    suite_with_csv = text.replace(
+        '["breast-cancer[rows=60]"]', '[{ csv = "ward.csv", target = "ill" }]'
+    )
+    (run / "suite.toml").write_text(suite_with_csv)
     (run / "SHA256SUMS").unlink()
     assert call("leaderboard", "submit", run, "-o", tmp_path / "out", "--by", "A. Author") == 2
     assert "names a table of its submitter (csv)" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
-def steal(all_of, change=lambda row: row, name="a-copy", by="T. Hief", **about):
-    """Copy the bundle `ours` under another author, change its rows, and list its digests anew."""
+def steal(all_of, change=lambda row: row, name="a-copy", by="T. Hief", **fields):
+    """Copy the bundle `ours` under another author, change its rows, and write new checksums."""
     folder = shutil.copytree(all_of / "ours", all_of / name)
     path = folder / "submission.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "by": by, **about}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "by": by, **fields}))
     forge(folder, change)
     return folder
 
@@ -179,15 +197,15 @@ def seconds_blank(row):
 
 
 def score_nudged(row):
-    """Raise every score of an attack by less than what a recomputation tolerates."""
+    """Raise every score of an attack by less than the tolerance of a recomputation."""
     if row["stage"] != "attack" or not row["advantage"] or row["metric"] != "ra":
         return row
     value = float(row["value"]) - 1e-4
-    gain = (value - float(row["blind"])) / (1 - float(row["blind"]))
+    advantage = (value - float(row["blind"])) / (1 - float(row["blind"]))
     beyond = row["population"] and (value - float(row["population"])) / (
         1 - float(row["population"])
     )
-    return row | {"value": str(value), "advantage": str(gain), "beyond": str(beyond)}
+    return row | {"value": str(value), "advantage": str(advantage), "beyond": str(beyond)}
 
 
 def default_written_out(row):
@@ -250,13 +268,13 @@ def test_cells_are_credited_to_the_accepted_bundle_although_a_copy_is_backdated(
     assert [line.split(",")[2] for line in lines] == ["name", "ours", "a-first"]
 
 
-def first(where, /, **changes):
+def change_first_row(stage, /, **changes):
     """Return a change of the first row of a stage that has a metric."""
-    left = [changes]
+    pending = [changes]
 
     def change(row):
-        wanted = row["stage"] == where and row["metric"] and left
-        return row | left.pop() if wanted else row
+        is_first = row["stage"] == stage and row["metric"] and pending
+        return row | pending.pop() if is_first else row
 
     return change
 
@@ -264,20 +282,23 @@ def first(where, /, **changes):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (first("train", value="inf"), "value=inf; give a finite number"),
-        (first("train", value="1e999"), "value=1e999; give a finite number"),
-        (first("attack", n="nan"), "n=nan; give a finite number"),
-        (first("train", value="1.5"), "beyond the best possible, 1"),
-        (first("adversary", stage="exposure"), "stage='exposure'; known: train"),
-        (first("reference", stage="extra"), "stage='extra'; known: train"),
-        (first("attack", status="fine"), "status='fine'; known: ok"),
-        (first("blind", metric="fame"), "measures 'fame', which no installed metric"),
-        (first("train", unit="bananas"), "in 'bananas'; it is measured in"),
-        (first("attack", measure_class="diagnostic"), "of the class 'diagnostic'"),
-        (first("attack", adversary="nobody"), "adversary='nobody', and its threat is server"),
-        (first("train", part="\x1b[2J"), "characters that cannot be printed"),
+        (change_first_row("train", value="inf"), "value=inf; give a finite number"),
+        (change_first_row("train", value="1e999"), "value=1e999; give a finite number"),
+        (change_first_row("attack", n="nan"), "n=nan; give a finite number"),
+        (change_first_row("train", value="1.5"), "beyond the best possible, 1"),
+        (change_first_row("adversary", stage="exposure"), "stage='exposure'; known: train"),
+        (change_first_row("reference", stage="extra"), "stage='extra'; known: train"),
+        (change_first_row("attack", status="fine"), "status='fine'; known: ok"),
+        (change_first_row("blind", metric="fame"), "measures 'fame', which no installed metric"),
+        (change_first_row("train", unit="bananas"), "in 'bananas'; it is measured in"),
+        (change_first_row("attack", measure_class="diagnostic"), "of the class 'diagnostic'"),
         (
-            first("train", seconds="3"),
+            change_first_row("attack", adversary="nobody"),
+            "adversary='nobody', and its threat is server",
+        ),
+        (change_first_row("train", part="\x1b[2J"), "characters that cannot be printed"),
+        (
+            change_first_row("train", seconds="3"),
             "seconds='3', which fedtrees leaderboard submit leaves empty",
         ),
     ],
@@ -294,8 +315,8 @@ def test_a_row_that_no_run_writes_is_refused(all_of, change, message, capsys):
 def test_a_second_row_of_the_same_measurement_is_refused_in_every_stage(all_of, stage, capsys):
     path = all_of / "ours/rows.csv"
     lines = path.read_text().splitlines(keepends=True)
-    again = next(line for line in lines if f",{stage},ok," in line)
-    path.write_text("".join([*lines, again]))
+    repeated_line = next(line for line in lines if f",{stage},ok," in line)
+    path.write_text("".join([*lines, repeated_line]))
     forge(all_of / "ours", lambda row: row)
     assert call("leaderboard", "build", all_of, "--recompute", 0) == 7
     assert "is there twice" in capsys.readouterr().err

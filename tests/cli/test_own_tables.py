@@ -1,4 +1,4 @@
-"""Users' tables on the command line: hints that can be pasted, odd names, files of other kinds."""
+"""Tables of users on the command line: suggested commands, unusual names, and file formats."""
 
 import gzip
 import json
@@ -32,10 +32,10 @@ def call(capsys):
     """Run a command in this process; return exit code, stdout, stderr."""
 
     def run(*arguments):
-        with pytest.raises(SystemExit) as stopped:
+        with pytest.raises(SystemExit) as exit_info:
             main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return stopped.value.code or 0, out, err
+        output, errors = capsys.readouterr()
+        return exit_info.value.code or 0, output, errors
 
     return run
 
@@ -67,10 +67,10 @@ def test_hints_work_when_they_are_pasted(columns, options, hint, call, tmp_path)
     assert (code, "try: " in err) == (0, False), err
 
 
-def test_no_hint_repeats_the_command_that_failed():
-    given = ["bench", "--csv", "t.csv", "--drop", "a"]
-    assert corrected(given, [Problem("no", "drop", "a")]) == ""
-    assert corrected(given, [Problem("no", "drop", "b")]) == "bench --csv t.csv --drop b"
+def test_no_suggestion_repeats_the_failed_command():
+    arguments = ["bench", "--csv", "t.csv", "--drop", "a"]
+    assert corrected(arguments, [Problem("no", "drop", "a")]) == ""
+    assert corrected(arguments, [Problem("no", "drop", "b")]) == "bench --csv t.csv --drop b"
 
 
 def test_names_with_commas_and_quotes_are_quoted_as_in_a_csv_file():
@@ -81,13 +81,13 @@ def test_names_with_commas_and_quotes_are_quoted_as_in_a_csv_file():
 
 def test_dry_run_warns_about_tables_that_are_too_small(call, tmp_path):
     path = saved(tmp_path / "t.csv", {"age": AGES[:6], "bmi": AGES[6:12], "ill": ILL[:6]})
-    code, _, err = call("bench", *SMALL, "--csv", path, "--target", "ill", "--dry-run",
+    code, _, errors = call("bench", *SMALL, "--csv", path, "--target", "ill", "--dry-run",
                         "--clients", 2, "--seeds", 1, "--output", tmp_path / "run")  # fmt: skip
     assert code == 0
-    said = " ".join(err.split())
-    assert "t: 1 held-out row; a false positive rate of 1% needs 100" in said
-    assert "no held-out row has the class 'no'; AUC is undefined" in said
-    assert "client-1 has 2 training rows; with fewer than 10" in said
+    warnings = " ".join(errors.split())
+    assert "t: 1 test row; a false positive rate of 1% needs 100" in warnings
+    assert "no test row has the class 'no'; AUC is undefined" in warnings
+    assert "client-1 has 2 training rows; with fewer than 10" in warnings
 
 
 def test_two_files_of_one_name_have_two_names_in_the_results_of_a_suite(tmp_path):
@@ -126,15 +126,15 @@ def test_tables_of_other_kinds_get_a_message_with_the_remedy(call, tmp_path):
         assert (code, messages[file] in err) == (2, True), err
 
 
-def test_feather_and_parquet_are_known_by_their_content(call, tmp_path):
+def test_feather_and_parquet_are_recognised_by_their_content(call, tmp_path):
     frame = pd.DataFrame({"age": AGES, "ill": ILL})
     frame.to_feather(tmp_path / "t.feather")
     frame.to_parquet(tmp_path / "t.pq")
     frame.to_parquet(tmp_path / "t.data")
     for name in ("t.feather", "t.pq", "t.data"):
-        code, out, _ = call("data", "inspect", tmp_path / name, "--format", "json")
+        code, output, _ = call("data", "inspect", tmp_path / name, "--format", "json")
         assert code == 0
-        assert [c["kind"] for c in json.loads(out)["columns"]] == ["number", "yes/no"]
+        assert [column["kind"] for column in json.loads(output)["columns"]] == ["number", "yes/no"]
 
 
 def test_models_of_other_kinds_get_a_message_with_the_remedy(call, tmp_path):

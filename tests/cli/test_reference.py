@@ -1,4 +1,4 @@
-"""What is generated from the commands: the docs' options, and a shell's completion."""
+"""Generated texts: the options in the documentation, and the completion of shells."""
 
 from pathlib import Path
 
@@ -11,19 +11,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_generated_in_the_docs_is_of_today(page):
+def test_generated_parts_of_the_documentation_are_current(page):
     text = (DOCS / page).read_text(encoding="utf-8")
     assert renewed(page, text) == text, "run: python -m fedtrees.cli.reference"
 
 
-def test_the_options_of_the_commands_are_told_once():
-    made = options()
-    assert "### `fedtrees bench`" in made
-    assert made.count("\n- `-d`, `--defense`: Defenses, with grids") == 1
-    assert "\n- `RUN...`: Run folders.\n" in made
-    table = made.partition("### `fedtrees results table`")[2].partition("###")[0]
+def test_every_option_is_described_once():
+    generated = options()
+    assert "### `fedtrees bench`" in generated
+    assert generated.count("\n- `-d`, `--defense`: Defenses, with grids") == 1
+    assert "\n- `RUN...`: Run folders.\n" in generated
+    table = generated.partition("### `fedtrees results table`")[2].partition("###")[0]
     assert "\nAlso `RUN...`, `--metric`, `--utility`" in table
-    assert "--help" not in made
+    assert "--help" not in generated
 
 
 def completed(monkeypatch, capsys, *words):
@@ -48,16 +48,16 @@ def test_a_shell_completes_commands_options_and_names(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_asks_fedtrees(shell, capsys):
-    with pytest.raises(SystemExit) as stopped:
+def test_the_completion_script_of_a_shell_calls_fedtrees(shell, capsys):
+    with pytest.raises(SystemExit) as exit_info:
         main(["--completion", shell])
-    assert not stopped.value.code
+    assert not exit_info.value.code
     assert "_FEDTREES_COMPLETE=complete_" in capsys.readouterr().out
 
 
-def test_help_is_not_taken_for_a_folder(capsys):
-    with pytest.raises(SystemExit) as end:
+def test_help_is_not_mistaken_for_a_folder(capsys):
+    with pytest.raises(SystemExit) as exit_info:
         folder_of(["--help"])
-    assert end.value.code == 0
+    assert exit_info.value.code == 0
     assert "folder of the documentation" in capsys.readouterr().out
     assert folder_of([]) == "docs"

@@ -1,4 +1,4 @@
-"""The screenshots in the documentation show what the commands print today."""
+"""The screenshots in the documentation show the current output of the commands."""
 
 import re
 

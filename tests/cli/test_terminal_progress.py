@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 
-def shown_in_terminal(*arguments):
+def terminal_output_of(*arguments):
     """Return what a command writes to stderr, if stderr is a terminal."""
     terminal, stderr = pty.openpty()
     command = [sys.executable, "-m", "fedtrees.cli.main", *arguments]
@@ -27,11 +27,11 @@ def shown_in_terminal(*arguments):
 
 
 def test_a_terminal_shows_progress_before_and_after_the_cells(tmp_path):
-    shown = shown_in_terminal(
+    output = terminal_output_of(
         *("bench", "-p", "fedtree-hist[trees=1,max_depth=1]", "-a", "class-shares"),
         *("--threat", "client", "--seeds", "1", "-j", "1", "-o", str(tmp_path / "run")),
     )
     stages = ["checking the suite", "cells: ", "time left", "writing the report"]
-    places = [shown.find(stage) for stage in stages]
+    places = [output.find(stage) for stage in stages]
     assert -1 not in places
     assert places == sorted(places)

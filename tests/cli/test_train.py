@@ -1,4 +1,4 @@
-"""`fedtrees model train`: a model, a transcript, the numbers, and errors in one line."""
+"""`fedtrees model train`: the model, the transcript, the scores, and errors of one line."""
 
 import json
 
@@ -20,25 +20,25 @@ SMALL = ("-p", "fedtree-hist[trees=4,max_depth=3]")
 
 def call(capsys, *arguments):
     """Run a command in this process; return exit code, stdout, stderr."""
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(["model", "train", *map(str, arguments)])
-    out, err = capsys.readouterr()
-    return stopped.value.code or 0, out, err
+    output, errors = capsys.readouterr()
+    return exit_info.value.code or 0, output, errors
 
 
 def facts(capsys, *arguments):
-    code, out, err = call(capsys, *arguments, "--format", "json")
-    assert code == 0, err
-    return json.loads(out)
+    code, output, errors = call(capsys, *arguments, "--format", "json")
+    assert code == 0, errors
+    return json.loads(output)
 
 
 @pytest.mark.parametrize("protocol", ["horizontal-regression", "vertical-regression"])
 def test_a_model_without_trees_is_trained_and_has_no_number_of_trees(protocol, capsys):
     arguments = ("-p", f"{protocol}[rounds=2]", "--data", "diabetes")
     assert facts(capsys, *arguments)["trees"] is None
-    code, out, _ = call(capsys, *arguments)
+    code, output, _ = call(capsys, *arguments)
     assert code == 0
-    assert "trees" not in out
+    assert "trees" not in output
 
 
 @pytest.mark.parametrize(
@@ -51,58 +51,58 @@ def test_a_model_without_trees_is_trained_and_has_no_number_of_trees(protocol, c
 )
 def test_a_model_and_a_transcript_are_written(name, metrics, outputs, capsys, tmp_path):
     model, transcript = tmp_path / "m.json", tmp_path / "t.npz"
-    found = facts(
+    result = facts(
         capsys, *SMALL, "--data", name, "--seed", 3, "--output", model, "--transcript", transcript
     )
-    assert set(found["utility"]) == metrics
-    assert found["trees"] == 4 * outputs
+    assert set(result["utility"]) == metrics
+    assert result["trees"] == 4 * outputs
     test = spread(load(name), Partition("iid"), client_names(3), 3).test
-    assert found["test_rows"] == len(test)
+    assert result["test_rows"] == len(test)
     predicted = fedtrees.load_model(model).predict(test.X)
     if outputs == 3:
-        assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
+        assert result["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
     elif name == "wine":
-        assert found["utility"]["accuracy"] == np.mean((predicted > 0.5) == test.y)
+        assert result["utility"]["accuracy"] == np.mean((predicted > 0.5) == test.y)
     else:
         error = np.sqrt(np.mean((predicted - test.y) ** 2))
-        assert found["utility"]["rmse"] == pytest.approx(error)
+        assert result["utility"]["rmse"] == pytest.approx(error)
     booster = xgboost.Booster(model_file=model)
     matrix = xgboost.DMatrix(test.X, feature_names=booster.feature_names)
     assert np.array_equal(booster.predict(matrix), predicted)
-    kept = Transcript.load(transcript)
-    assert len(kept.deliveries) == found["messages"]
-    assert sum(kept.traffic().values()) == found["bytes_up"] + found["bytes_down"]
+    stored_transcript = Transcript.load(transcript)
+    assert len(stored_transcript.deliveries) == result["messages"]
+    assert sum(stored_transcript.traffic().values()) == result["bytes_up"] + result["bytes_down"]
 
 
 def test_a_random_forest_is_written_as_npz(capsys, tmp_path):
     model = tmp_path / "m.npz"
-    found = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--output", model)
+    result = facts(capsys, "-p", "forest-hist[trees=4]", "--data", "iris", "--output", model)
     test = spread(load("iris"), Partition("iid"), client_names(3), 0).test
     predicted = load_random_forest(model).predict(test.X)
-    assert found["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
+    assert result["utility"]["accuracy"] == np.mean(predicted.argmax(axis=1) == test.y)
 
 
 def test_a_forest_of_random_tests_is_written_as_npz(capsys, tmp_path):
     model = tmp_path / "m.npz"
-    made = "dp-forest[trees=3,depth=2]"
-    found = facts(capsys, "-p", made, "--data", "digits", "--output", model)
+    protocol = "dp-forest[trees=3,depth=2]"
+    result = facts(capsys, "-p", protocol, "--data", "digits", "--output", model)
     test = spread(load("digits"), Partition("iid"), client_names(3), 0).test
     forest, _ = load_released(model)
-    assert found["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
-    assert forest.rows == found["training_rows"]
+    assert result["utility"]["accuracy"] == np.mean((forest.predict(test.X) > 0.5) == test.y)
+    assert forest.rows == result["training_rows"]
     with pytest.raises(DataError, match="contains no complete random forest"):
         load_random_forest(model)
 
 
-def test_the_table_tells_what_was_trained_and_what_it_cost(capsys):
-    code, out, err = call(
+def test_the_table_states_what_was_trained_and_the_costs(capsys):
+    code, output, errors = call(
         capsys, *SMALL, "--data", "wine-3", "-d", "split-only+leaf-rounding[decimals=2]",
         "--partition", "label-skew[alpha=1]", "--clients", 2,
     )  # fmt: skip
-    assert code == 0, err
-    for said in ("wine-3 (3 classes)", "over 2 clients", "test rows", "test accuracy", "bytes",
+    assert code == 0, errors
+    for text in ("wine-3 (3 classes)", "over 2 clients", "test rows", "test accuracy", "bytes",
                  "rounds", "split-only+leaf-rounding[decimals=2] (claims structural"):  # fmt: skip
-        assert said in out
+        assert text in output
 
 
 def test_a_seed_repeats_and_another_differs(capsys):
@@ -119,21 +119,21 @@ def rows(tmp_path, target):
 
 
 def test_the_task_of_a_csv_file(capsys, tmp_path):
-    three = rows(tmp_path, lambda i: i % 3)
-    found = facts(capsys, *SMALL, *three, "--task", "classes")
-    assert (found["task"], found["classes"]) == ("classes", ["0", "1", "2"])
-    found = facts(capsys, *SMALL, *three, "--task", "number")
-    assert (found["task"], found["classes"]) == ("number", [])
-    found = facts(capsys, *SMALL, *three, "--positive", "1")
-    assert (found["task"], found["classes"]) == ("binary", ["not 1", "1"])
-    assert facts(capsys, *SMALL, *three)["task"] == "classes"
-    code, _, err = call(capsys, *SMALL, *three, "--task", "binary")
+    three_classes = rows(tmp_path, lambda number: number % 3)
+    result = facts(capsys, *SMALL, *three_classes, "--task", "classes")
+    assert (result["task"], result["classes"]) == ("classes", ["0", "1", "2"])
+    result = facts(capsys, *SMALL, *three_classes, "--task", "number")
+    assert (result["task"], result["classes"]) == ("number", [])
+    result = facts(capsys, *SMALL, *three_classes, "--positive", "1")
+    assert (result["task"], result["classes"]) == ("binary", ["not 1", "1"])
+    assert facts(capsys, *SMALL, *three_classes)["task"] == "classes"
+    code, _, errors = call(capsys, *SMALL, *three_classes, "--task", "binary")
     assert code == 5
-    assert "has 3 classes (0, 1, 2); name the positive class" in err
+    assert "has 3 classes (0, 1, 2); name the positive class" in errors
 
 
 @pytest.mark.parametrize(
-    ("code", "arguments", "said"),
+    ("code", "arguments", "error_message"),
     [
         (2, ("-p", "fedtre"), "did you mean 'fedtree-hist'"),
         (2, ("-p", "fedtree-hist[trees=1,2]"), "one protocol, not 2"),
@@ -162,10 +162,10 @@ def test_the_task_of_a_csv_file(capsys, tmp_path):
         (5, ("--csv", "absent.csv", "--target", "y"), "no such file"),
     ],
 )
-def test_errors_are_one_line(code, arguments, said, capsys, tmp_path, monkeypatch):
+def test_errors_have_one_line(code, arguments, error_message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    got, out, err = call(capsys, *arguments)
-    assert (got, out) == (code, ""), err
-    assert said in err
-    assert err.count("\n") == 1
+    exit_code, output, errors = call(capsys, *arguments)
+    assert (exit_code, output) == (code, ""), errors
+    assert error_message in errors
+    assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""A messy table in, a verdict out: every number said is one of the run."""
+"""From a messy table to a verdict: every number in it follows from the rows of the run."""
 
 import codecs
 import hashlib
@@ -23,7 +23,7 @@ from fedtrees.report.page import without_folders
 N, HELD_OUT = 100, 20
 PRIVATE = 'ward "7" of \\ Olten'  # a folder
 
-#: Stands in for the default suite, which takes minutes: the command is the user's, without options.
+# A small substitute for the default suite, which takes minutes; the user gives no options.
 SUITE = """
 name = "quick"
 description = "Few trees."
@@ -69,26 +69,32 @@ class Records:
         self.rows = read_rows(folder)
 
     def worst(self, threat, defense, metric):
-        """Mean score and blind score over seeds of the attack that is worst on each seed."""
+        """Return mean score and mean blind score of the worst attack on each seed."""
         seeds = defaultdict(list)
-        for r in self.rows:
-            spec = f"{r['defense']}[{r['defense_params']}]" if r["defense_params"] else r["defense"]
-            wanted = (r["stage"], r["threat"], spec, r["metric"]) == (
+        for row in self.rows:
+            spec = (
+                f"{row['defense']}[{row['defense_params']}]"
+                if row["defense_params"]
+                else row["defense"]
+            )
+            is_wanted = (row["stage"], row["threat"], spec, row["metric"]) == (
                 "attack", threat, defense, metric
             )  # fmt: skip
-            if wanted and r["status"] == "ok" and r["advantage"]:
-                seeds[r["seed"]].append(
-                    (float(r["advantage"]), float(r["value"]), float(r["blind"]))
+            if is_wanted and row["status"] == "ok" and row["advantage"]:
+                seeds[row["seed"]].append(
+                    (float(row["advantage"]), float(row["value"]), float(row["blind"]))
                 )
-        best = [max(found) for found in seeds.values()]
-        return mean(b[1] for b in best), mean(b[2] for b in best)
+        worst_per_seed = [max(results) for results in seeds.values()]
+        return mean(result[1] for result in worst_per_seed), mean(
+            result[2] for result in worst_per_seed
+        )
 
     def auc(self, defense):
         return {
-            r["seed"]: float(r["value"])
-            for r in self.rows
-            if (r["stage"], r["metric"]) == ("train", "auc")
-            and r["defense"] == defense.partition("[")[0]
+            row["seed"]: float(row["value"])
+            for row in self.rows
+            if (row["stage"], row["metric"]) == ("train", "auc")
+            and row["defense"] == defense.partition("[")[0]
         }
 
 
@@ -104,16 +110,16 @@ def run(tmp_path_factory):
         patch.setattr("fedtrees.experiments.suite.DEFAULT_SUITE", str(folder / "small.toml"))
         patch.setattr(
             "fedtrees.experiments.session.default_workers", lambda: 1
-        )  # it starts no others
-        with pytest.raises(SystemExit) as ended:
+        )  # A second process would use another default suite.
+        with pytest.raises(SystemExit) as exit_info:
             main(["bench", "--csv", str(folder / PRIVATE / "t.csv"), "--target", "krank"])
-        assert ended.value.code == 0
-        (out,) = (folder / "runs").iterdir()
-        yield folder / "runs" / out
+        assert exit_info.value.code == 0
+        (run_folder,) = (folder / "runs").iterdir()
+        yield folder / "runs" / run_folder
 
 
 @pytest.fixture(scope="module")
-def said(run):
+def analysis(run):
     return analyze_run(run)
 
 
@@ -127,11 +133,11 @@ def words_of(line):
 
 
 @pytest.mark.long
-def test_every_cell_is_what_the_records_say(run, said):
+def test_every_cell_equals_the_records(run, analysis):
     records, checked = Records(run), set()
-    (found,) = said.settings
-    for adversary in found.tested:
-        for defense in found.defenses:
+    (setting,) = analysis.settings
+    for adversary in setting.tested:
+        for defense in setting.defenses:
             for metric in adversary.metrics:
                 cell = adversary.result(defense.spec, metric)
                 if cell.scores:
@@ -139,27 +145,27 @@ def test_every_cell_is_what_the_records_say(run, said):
                     assert cell.score == pytest.approx(score, abs=1e-9), (defense.spec, metric)
                     assert mean(cell.blinds) == pytest.approx(blind, abs=1e-9)
                     checked.add((defense.spec, metric))
-    assert {d for d, _ in checked} == {"none", "secure-sum", "min-bin[k=5]"}
-    assert {m for _, m in checked} >= {"exact_rows", "ra", "column_values"}
+    assert {defense_spec for defense_spec, _ in checked} == {"none", "secure-sum", "min-bin[k=5]"}
+    assert {metric_name for _, metric_name in checked} >= {"exact_rows", "ra", "column_values"}
 
 
 @pytest.mark.long
-def test_prices_are_what_the_records_say(run, said):
+def test_prices_equal_the_records(run, analysis):
     records = Records(run)
-    (found,) = said.settings
+    (setting,) = analysis.settings
     base = records.auc("none")
-    for defense in found.defenses:
-        mine = records.auc(defense.spec)
-        gap = mean(mine[s] - base[s] for s in base)
-        assert defense.utility_change.change.mean == pytest.approx(gap, abs=1e-9)
+    for defense in setting.defenses:
+        defended_auc = records.auc(defense.spec)
+        difference = mean(defended_auc[seed] - base[seed] for seed in base)
+        assert defense.utility_change.change.mean == pytest.approx(difference, abs=1e-9)
         assert len(defense.utility_change.by_seed) == 2
 
 
 @pytest.mark.long
-def test_the_verdict_names_the_leak_by_the_records(run, verdict):
+def test_the_verdict_names_the_leak_according_to_the_records(run, verdict):
     leak = re.search(r"LEAK FOUND (.*) BEST DEFENSE", words_of(verdict))[1]
-    found = re.search(r"reconstruct (\S+) of 80 rows in every column.*: histogram-peeling", leak)
-    assert float(found[1]) / 80 == pytest.approx(
+    match = re.search(r"reconstruct (\S+) of 80 rows in every column.*: histogram-peeling", leak)
+    assert float(match[1]) / 80 == pytest.approx(
         Records(run).worst("server", "none", "exact_rows")[0], abs=0.0007
     )
     untested = re.search(r"NOT TESTED (.*)", words_of(verdict))[1]
@@ -168,15 +174,15 @@ def test_the_verdict_names_the_leak_by_the_records(run, verdict):
 
 
 @pytest.mark.long
-def test_the_report_names_the_table_and_not_where_it_lies(run):
+def test_the_report_contains_the_name_of_the_table_but_not_its_folder(run):
     page = html.unescape((run / "report.html").read_text(encoding="utf-8"))
     (table,) = run.parents[1].glob("*/t.csv")
     assert 'csv = "t.csv"' in page
     assert f"t.csv: sha256 {hashlib.sha256(table.read_bytes()).hexdigest()}" in page
     for path in filter(Path.is_file, run.rglob("*")):
-        named = "Olten" in path.read_text(encoding="utf-8")
-        assert named == (path.name in ("suite.toml", "environment.json")), path
-        assert str(run.parents[1]) not in path.read_text("utf-8") or named
+        contains_folder = "Olten" in path.read_text(encoding="utf-8")
+        assert contains_folder == (path.name in ("suite.toml", "environment.json")), path
+        assert str(run.parents[1]) not in path.read_text("utf-8") or contains_folder
     assert run.stat().st_mode & 0o077 == 0
 
 
@@ -192,24 +198,24 @@ def test_a_suite_is_shown_without_folders(csv, ids, shown):
     grid = Grid.parse({"data": [data, "wine"]})
     text = without_folders(Suite("x", 'csv = "b.csv"', grids=(grid,)).to_toml())
     assert "ward" not in text
-    read = tomllib.loads(text)
-    assert read["grid"][0]["data"] == [{**data, "csv": shown}, "wine"]
-    assert read["description"] == 'csv = "b.csv"'
+    parsed = tomllib.loads(text)
+    assert parsed["grid"][0]["data"] == [{**data, "csv": shown}, "wine"]
+    assert parsed["description"] == 'csv = "b.csv"'
     assert without_folders("= 3").startswith("(not shown")
 
 
 @pytest.mark.long
-def test_terminal_report_and_json_say_the_same(run, said, verdict, capsys, monkeypatch):
+def test_terminal_report_and_json_agree(run, analysis, verdict, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "10000")
     for arguments in (["show", str(run)], ["show", str(run), "--format", "json"]):
         with pytest.raises(SystemExit):
             main(arguments)
-    shown, _, listed = capsys.readouterr().out.partition("\n{\n")
+    terminal_text, _, json_text = capsys.readouterr().out.partition("\n{\n")
     page = re.sub(r"<[^>]*>", "", (run / "report.html").read_text(encoding="utf-8"))
     page = words_of(html.unescape(page))
-    told = json.loads("{\n" + listed)["verdict"]
-    (leak,) = (line for line in told["lines"] if line["label"] == "LEAK FOUND")
+    json_verdict = json.loads("{\n" + json_text)["verdict"]
+    (leak,) = (line for line in json_verdict["lines"] if line["label"] == "LEAK FOUND")
     assert leak["text"].split(" in every column")[0].split("reconstruct ")[1] in page
-    for line in told["lines"]:
-        assert words_of(line["text"]) in words_of(shown)
-        assert line["command"] in shown  # not wrapped
+    for line in json_verdict["lines"]:
+        assert words_of(line["text"]) in words_of(terminal_text)
+        assert line["command"] in terminal_text  # not wrapped

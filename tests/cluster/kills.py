@@ -1,9 +1,9 @@
-"""`python tests/cluster/kills.py --losses 20`: a cluster loses workers and nodes at work.
+"""`python tests/cluster/kills.py --losses 20`: a cluster loses workers and nodes during a run.
 
-A grid is run on two nodes of this machine. In turn, each a random time after the one before, a
-worker or a node is killed or stopped, or the driver is interrupted and resumes. What failed for it
-was lost twice is run at last without Ray. No row may be missing, and all must be those of a run
-without Ray. The grid is run again until so many were lost.
+A grid runs on two nodes of this machine. At random intervals, a worker or a node is killed or
+stopped, or the driver is interrupted and resumes. Cells that failed because they were lost twice
+run without Ray at the end. No row may be missing, and all rows must equal those of a run without
+Ray. The grid runs again until the given number of losses is reached.
 """
 
 import argparse
@@ -25,77 +25,77 @@ WAYS = ("worker killed", "node killed", "worker stopped", "node stopped", "inter
 
 
 def rows_of(bench):
-    """Return the rows of a run, less what is its own."""
+    """Return the rows of a run without run names and times."""
     rows = read_records(bench.folder)
-    timed = rows["metric"].astype(str).str.contains("seconds")
-    return rows[~timed].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
+    is_time = rows["metric"].astype(str).str.contains("seconds")
+    return rows[~is_time].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
 
 
-def working():
-    """Return the processes that are at a task: Ray calls them by it."""
-    found = []
+def task_processes():
+    """Return the processes that work on a task, which have its name in Ray."""
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            told = Path(f"/proc/{pid}/cmdline").read_bytes()
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes()
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if told.startswith(b"ray::work") and state != "T":
-            found.append(int(pid))
-    return found
+        if command_line.startswith(b"ray::work") and state != "T":
+            pids.append(int(pid))
+    return pids
 
 
 class Losing(threading.Thread):
-    """Loses something of a cluster again and again while a grid is run there.
+    """Repeatedly lose a part of a cluster while a grid runs there.
 
-    `most`: How often; then the grid can come to its end.
-    `lost`: What was, so far.
+    `most` is the maximum number of losses, after which the grid can finish. `lost` lists the losses
+    so far.
     """
 
     def __init__(self, cluster, rng, gap, most, ways):
         super().__init__(daemon=True)
         self.cluster, self.rng, self.gap, self.most, self.ways = cluster, rng, gap, most, ways
-        self.lost, self.over, self.stopped = [], threading.Event(), []
-        self.node = self.added()
+        self.lost, self.is_over, self.stopped = [], threading.Event(), []
+        self.node = self.add_node()
 
-    def added(self):
-        """Return a new node; on a busy machine some do not start in time."""
+    def add_node(self):
+        """Return a new node; on a busy machine some nodes do not start in time."""
         while True:
             try:
                 return self.cluster.add_node(num_cpus=1)
-            except Exception as err:  # of the engine
-                print(f"   no node: {err}", flush=True)
+            except Exception as error:  # of the engine
+                print(f"   no node: {error}", flush=True)
 
     def run(self):
-        """Lose one after another until it is over."""
-        while len(self.lost) < self.most and not self.over.wait(self.rng.uniform(0, self.gap)):
-            while not (pids := working()):
-                if self.over.wait(0.2):
+        """Cause losses until the run is over."""
+        while len(self.lost) < self.most and not self.is_over.wait(self.rng.uniform(0, self.gap)):
+            while not (pids := task_processes()):
+                if self.is_over.wait(0.2):
                     return
             self.lose(self.ways[len(self.lost) % len(self.ways)], pids)
 
-    def lose(self, how, pids):
-        """Lose a worker, the second node, or the driver's patience."""
-        self.lost.append(how)
-        print(f"   {how}", flush=True)
-        if how.startswith("worker"):
+    def lose(self, way, pids):
+        """Lose a worker or the second node, or interrupt the driver."""
+        self.lost.append(way)
+        print(f"   {way}", flush=True)
+        if way.startswith("worker"):
             pid = self.rng.choice(pids)
-            os.kill(pid, signal.SIGKILL if how == "worker killed" else signal.SIGSTOP)
-            self.stopped += [pid] * (how == "worker stopped")
-        elif how == "node killed":
+            os.kill(pid, signal.SIGKILL if way == "worker killed" else signal.SIGSTOP)
+            self.stopped += [pid] * (way == "worker stopped")
+        elif way == "node killed":
             self.cluster.remove_node(self.node, allow_graceful=False)
-            self.node = self.added()
-        elif how == "node stopped":
+            self.node = self.add_node()
+        elif way == "node stopped":
             raylet = self.node.all_processes["raylet"][0].process.pid
             os.kill(raylet, signal.SIGSTOP)
             self.stopped.append(raylet)
-            self.node = self.added()
+            self.node = self.add_node()
         else:
             os.kill(os.getpid(), signal.SIGINT)
 
     def end(self):
-        """Lose no more, and end what is stopped."""
-        self.over.set()
+        """Cause no further losses, and kill the stopped processes."""
+        self.is_over.set()
         self.join()
         for pid in self.stopped:
             try:
@@ -104,8 +104,8 @@ class Losing(threading.Thread):
                 continue
 
 
-def on_ray(bench, port):
-    """Run a bench on a cluster, and go on where it is interrupted; return what it says of cells."""
+def run_on_ray(bench, port):
+    """Run a benchmark on a cluster, and resume it when it is interrupted; return the counts."""
     while True:
         try:
             engine = RayEngine(
@@ -129,48 +129,49 @@ def main():
                         help="seconds a cell, by which a stopped worker is found to hang; too few "
                         "for a busy machine, and 0: none is stopped")  # fmt: skip
     parser.add_argument("--out", help="folder of the runs, which go on if they are there")
-    given = parser.parse_args()
-    ways = [way for way in WAYS if given.limit or way != "worker stopped"]
-    rng, bad, lost = random.Random(given.seed), 0, 0
-    with tempfile.TemporaryDirectory() as made:
-        folder, suite = Path(given.out or made), Suite.load(given.suite)
-        here = BenchSession(suite, folder / "here", workers=2)
-        here.open(resume=True)
-        begun = time.monotonic()
-        here.run()
-        expected = rows_of(here)
-        took = time.monotonic() - begun
-        print(f"{len(expected):,} rows; {took:.0f} s without Ray", flush=True)
-        head = {"num_cpus": 1, "include_dashboard": False}
-        # A thread adds nodes, which sets no handler of signals.
-        cluster = Cluster(initialize_head=True, head_node_args=head, shutdown_at_exit=False)
-        n = 0
+    arguments = parser.parse_args()
+    ways = [way for way in WAYS if arguments.limit or way != "worker stopped"]
+    rng, n_bad, n_lost = random.Random(arguments.seed), 0, 0
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder, suite = Path(arguments.out or folder_name), Suite.load(arguments.suite)
+        local_bench = BenchSession(suite, folder / "here", workers=2)
+        local_bench.open(resume=True)
+        start = time.monotonic()
+        local_bench.run()
+        expected = rows_of(local_bench)
+        seconds = time.monotonic() - start
+        print(f"{len(expected):,} rows; {seconds:.0f} s without Ray", flush=True)
+        head_options = {"num_cpus": 1, "include_dashboard": False}
+        # A thread that adds nodes must not set signal handlers.
+        cluster = Cluster(initialize_head=True, head_node_args=head_options, shutdown_at_exit=False)
+        number = 0
         try:
-            while lost < given.losses:
-                n += 1
-                there = BenchSession(
-                    replace(suite, time_limit=given.limit), folder / f"run-{n}", workers=2
+            while n_lost < arguments.losses:
+                number += 1
+                ray_bench = BenchSession(
+                    replace(suite, time_limit=arguments.limit), folder / f"run-{number}", workers=2
                 )
-                there.open(resume=True)
-                losing = Losing(cluster, rng, given.gap, given.losses - lost, ways)
-                begun = time.monotonic()
+                ray_bench.open(resume=True)
+                losing = Losing(cluster, rng, arguments.gap, arguments.losses - n_lost, ways)
+                start = time.monotonic()
                 losing.start()
-                counts = on_ray(there, cluster.address.rpartition(":")[2])
+                counts = run_on_ray(ray_bench, cluster.address.rpartition(":")[2])
                 losing.end()
                 cluster.remove_node(losing.node, allow_graceful=False)
-                again = BenchSession(suite, there.folder, workers=2).run().total()
-                kept, took = rows_of(there), time.monotonic() - begun
-                right = kept.equals(expected)
-                bad, lost = bad + (not right), lost + len(losing.lost)
-                told = (
-                    f"{n}: {len(losing.lost)} lost, {dict(counts)} cells, {again} again without Ray"
+                n_repeated = BenchSession(suite, ray_bench.folder, workers=2).run().total()
+                rows, seconds = rows_of(ray_bench), time.monotonic() - start
+                is_equal = rows.equals(expected)
+                n_bad, n_lost = n_bad + (not is_equal), n_lost + len(losing.lost)
+                summary = (
+                    f"{number}: {len(losing.lost)} lost, {dict(counts)} cells, "
+                    f"{n_repeated} again without Ray"
                 )
-                is_so = "equal" if right else "WRONG"
-                print(f"{told}, {len(kept):,} rows in {took:.0f} s: {is_so}", flush=True)
+                is_so = "equal" if is_equal else "WRONG"
+                print(f"{summary}, {len(rows):,} rows in {seconds:.0f} s: {is_so}", flush=True)
         finally:
             cluster.shutdown()
-    print(f"{lost} lost in {n} runs, {bad} went wrong")
-    return bad != 0
+    print(f"{n_lost} lost in {number} runs, {n_bad} went wrong")
+    return n_bad != 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bench on a cluster has the rows of one on this machine."""
+"""A benchmark on a cluster gives the same rows as on this machine."""
 
 import os
 import signal
@@ -36,23 +36,23 @@ attacks = ["random-leaf"]
 
 
 @pytest.fixture
-def made(tmp_path):
-    """Return what makes a bench on a table of one's own, in a folder."""
-    rows = "".join(f"{i % 7},{i * 37 % 101},{i % 2}\n" for i in range(120))
+def make_bench(tmp_path):
+    """Return a function that creates a benchmark on a user's table, in a named folder."""
+    rows = "".join(f"{row % 7},{row * 37 % 101},{row % 2}\n" for row in range(120))
     table = tmp_path / "own.csv"
     table.write_text("a,b,y\n" + rows)
     return lambda name: BenchSession(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
 
 
 def rows_of(bench):
-    """Return the rows of a run, less what is its own."""
+    """Return the rows of a run without run names and times."""
     rows = read_records(bench.folder)
-    timed = rows["metric"].astype(str).str.contains("seconds")
-    return rows[~timed].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
+    is_time = rows["metric"].astype(str).str.contains("seconds")
+    return rows[~is_time].drop(columns=["run", "seconds"], errors="ignore").reset_index(drop=True)
 
 
-class Far:
-    """Every job as it travels, done in this process's own children."""
+class ChildProcessEngine:
+    """An engine that encodes every job and runs it in a child process."""
 
     def __init__(self, bench, lose=()):
         self.bench, self.lose, self.jobs = bench, set(lose), []
@@ -67,66 +67,67 @@ class Far:
         if handle in self.lose:
             return handle, Lost("gone")
         bundle = bundle_of(self.jobs[handle], self.bench.runner)
-        done = work(bundle, self.tables, lambda runner, job: runner.work(job))
-        accept(done, self.jobs[handle], self.bench.runner)
-        return handle, done.results
+        outcome = work(bundle, self.tables, lambda runner, job: runner.work(job))
+        accept(outcome, self.jobs[handle], self.bench.runner)
+        return handle, outcome.results
 
     def close(self):
         pass
 
 
 @pytest.mark.long
-def test_jobs_that_travel_and_are_lost_leave_the_same_rows(made):
-    here, there = made("here"), made("there")
-    for bench in (here, there):
+def test_encoded_jobs_and_lost_jobs_leave_the_same_rows(make_bench):
+    local_bench, encoded_bench = make_bench("here"), make_bench("there")
+    for bench in (local_bench, encoded_bench):
         bench.open(resume=False)
-    here.run()
-    far = Far(there, lose=(0, 3))
-    counts = there.run(engine=far)
-    pd.testing.assert_frame_equal(rows_of(here), rows_of(there))
-    assert counts.total() == sum(1 for _ in there.plan.tasks())
-    assert len(far.jobs) > 2
+    local_bench.run()
+    engine = ChildProcessEngine(encoded_bench, lose=(0, 3))
+    counts = encoded_bench.run(engine=engine)
+    pd.testing.assert_frame_equal(rows_of(local_bench), rows_of(encoded_bench))
+    assert counts.total() == sum(1 for _ in encoded_bench.plan.tasks())
+    assert len(engine.jobs) > 2
 
 
-def test_a_node_of_other_versions_does_nothing(made):
-    bench = made("run")
+def test_a_node_with_other_versions_computes_nothing(make_bench):
+    bench = make_bench("run")
     bench.open(resume=False)
     job = bench.remaining()[0][0]
     bundle = bundle_of(job, bench.runner)
-    other = replace(bundle, stamp={**bundle.stamp, "python": "2.7"})
-    done = work(other, {})
-    assert "python" in done.results
-    assert "2.7" in done.results
-    assert not done.cells
+    changed_bundle = replace(bundle, stamp={**bundle.stamp, "python": "2.7"})
+    outcome = work(changed_bundle, {})
+    assert "python" in outcome.results
+    assert "2.7" in outcome.results
+    assert not outcome.cells
 
 
-def test_a_job_on_a_node_is_private_under_a_permissive_umask(made, monkeypatch, tmp_path):
+def test_a_job_on_a_node_is_private_under_a_permissive_umask(make_bench, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
     (tmp_path / "node").mkdir()
-    bench = made("driver")
+    bench = make_bench("driver")
     bench.open(resume=False)
     modes = {}
 
-    def look(runner, job):
+    def note_modes(runner, job):
         modes.update((p, p.stat().st_mode & 0o777) for p in (tmp_path / "node").rglob("*"))
         return runner.work(job)
 
-    before = os.umask(0o022)
+    umask_before = os.umask(0o022)
     try:
         tables = tables_of(bench.runner, bench.plan.federation_configs)
         for job in (job for phase in bench.remaining() for job in phase):
-            accept(work(bundle_of(job, bench.runner), tables, look), job, bench.runner)
+            accept(work(bundle_of(job, bench.runner), tables, note_modes), job, bench.runner)
     finally:
-        os.umask(before)
+        os.umask(umask_before)
     assert {path.name for path in modes} > {"own.csv"}
-    assert any(path.suffix == ".json" for path in modes)  # a finished cell that a job reads
+    # A finished cell that a job reads.
+    assert any(path.suffix == ".json" for path in modes)
     assert all(mode == (0o600 if path.suffix else 0o700) for path, mode in modes.items())
     cells = [*bench.store.cells.glob("*.json")]
     assert {path.stat().st_mode & 0o777 for path in cells} == {0o600}
 
 
-def test_cells_of_other_jobs_and_damaged_ones_are_not_taken(made):
-    bench = made("run")
+def test_cells_of_other_jobs_and_damaged_cells_are_refused(make_bench):
+    bench = make_bench("run")
     bench.open(resume=False)
     first, second = bench.remaining()[0][:2]
     key = second.tasks[0].key(bench.runner.provenance)
@@ -143,7 +144,7 @@ def test_where_to_run_is_checked(on):
 
 
 @pytest.mark.extra("ray")
-def test_nobody_unknown_is_let_on_a_cluster_beyond_this_machine(monkeypatch):
+def test_a_cluster_beyond_this_machine_requires_authentication(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with pytest.raises(UsageError, match="RAY_AUTH_MODE=token"):
         address_of("ray=10.0.0.1:6379")
@@ -151,45 +152,45 @@ def test_nobody_unknown_is_let_on_a_cluster_beyond_this_machine(monkeypatch):
     assert address_of("ray") is None
 
 
-@pytest.mark.extra("ray")  # with those of the cluster: it starts a process
-def test_more_memory_than_allowed_fails_the_job_and_no_other(made):
-    bench = made("run")
+@pytest.mark.extra("ray")  # The test starts a process, like those of the cluster.
+def test_exceeding_the_memory_limit_fails_only_this_job(make_bench):
+    bench = make_bench("run")
     bench.open(resume=False)
     results = apart(replace(bench.runner, memory=0.01), bench.remaining()[0][0])
     assert isinstance(results, Lost) or {status for status, _ in results} == {"failed"}
 
 
-def working():
-    """Return the processes that are at a task: Ray calls them by it."""
-    found = []
+def task_processes():
+    """Return the processes that work on a task, which have its name in Ray."""
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 if file.read().startswith(b"ray::work"):
-                    found.append(int(pid))
+                    pids.append(int(pid))
         except OSError:
             continue
-    return found
+    return pids
 
 
 @pytest.mark.extra("ray")
-def test_on_ray_a_worker_is_killed_and_no_row_is_lost(made):
+def test_on_ray_no_row_is_lost_if_a_worker_is_killed(make_bench):
     import ray
 
-    here, there = made("here"), made("ray")
-    for bench in (here, there):
+    local_bench, ray_bench = make_bench("here"), make_bench("ray")
+    for bench in (local_bench, ray_bench):
         bench.open(resume=False)
-    here.run()
-    engine, killed = RayEngine("ray", there.runner, there.plan.federation_configs, 2), []
+    local_bench.run()
+    engine, killed = RayEngine("ray", ray_bench.runner, ray_bench.plan.federation_configs, 2), []
 
-    def done(status, label):
-        pids = [] if killed else working()
+    def kill_a_worker(status, label):
+        pids = [] if killed else task_processes()
         for pid in pids[:1]:
             killed.append(pid)
             os.kill(pid, signal.SIGKILL)
 
-    run_jobs(there.runner, there.remaining(), 2, done, engine=engine)
+    run_jobs(ray_bench.runner, ray_bench.remaining(), 2, kill_a_worker, engine=engine)
     assert killed
     assert not ray.is_initialized()
-    there.run()
-    pd.testing.assert_frame_equal(rows_of(here), rows_of(there))
+    ray_bench.run()
+    pd.testing.assert_frame_equal(rows_of(local_bench), rows_of(ray_bench))

@@ -1,4 +1,4 @@
-"""One description of columns: what is written is what is read."""
+"""One description of columns is used for writing and for reading."""
 
 import csv
 import io
@@ -46,17 +46,17 @@ def test_none_is_a_guarantee_and_nothing_is_not():
 
 
 @pytest.mark.parametrize("text", ["zcdp[rho=0.5]", "something-else", "pure-dp[epsilon=-1]"])
-def test_a_guarantee_that_is_not_known_stays_as_it_was_written(text):
-    (found,) = parse(text)
-    assert isinstance(found, Unknown)
-    assert str(found) == text
+def test_an_unknown_guarantee_is_kept_as_text(text):
+    (guarantee,) = parse(text)
+    assert isinstance(guarantee, Unknown)
+    assert str(guarantee) == text
     assert parse("zcdp[rho=0.5]")[0].budget == ("rho", 0.5)
 
 
 def test_a_plus_inside_brackets_does_not_split_a_guarantee():
-    bound, rest = parse("pure-dp[epsilon=1e+2]+structural")
-    assert bound == PureDP(100.0)
-    assert rest == Structural()
+    first, second = parse("pure-dp[epsilon=1e+2]+structural")
+    assert first == PureDP(100.0)
+    assert second == Structural()
 
 
 NAMES = st.sampled_from(["a", "split-only", "laplace-hist", "epsilon", "k2"])
@@ -68,7 +68,7 @@ PARTS = st.lists(
 
 
 @given(PARTS)
-def test_two_columns_hold_a_composition(parts):
+def test_two_columns_represent_a_composition(parts):
     composed = Composed(tuple(parts))
     text = written(composed.name, composed.inline)
     assert text == str(composed)
@@ -110,7 +110,7 @@ def test_a_row_of_typed_values_is_written_and_read_back():
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "error_message"),
     [
         ({"sead": 1}, "no column 'sead'"),
         ({"seed": 1.5}, "'seed' is 1.5; that column holds a whole"),
@@ -120,13 +120,13 @@ def test_a_row_of_typed_values_is_written_and_read_back():
         ({"claimed": 3}, "'claimed' is 3; that column holds a guarantee"),
     ],
 )
-def test_a_value_of_another_kind_is_named(row, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_value_of_a_wrong_type_is_refused_with_its_column(row, error_message):
+    with pytest.raises(UsageError, match=error_message):
         results.plain(row)
 
 
 @pytest.mark.parametrize("text", ["", "0.5", "inf", "nan", "x", "9007199254740993"])
-def test_a_seed_is_a_whole_number_that_a_table_can_hold(text):
+def test_a_seed_is_an_integer_that_a_table_can_represent(text):
     seed = next(column for column in results.COLUMNS if column.name == "seed")
     with pytest.raises(UsageError, match="not a whole number"):
         seed.read(text)

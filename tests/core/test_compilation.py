@@ -1,4 +1,4 @@
-"""Kernels are compiled once on a machine, and inner kernels are called by kernels only."""
+"""Kernels are compiled once on a machine, and only kernels call inner kernels."""
 
 import ast
 import os
@@ -66,7 +66,7 @@ def _decorators(node):
 
 
 def test_no_python_code_refers_to_an_inner_kernel():
-    """A call from Python would crash the process, because the wrapper is left out."""
+    """A call from Python would crash the process, because inner kernels have no wrapper."""
     trees = dict(_functions_with_decorators())
     for path in (ROOT / "tests").rglob("*.py"):
         trees[str(path.relative_to(ROOT))] = ast.parse(path.read_text())
@@ -77,9 +77,13 @@ def test_no_python_code_refers_to_an_inner_kernel():
         if "inner_kernel" in _decorators(node)
     }
     assert len(inner) > 50
-    wrong = []
+    references = []
     for module, tree in trees.items():
-        names = {name: (of, name) for of, name in inner if of == module}
+        names = {
+            name: (module_of_kernel, name)
+            for module_of_kernel, name in inner
+            if module_of_kernel == module
+        }
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
@@ -87,12 +91,12 @@ def test_no_python_code_refers_to_an_inner_kernel():
         for node in tree.body:
             if DECORATORS & _decorators(node):
                 continue
-            wrong += [
-                f"{module}: {x.id}"
-                for x in ast.walk(node)
-                if isinstance(x, ast.Name) and names.get(x.id) in inner
+            references += [
+                f"{module}: {name_node.id}"
+                for name_node in ast.walk(node)
+                if isinstance(name_node, ast.Name) and names.get(name_node.id) in inner
             ]
-    assert not wrong
+    assert not references
 
 
 def test_every_kernel_is_declared_by_one_of_the_two_decorators():

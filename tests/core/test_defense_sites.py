@@ -23,5 +23,5 @@ def test_a_defense_states_its_changes_at_documented_sites(name):
     assert words <= {(site, field) for site, fields in SITES.items() for field in fields}
 
 
-def test_hooks_that_change_masks_are_sites_of_their_own_name():
+def test_hooks_that_change_masks_are_sites_with_their_own_name():
     assert {*SITES} & {*_NOTES} == {"allowed_splits", "visible_nodes"}

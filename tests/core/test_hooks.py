@@ -1,4 +1,4 @@
-"""Errors of a defense name its line, the field, its unit and how to add noise."""
+"""Errors of a defense name its line, the field, its unit and the remedy."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from fedtrees.privacy.noise import Gaussian
 
 @dataclass(frozen=True)
 class First(Defense):
-    """A designer's first defense, in several variants."""
+    """Variants of a first attempt to write a defense."""
 
     how: str = "new array"
     roles = frozenset({"client"})
@@ -38,25 +38,25 @@ class First(Defense):
             return replace(message, sums=sums)
         if self.how == "nothing":
             return None
-        law = Gaussian(0.1).in_units_of(*message.unit_of("sums"))  # as the message says
-        return replace(message, sums=law.send(message.sums, ctx.rng("noise")))
+        channel = Gaussian(0.1).in_units_of(*message.unit_of("sums"))  # as the message says
+        return replace(message, sums=channel.send(message.sums, ctx.rng("noise")))
 
 
-def trained(how):
-    return sample_training(make_small_protocol("fedtree-hist"), Composition((First(how),)))[0]
+def trained(variant):
+    return sample_training(make_small_protocol("fedtree-hist"), Composition((First(variant),)))[0]
 
 
 @pytest.mark.parametrize(
-    ("how", "cause"),
+    ("variant", "cause"),
     [
         ("new array", r"line \d+\) returned float64 numbers in Histogram.sums"),
         ("in place", r"sums \+= noise  # the line of the error\): UFuncTypeError"),
     ],
 )
-def test_noise_of_another_type_is_refused_with_the_line_the_field_its_unit_and_a_remedy(how, cause):
-    with pytest.raises(ProtocolError, match=cause) as raised:
-        trained(how)
-    text = str(raised.value)
+def test_noise_of_a_wrong_type_is_refused_with_line_field_unit_and_remedy(variant, cause):
+    with pytest.raises(ProtocolError, match=cause) as error_info:
+        trained(variant)
+    text = str(error_info.value)
     assert __file__ in text
     assert "Histogram.sums contains whole numbers (int64), of which 1,073,741,824" in text
     assert "law = Gaussian(sigma).in_units_of(*message.unit_of('sums'))" in text

@@ -1,4 +1,4 @@
-"""One table of what is measured: every key is in it, and nobody else knows a key by heart."""
+"""One table describes every measured quantity, and no other code repeats its keys."""
 
 import ast
 import csv
@@ -23,8 +23,8 @@ from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 
 SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "cli", "audit")]
-#: Words that are keys, and mean something else where they stand: axes, marks of a page, fields of
-#: JSON, columns of every row, what a threat tells. And what an option of `advise` is a wish of.
+# Words that are keys but have another meaning there: axes, marks of a page, fields of JSON, columns
+# of every row, knowledge of a threat, and wishes of an option of `advise`.
 OTHER = {
     "exact_rows": {"advice.py"},
     "members_1pct": {"advice.py"},
@@ -59,69 +59,98 @@ def test_every_key_of_every_protocol_is_in_the_table(name):
     threat = next(iter(protocol.info.adversaries))
     rows = evaluate_training(cell, federation, training, 1.0, 1.0).rows
     rows += evaluate_adversary(cell.under(threat), federation, training).rows
-    known = results.measures()
+    measures = results.measures()
     for row in rows:
-        measure = known[row["metric"]]
+        measure = measures[row["metric"]]
         assert row["unit"] == measure.unit
         assert row["measure_class"] == measure.klass
         assert bool(measure.part) == bool(row.get("part"))
 
 
-def test_no_page_command_or_audit_knows_a_key_by_heart():
+def test_no_page_command_or_audit_contains_a_key():
     keys = results.measures()
-    for path in (path for room in SHOWN for path in room.rglob("*.py")):
-        words = {n.value for n in ast.walk(ast.parse(path.read_text())) if type(n) is ast.Constant}
-        found = {w for w in words if isinstance(w, str) and w in keys}
-        assert not {w for w in found if path.name not in OTHER.get(w, ())}, path
+    for path in (path for folder in SHOWN for path in folder.rglob("*.py")):
+        words = {
+            constant.value
+            for constant in ast.walk(ast.parse(path.read_text()))
+            if type(constant) is ast.Constant
+        }
+        keys_in_file = {word for word in words if isinstance(word, str) and word in keys}
+        assert not {word for word in keys_in_file if path.name not in OTHER.get(word, ())}, path
 
 
-def test_every_leak_has_its_words_and_no_two_the_same():
-    found = results.measures().values()
-    assert len({m.name for m in found}) == len(found)
-    said = [m for m in found if m.phrase]
-    assert len({m.severity for m in said}) == len({m.phrase for m in said}) == len(said)
-    assert {m.key for m in said} == {*headlines()}
-    for m in said:
-        assert m.klass in ("person", "guess", "group")
-        assert m.phrase.count("{}") == 1
-        assert len(m.short) <= 26  # letters that the height of a figure's panel holds
-        assert {*m.beside} <= {other.key for other in said}
+def test_every_leak_has_its_own_phrase():
+    all_measures = results.measures().values()
+    assert len({measure.name for measure in all_measures}) == len(all_measures)
+    with_phrase = [measure for measure in all_measures if measure.phrase]
+    assert (
+        len({measure.severity for measure in with_phrase})
+        == len({measure.phrase for measure in with_phrase})
+        == len(with_phrase)
+    )
+    assert {measure.key for measure in with_phrase} == {*headlines()}
+    for measure in with_phrase:
+        assert measure.klass in ("person", "guess", "group")
+        assert measure.phrase.count("{}") == 1
+        # More letters do not fit the height of a figure's panel.
+        assert len(measure.short) <= 26
+        assert {*measure.covered_by} <= {other.key for other in with_phrase}
 
 
-def test_what_has_no_perfect_value_is_neither_better_nor_worse():
-    of = results.measures()
+def test_a_measure_without_a_best_value_is_neither_better_nor_worse():
+    measures = results.measures()
     for key in ("returned_rows", "scored_rows", "batches", "note"):
-        assert (of[key].best, of[key].better) == (None, "")
-    assert (of["specificity_z"].better, of["specificity_z"].best) == ("higher", float("inf"))
-    assert [of[k].sign for k in ("auc", "log_loss", "rmse", "r2", "gower")] == [1, -1, -1, 1, -1]
+        assert (measures[key].best, measures[key].better) == (None, "")
+    assert (measures["specificity_z"].better, measures["specificity_z"].best) == (
+        "higher",
+        float("inf"),
+    )
+    assert [measures[name].sign for name in ("auc", "log_loss", "rmse", "r2", "gower")] == [
+        1,
+        -1,
+        -1,
+        1,
+        -1,
+    ]
     units = ("v_measure", "ami", "rank_correlation", "label_auc", "returned_wrong")
-    assert "share" not in {of[k].unit for k in units}
+    assert "share" not in {measures[name].unit for name in units}
 
 
-def test_a_results_file_is_described_beside_it():
+def test_a_results_file_is_described_by_a_second_file():
     lines = list(csv.DictReader(io.StringIO(results.described())))
-    described = [r["column"] for r in lines if not r["metric"]]
-    assert described == ["context", *(c.name for c in COLUMNS)]
-    keys = {r["metric"]: r for r in lines if r["metric"]}
+    described = [row["column"] for row in lines if not row["metric"]]
+    assert described == ["context", *(column.name for column in COLUMNS)]
+    keys = {row["metric"]: row for row in lines if row["metric"]}
     assert keys.keys() == results.measures().keys()
-    assert all(r["meaning"] for r in lines)
+    assert all(row["meaning"] for row in lines)
     assert (keys["ra"]["unit"], keys["ra"]["best"], keys["log_loss"]["best"]) == (
         "share of cells", "1", "0",
     )  # fmt: skip
 
 
-def test_what_a_run_s_file_says_of_a_plugin_s_measure_is_read(monkeypatch):
-    mine = Measure("mine", "my share", "rows", best=None, klass="person", head="Mine",
-                   counted_by="rows", phrase="{}", beside=("ra", "rows"), severity=3)  # fmt: skip
+def test_a_plugins_measure_is_read_from_the_description_in_the_run(monkeypatch):
+    plugin_measure = Measure(
+        "mine",
+        "my share",
+        "rows",
+        best=None,
+        klass="person",
+        head="Mine",
+        counted_by="rows",
+        phrase="{}",
+        covered_by=("ra", "rows"),
+        severity=3,
+    )
     monkeypatch.setattr(results, "_read", {})
     with monkeypatch.context() as patch:
-        patch.setattr(results, "_measures", lambda names: {"mine": mine})
+        patch.setattr(results, "_measures", lambda names: {"mine": plugin_measure})
         text = results.described()
     assert results.measure("mine") == Measure("mine", "mine", decimals=2)
     results.read_described(text)
-    assert results.measure("mine") == mine
+    assert results.measure("mine") == plugin_measure
     results.read_described(text.replace("metric,ra", "metric,other"))
-    assert results.measure("ra").unit == "share of cells"  # what is here is not of a file
+    # The description in the run does not replace built-in measures.
+    assert results.measure("ra").unit == "share of cells"
 
 
 def metric_of(*measures, main=()):
@@ -131,12 +160,12 @@ def metric_of(*measures, main=()):
     })  # fmt: skip
 
 
-def test_a_score_that_is_not_declared_is_refused():
-    made = metric_of(Measure("a", "b"), Measure("c_of", "d", part="column"))()
-    assert made.measure(Score("a", 0.5)).name == "b"
+def test_an_undeclared_score_is_refused():
+    metric = metric_of(Measure("a", "b"), Measure("c_of", "d", part="column"))()
+    assert metric.measure(Score("a", 0.5)).name == "b"
     for score in (Score("x", 0.5), Score("a", 0.5, part="p"), Score("c_of", 0.5)):
         with pytest.raises(UsageError, match="declare a Measure in its `measures`"):
-            made.measure(score)
+            metric.measure(score)
     with pytest.raises(UsageError, match="`main` names"):
         metric_of(Measure("a", "b"), main=("x",))
     with pytest.raises(UsageError, match="a key is one word"):
@@ -173,11 +202,11 @@ def test_a_unit_that_no_key_declares_is_stored_with_its_row(tmp_path):
     assert read_rows(tmp_path)[0]["unit"] == "bits"
 
 
-def test_rows_of_another_write_than_their_contexts_are_refused(tmp_path):
+def test_rows_that_do_not_belong_to_their_contexts_are_refused(tmp_path):
     row = {"metric": "ra", "value": 1.0, "unit": "share of cells", "measure_class": "guess"}
     for name, text in results.write_tables([{**row, "dataset": "wine"}]).items():
         (tmp_path / name).write_text(text)
-    other = results.write_tables([{**row, "dataset": "iris"}])["contexts.csv"]
-    (tmp_path / "contexts.csv").write_text(other)
+    other_contexts = results.write_tables([{**row, "dataset": "iris"}])["contexts.csv"]
+    (tmp_path / "contexts.csv").write_text(other_contexts)
     with pytest.raises(StoreError, match="does not belong to"):
         read_rows(tmp_path)

@@ -30,16 +30,16 @@ ARRAYS = hnp.arrays(
 
 
 @given(st.text(), st.integers(-(2**60), 2**60), st.floats(), st.booleans(), ARRAYS)
-def test_the_codec_returns_what_it_got(name, count, ratio, flag, array):
+def test_the_codec_returns_an_equal_message(name, count, ratio, flag, array):
     message = Sample(name, count, ratio, flag, array)
     blob = encode(message)
     assert len(blob) == encoded_size(message)
-    back = decode(blob)
-    assert (back.name, back.count, back.flag, back.nothing) == (name, count, flag, None)
-    assert np.array_equal([back.ratio], [ratio], equal_nan=True)
-    assert back.array.dtype == array.dtype
-    assert back.array.shape == array.shape
-    assert back.array.tobytes() == array.tobytes()
+    decoded = decode(blob)
+    assert (decoded.name, decoded.count, decoded.flag, decoded.nothing) == (name, count, flag, None)
+    assert np.array_equal([decoded.ratio], [ratio], equal_nan=True)
+    assert decoded.array.dtype == array.dtype
+    assert decoded.array.shape == array.shape
+    assert decoded.array.tobytes() == array.tobytes()
 
 
 @given(st.data())
@@ -72,15 +72,16 @@ def test_messages_are_frozen_and_their_arrays_read_only():
         message.array[0] = 7
     with pytest.raises(ValueError, match="WRITEABLE"):
         message.array.flags.writeable = True
-    source[1] = 99  # it was copied: the sender cannot change what was sent
+    # The message contains a copy, so the sender cannot change it afterwards.
+    source[1] = 99
     assert message.array.tolist() == [1.0, 2.0]
 
 
-def test_an_author_who_says_nothing_says_that_everything_is_revealed():
+def test_a_message_reveals_everything_unless_it_declares_otherwise():
     assert Sample("x", 1, 0.5, True, np.zeros(1)).reveals == frozenset(Reveal)
 
 
-def test_what_a_message_may_carry():
+def test_fields_of_unsupported_types_are_refused():
     with pytest.raises(ProtocolError, match="is a list"):
         Sample([1, 2], 1, 0.5, True, np.zeros(1))
     with pytest.raises(ProtocolError, match="Python objects"):
@@ -89,15 +90,15 @@ def test_what_a_message_may_carry():
 
 def test_statistics_change_what_a_decision_reveals():
     nodes = np.zeros(1, dtype=np.int32)
-    bare = LeafValues(0, nodes, np.ones(1, dtype=np.float32))
-    full = LeafValues(0, nodes, np.ones(1, dtype=np.float32), np.ones(1), np.ones(1))
-    assert bare.reveals == {Reveal.MODEL}
-    assert full.reveals >= {Reveal.LABELS, Reveal.COUNTS}
-    empty = NodeSplits(0, *(np.zeros(1, dtype=np.int32),) * 4, np.zeros(1, dtype=bool), nodes)
-    assert empty.reveals == {Reveal.THRESHOLDS}
+    without_statistics = LeafValues(0, nodes, np.ones(1, dtype=np.float32))
+    with_statistics = LeafValues(0, nodes, np.ones(1, dtype=np.float32), np.ones(1), np.ones(1))
+    assert without_statistics.reveals == {Reveal.MODEL}
+    assert with_statistics.reveals >= {Reveal.LABELS, Reveal.COUNTS}
+    splits_only = NodeSplits(0, *(np.zeros(1, dtype=np.int32),) * 4, np.zeros(1, dtype=bool), nodes)
+    assert splits_only.reveals == {Reveal.THRESHOLDS}
 
 
-def test_adding_sums_what_is_summable_and_checks_the_rest():
+def test_adding_messages_sums_the_summable_fields_and_compares_the_others():
     def part(tree, value):
         sums = np.full((1, 3, 2), value)
         return Histogram(tree, np.zeros(1, np.int32), sums, np.zeros((0, 2), np.int64))
@@ -107,5 +108,8 @@ def test_adding_sums_what_is_summable_and_checks_the_rest():
     assert (total.sums == 7).all()
     with pytest.raises(ProtocolError, match="disagree on 'tree'"):
         add_messages([part(1, 2), part(2, 5)])
-    assert [f.name for f in fields(Histogram) if f.metadata.get("summed")] == ["sums", "totals"]
+    assert [field.name for field in fields(Histogram) if field.metadata.get("summed")] == [
+        "sums",
+        "totals",
+    ]
     assert summable().metadata == {"summed": True}

@@ -57,7 +57,7 @@ def test_replies_come_in_party_order_and_every_crossing_is_recorded():
     assert up == sum(d.nbytes for d in net.transcript if d.sender.startswith("client"))
 
 
-def test_only_an_acting_party_of_the_network_sends_and_says_why():
+def test_only_an_acting_party_of_the_network_may_send_and_it_must_give_a_reason():
     net, server = network()
     with pytest.raises(ProtocolError, match="only a party"):
         net.send("client", BaseScore(np.zeros(1, np.float32)), reason="x")
@@ -67,36 +67,46 @@ def test_only_an_acting_party_of_the_network_sends_and_says_why():
         net.send("clients", BaseScore(np.zeros(1, np.float32)), reason="x")
 
 
-def test_a_secure_sum_opens_the_sum_alone():
+def test_a_secure_sum_opens_only_the_sum():
     net, server = network(summed=(LabelSums,))
     with acting(server):
         total = net.request_sum("client", LabelSumsRequest(), reason="to count")
     assert total.sums.tolist() == [11, 22]
-    seen = [s for s in see(net.transcript, ("server",)) if isinstance(s.message, LabelSums)]
-    assert [(s.sender, s.message.sums) for s in seen if has_sealed_field(s.message)] == [
-        (f"client-{i}", Sealed((), (2,), "<i8", 16)) for i in (0, 1)
+    label_sums = [
+        item for item in see(net.transcript, ("server",)) if isinstance(item.message, LabelSums)
     ]
-    opened = [(s.sender, s.message.sums.tolist()) for s in seen if not has_sealed_field(s.message)]
+    assert [
+        (item.sender, item.message.sums) for item in label_sums if has_sealed_field(item.message)
+    ] == [(f"client-{i}", Sealed((), (2,), "<i8", 16)) for i in (0, 1)]
+    opened = [
+        (item.sender, item.message.sums.tolist())
+        for item in label_sums
+        if not has_sealed_field(item.message)
+    ]
     assert opened == [("server", [11, 22])]
-    own = [s.message for s in see(net.transcript, ("client-0",)) if s.sender == "client-0"]
-    assert has_sealed_field(own[0])  # what it put in follows from its holding
-    both = see(net.transcript, ("client-0", "client-1"))
-    assert not any(s.opened for s in both)
-    alone = [s for s in see(net.transcript, ("client-1",)) if s.sender == "client-0"]
-    assert alone == []
+    own_messages = [
+        item.message for item in see(net.transcript, ("client-0",)) if item.sender == "client-0"
+    ]
+    assert has_sealed_field(own_messages[0])  # Its own contribution follows from its local data.
+    joint_view = see(net.transcript, ("client-0", "client-1"))
+    assert not any(item.opened for item in joint_view)
+    messages_of_other = [
+        item for item in see(net.transcript, ("client-1",)) if item.sender == "client-0"
+    ]
+    assert messages_of_other == []
 
 
-def test_adding_a_colluder_never_shrinks_a_view():
+def test_adding_a_colluder_never_makes_a_view_smaller():
     net, server = network()
     with acting(server):
         net.request("client", LabelSumsRequest(), reason="to count")
         net.send("client-1", BaseScore(np.zeros(1, np.float32)), reason="to start")
     names = list(net.transcript.roles)
     for name in names:
-        alone = see(net.transcript, (name,))
-        for other in names:
-            both = [s.message for s in see(net.transcript, (name, other))]
-            assert all(any(s.message is m for m in both) for s in alone)
+        view = see(net.transcript, (name,))
+        for colluder in names:
+            joint_messages = [item.message for item in see(net.transcript, (name, colluder))]
+            assert all(any(item.message is message for message in joint_messages) for item in view)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""An inference endpoint has a budget and keeps a log; threats speak of the protocol's own roles."""
+"""A prediction endpoint has a budget and a log; threats use the roles of the protocol."""
 
 import numpy as np
 import pytest
@@ -16,15 +16,16 @@ from fedtrees.protocols.views import view_of
 ROLES = {"active": "active", "passive-0": "passive", "passive-1": "passive", "public": "public"}
 
 
-def test_it_answers_as_many_rows_as_its_budget_and_no_more():
-    asked = []
-    oracle = Oracle(lambda X: asked.append(X) or X[:, 0].astype(float), 5)
+def test_it_answers_no_more_rows_than_its_budget():
+    queries = []
+    oracle = Oracle(lambda X: queries.append(X) or X[:, 0].astype(float), 5)
     assert oracle.query(np.array([[1, 2], [3, 4]])).tolist() == [1.0, 3.0]
-    assert asked[0].dtype == np.float32
+    assert queries[0].dtype == np.float32
     assert (oracle.left, oracle.log) == (3, [2])
     with pytest.raises(ProtocolError, match=r"a query of 4 rows; 3 of 5 are left.*queries="):
         oracle.query(np.zeros((4, 2)))
-    assert (oracle.left, oracle.log, len(asked)) == (3, [2], 1)  # nothing was answered
+    # The refused query was not answered.
+    assert (oracle.left, oracle.log, len(queries)) == (3, [2], 1)
     oracle.query(np.zeros((3, 2)))
     assert oracle.left == 0
     with pytest.raises(ProtocolError, match="0 of 5 are left"):
@@ -36,15 +37,15 @@ def test_a_budget_of_nothing_is_none():
         Oracle(lambda X: X[:, 0], 0)
 
 
-def test_a_view_has_an_oracle_only_where_the_threat_may_ask():
+def test_a_view_has_an_oracle_only_if_the_threat_has_queries():
     tables, schema = sample_federation(rows=60)
-    held = over_clients(tables)
+    local_data = over_clients(tables)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 2}))
-    done = train(protocol, held, schema)
-    assert view_of(done, ("client-0",), held).oracle is None
-    view = view_of(done, ("client-0",), held, queries=20)
+    training = train(protocol, local_data, schema)
+    assert view_of(training, ("client-0",), local_data).oracle is None
+    view = view_of(training, ("client-0",), local_data, queries=20)
     X = tables[1].X
-    np.testing.assert_array_equal(view.oracle.query(X[:20]), done.predict(X[:20]))
+    np.testing.assert_array_equal(view.oracle.query(X[:20]), training.predict(X[:20]))
     assert view.oracle.log == [20]
     assert view.blinded().oracle is None
     assert view.blinded().seen == ()
@@ -70,7 +71,7 @@ def test_roles_are_those_of_the_protocol(text, names, queries):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("client", "unknown threat 'client'.*roles of this protocol are active, passive, public"),
         ("pasive", "did you mean 'passive'"),
@@ -83,8 +84,8 @@ def test_roles_are_those_of_the_protocol(text, names, queries):
         ("passive[index=0,count=1]", "give index or count, not both"),
     ],
 )
-def test_what_no_party_of_the_protocol_is_or_does_is_refused(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_a_threat_that_no_party_of_the_protocol_fits_is_refused(text, error_message):
+    with pytest.raises(UsageError, match=error_message):
         Threat.parse(text, ROLES)
 
 

@@ -13,7 +13,8 @@ class Clerk(Party):
     def __init__(self, name, data):
         super().__init__(name)
         self.data = data
-        self.seen = len(self.data)  # its own __init__ may read what it set
+        # The constructor may read an attribute that it has set.
+        self.seen = len(self.data)
 
     @handles(LabelSumsRequest)
     def count(self, message):
@@ -39,8 +40,8 @@ def test_private_state_cannot_be_written_from_outside(clerk):
 
 
 def test_another_party_sees_no_more_than_anyone(clerk):
-    other = Clerk("client-1", Table(np.zeros((1, 2)), np.array([0])))
-    with acting(other), pytest.raises(LocalDataError):
+    second_clerk = Clerk("client-1", Table(np.zeros((1, 2)), np.array([0])))
+    with acting(second_clerk), pytest.raises(LocalDataError):
         _ = clerk.data
 
 
@@ -49,12 +50,12 @@ def test_calling_a_handler_directly_does_not_open_the_wall(clerk):
         clerk.count(LabelSumsRequest())
 
 
-def test_answering_opens_it_for_the_handler_alone(clerk):
+def test_answering_gives_only_the_handler_access_to_private_state(clerk):
     assert clerk.answer(LabelSumsRequest()).sums.tolist() == [1, 2]
     with pytest.raises(LocalDataError):
         _ = clerk.data
 
 
-def test_an_unknown_message_is_named_with_what_is_handled(clerk):
+def test_an_unknown_message_is_refused_with_the_handled_types(clerk):
     with pytest.raises(ProtocolError, match="does not handle LabelSums; it handles LabelSumsReq"):
         clerk.answer(LabelSums(np.zeros(2, dtype=np.int64)))

@@ -72,7 +72,7 @@ def test_every_built_in_registers_itself_under_the_name_that_it_is_installed_wit
         assert f"{thing.__module__}:{thing.__qualname__}" == entry.value
 
 
-def test_a_plugin_file_registers_what_it_defines(tmp_path):
+def test_a_plugin_file_registers_its_extensions(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
         "from fedtrees.core.defense import Defense\n"
@@ -87,18 +87,18 @@ def test_a_plugin_file_registers_what_it_defines(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "reason"),
     [
         ("import nothing_of_that_name", "ModuleNotFoundError"),
         ("def (", "SyntaxError"),
         (None, "is not a file"),
     ],
 )
-def test_a_plugin_that_does_not_import_says_why(tmp_path, content, said):
+def test_a_plugin_that_cannot_be_imported_is_refused_with_the_reason(tmp_path, content, reason):
     file = tmp_path / "broken.py"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=reason):
         load_plugin(file)
 
 

@@ -42,19 +42,19 @@ def test_compositions_and_lists():
 
 
 @pytest.mark.parametrize("text", ["", "a[", "a]", "a[1]", "a[x=1,x=2]", "a b", "[x=1]"])
-def test_what_cannot_be_read_says_so(text):
+def test_a_text_that_cannot_be_parsed_is_refused(text):
     with pytest.raises(UsageError, match=r"cannot read|twice|unbalanced"):
         parse_list([text]) if text not in ("",) else parse_grid(text)
 
 
 @pytest.mark.parametrize("text", ["a+", "+a", "a[x=1]+"])
-def test_a_part_joined_to_nothing_says_so(text):
+def test_a_plus_without_a_part_on_both_sides_is_refused(text):
     with pytest.raises(UsageError, match="joins a part to nothing"):
         parse_composed([text])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("x[k=1_000]", "'1_000' is not a number here"),
         ("x[k=٣]", "'٣' is not a number here"),
@@ -69,16 +69,26 @@ def test_a_part_joined_to_nothing_says_so(text):
         ("x[k=a\x07b]", "cannot be printed"),
     ],
 )
-def test_what_is_no_number_as_people_write_them_is_refused_in_a_short_line(text, said):
-    with pytest.raises(UsageError, match=re.escape(said)) as raised:
+def test_unusual_numbers_are_refused_in_a_short_line(text, error_message):
+    with pytest.raises(UsageError, match=re.escape(error_message)) as error_info:
         parse_grid(text)
-    assert len(str(raised.value)) < 150
+    assert len(str(error_info.value)) < 150
 
 
-def test_numbers_of_any_usual_form_are_read():
-    written = {"-7": -7, "+7": 7, "007": 7, "5.": 5.0, ".5": 0.5, "1E-3": 0.001, "-inf": -math.inf,
-               "Infinity": math.inf, "9" * 18: 10**18 - 1, "-0.0": 0.0}  # fmt: skip
-    for text, value in written.items():
+def test_numbers_of_all_usual_forms_are_read():
+    values_of_texts = {
+        "-7": -7,
+        "+7": 7,
+        "007": 7,
+        "5.": 5.0,
+        ".5": 0.5,
+        "1E-3": 0.001,
+        "-inf": -math.inf,
+        "Infinity": math.inf,
+        "9" * 18: 10**18 - 1,
+        "-0.0": 0.0,
+    }
+    for text, value in values_of_texts.items():
         assert parse_value(text) == value
         assert type(parse_value(text)) is type(value)
     assert math.isnan(parse_value("nan"))
@@ -100,7 +110,7 @@ def test_a_constructor_that_cannot_compute_with_a_number_is_a_usage_error():
 
 
 def test_values_keep_their_types():
-    read = [parse_value(t) for t in ("1", "1.5", "1e3", "true", "none", "mean")]
-    assert read == [1, 1.5, 1000.0, True, None, "mean"]
+    values = [parse_value(text) for text in ("1", "1.5", "1e3", "true", "none", "mean")]
+    assert values == [1, 1.5, 1000.0, True, None, "mean"]
     assert show(0.1) == "0.1"
     assert show(4.0) == "4"

@@ -1,4 +1,4 @@
-"""The binomial law and ranks agree with scipy's, whose import takes a second."""
+"""The binomial distribution and ranks agree with scipy's, whose import takes a second."""
 
 import numpy as np
 import pytest

@@ -28,19 +28,21 @@ def test_different_names_seeds_and_rounds_differ():
     assert len(set(map(tuple, every))) == len(every)
 
 
-def test_a_child_does_not_hold_the_seed():
+def test_a_child_does_not_contain_the_seed():
     child = Streams(7).child("client-0")
-    held = gc.get_referents(child)
-    assert not any(isinstance(x, (int, np.integer)) and x == 7 for x in held)
+    referents = gc.get_referents(child)
+    assert not any(
+        isinstance(referent, (int, np.integer)) and referent == 7 for referent in referents
+    )
     assert not hasattr(child, "seed")
     assert not hasattr(child, "__dict__")
 
 
-def test_noise_of_a_seed_has_a_root_of_its_own():
-    """Public tests and partitions of a seed are what they always were; noise is unrelated."""
+def test_noise_of_a_seed_has_a_separate_root():
+    """Public tests and partitions of a seed never change, and the noise is independent of them."""
     streams = Streams(7, "seed")
     assert draws(streams.noise.child("a")) == draws(Streams(7, "seed").child("a").noise)
-    roots = {id(s): gc.get_referents(s)[0] for s in (streams, streams.noise)}
+    roots = {id(stream): gc.get_referents(stream)[0] for stream in (streams, streams.noise)}
     assert len(set(roots.values())) == 2
     assert draws(streams.noise) != draws(streams)
     first = [3656402131, 2073928857, 2758917606, 662158119]

@@ -1,4 +1,4 @@
-"""What is refused before anything is trained, and what a party that asks itself is counted for."""
+"""Local data that are refused before training, and traffic of a party with itself."""
 
 import numpy as np
 import pytest
@@ -30,22 +30,22 @@ def part(columns, ids=(0, 1, 2), y=None):
     return LocalData(np.array(ids), np.array(columns), np.zeros((3, len(columns)), np.float32), y)
 
 
-def check(held):
-    """Refuse what makes no table; return how many rows it has."""
-    for name, own in held.items():
-        check_own(name, own, SCHEMA)
-    check_together({name: LocalDataSummary.of(own) for name, own in held.items()}, SCHEMA)
-    check_ids(held)
-    return rows_of(held)
+def check(local_data):
+    """Refuse local data that do not form one table; return the number of rows."""
+    for name, data in local_data.items():
+        check_own(name, data, SCHEMA)
+    check_together({name: LocalDataSummary.of(data) for name, data in local_data.items()}, SCHEMA)
+    check_ids(local_data)
+    return rows_of(local_data)
 
 
-def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
+def test_complete_rows_and_columns_of_the_same_rows_form_a_table():
     assert check({"p": part([0, 1], y=Y), "q": part([0, 1], (3, 4, 5), Y)}) == 6
     assert check({"p": part([0], y=Y), "q": part([1])}) == 3
 
 
 @pytest.mark.parametrize(
-    ("held", "said"),
+    ("local_data", "error_message"),
     [
         ({"p": part([0], y=Y)}, "hold the columns"),
         ({"p": part([0, 1], y=Y), "q": part([1])}, "hold the columns"),
@@ -56,17 +56,17 @@ def test_whole_rows_and_columns_of_the_same_rows_make_a_table():
         ({"p": None}, "give a LocalData"),
     ],
 )
-def test_what_makes_no_table_is_refused(held, said):
-    with pytest.raises(DataError, match=said):
-        check(held)
+def test_local_data_that_form_no_table_are_refused(local_data, error_message):
+    with pytest.raises(DataError, match=error_message):
+        check(local_data)
 
 
-def test_what_a_party_declares_tells_its_ids_to_nobody_without_the_key():
-    one, same, other = part([0], y=Y), part([1]), part([1], (0, 2, 1))
+def test_the_declared_digest_of_ids_depends_on_the_key():
+    data, same_ids, other_ids = part([0], y=Y), part([1]), part([1], (0, 2, 1))
     for key in (b"", b"agreed"):
-        assert LocalDataSummary.of(one, key).order == LocalDataSummary.of(same, key).order
-        assert LocalDataSummary.of(one, key).order != LocalDataSummary.of(other, key).order
-    assert LocalDataSummary.of(one, b"agreed").order != LocalDataSummary.of(one).order
+        assert LocalDataSummary.of(data, key).order == LocalDataSummary.of(same_ids, key).order
+        assert LocalDataSummary.of(data, key).order != LocalDataSummary.of(other_ids, key).order
+    assert LocalDataSummary.of(data, b"agreed").order != LocalDataSummary.of(data).order
 
 
 def test_a_threat_that_names_a_party_twice_is_refused():
@@ -74,14 +74,14 @@ def test_a_threat_that_names_a_party_twice_is_refused():
         Threat.parse("client+client")
 
 
-def test_only_what_a_party_tells_itself_alone_costs_nothing():
+def test_only_messages_of_a_party_to_itself_are_free():
     transcript = Transcript({"p": "peer", "q": "peer"}, coordinator="p")
     message: Message = LabelSums(np.ones(2))
     transcript.record("p", ("p", "q"), message, "to all peers")
     transcript.record("p", ("p",), message, "a sum it opened")
-    asked, opened = transcript.deliveries
-    assert (asked.nbytes > 0, opened.nbytes) == (True, 0)
-    assert sum(transcript.traffic().values()) == 2 * asked.nbytes
+    sent, opened_sum = transcript.deliveries
+    assert (sent.nbytes > 0, opened_sum.nbytes) == (True, 0)
+    assert sum(transcript.traffic().values()) == 2 * sent.nbytes
 
 
 class Labels(Defense):

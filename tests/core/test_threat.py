@@ -16,14 +16,14 @@ ROLES = {"server": "server", "client-0": "client", "client-1": "client", "client
         ("server+client", ("server", "client-2")),
     ],
 )
-def test_who_is_an_adversary(text, names):
+def test_the_principals_of_a_threat(text, names):
     threat = Threat.parse(text)
     assert threat.principals(ROLES) == names
     assert str(threat) == text
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("clinet", "did you mean 'client'"),
         ("client[index=9]", "only 3 of them"),
@@ -34,6 +34,6 @@ def test_who_is_an_adversary(text, names):
         ("", "empty threat"),
     ],
 )
-def test_a_threat_that_makes_no_sense_says_why(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_an_invalid_threat_is_refused_with_the_reason(text, error_message):
+    with pytest.raises(UsageError, match=error_message):
         Threat.parse(text).principals(ROLES)

@@ -1,4 +1,4 @@
-"""Values survive their bytes; nothing else does."""
+"""Values survive their encoding, and everything else is refused."""
 
 import contextlib
 import json
@@ -45,48 +45,60 @@ def bytes_of(value):
     return b"".join(map(bytes, pack(value)))
 
 
-def same(a, b):
-    if isinstance(a, np.ndarray):
-        kept = a.dtype.newbyteorder("=") == b.dtype and a.shape == b.shape
-        return kept and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
-    if isinstance(a, (list, tuple)):
-        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return list(a) == list(b) and all(same(a[k], b[k]) for k in a)
-    return type(a) is type(b) and (a == b or (a != a and b != b))
+def are_equal(first, second):
+    if isinstance(first, np.ndarray):
+        same_shape_and_dtype = (
+            first.dtype.newbyteorder("=") == second.dtype and first.shape == second.shape
+        )
+        return same_shape_and_dtype and np.array_equal(
+            first, second, equal_nan=first.dtype.kind == "f"
+        )
+    if isinstance(first, (list, tuple)):
+        return (
+            type(first) is type(second)
+            and len(first) == len(second)
+            and all(map(are_equal, first, second))
+        )
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(
+            are_equal(first[key], second[key]) for key in first
+        )
+    return type(first) is type(second) and (
+        first == second or (first != first and second != second)
+    )
 
 
 @pytest.mark.long
 @given(VALUES)
-def test_a_value_comes_back_as_it_was(value):
-    again = unpack(bytes_of(value))
-    assert same(value, again)
-    assert bytes_of(again) == bytes_of(value)
+def test_a_value_survives_its_encoding(value):
+    decoded = unpack(bytes_of(value))
+    assert are_equal(value, decoded)
+    assert bytes_of(decoded) == bytes_of(value)
 
 
-def test_dataclasses_and_messages_come_back_with_arrays_that_nobody_can_write_to():
+def test_dataclasses_and_messages_are_decoded_with_read_only_arrays():
     table = Table(np.arange(6).reshape(3, 2), np.array([0, 1, 1]))
     claim = Records(table, np.array([0.5, 1, 0]), ("a", "b", "a"))
     start = BaseScore(np.zeros(1, np.float32), 3, 4)
     schema = Schema((Feature("a", low=0, high=np.float64(2)),), "y")
-    again = unpack(bytes_of((claim, schema, start)), TYPES)
-    assert again[1] == schema
-    assert type(again[0]) is Records
-    assert again[0].owner == claim.owner
-    np.testing.assert_array_equal(again[0].table.X, table.X)
-    assert encode(again[2]) == encode(start)
-    for array in (again[0].table.X, again[0].confidence, again[2].margin):
+    decoded = unpack(bytes_of((claim, schema, start)), TYPES)
+    assert decoded[1] == schema
+    assert type(decoded[0]) is Records
+    assert decoded[0].owner == claim.owner
+    np.testing.assert_array_equal(decoded[0].table.X, table.X)
+    assert encode(decoded[2]) == encode(start)
+    for array in (decoded[0].table.X, decoded[0].confidence, decoded[2].margin):
         assert array.flags.aligned
         with pytest.raises(ValueError, match=r"read-only|WRITEABLE"):
             array.flags.writeable = True
 
 
-def test_a_seal_crosses_closed():
+def test_a_sealed_field_stays_sealed():
     sums = np.zeros((1, 2, 2), np.int64)
-    sent = Histogram(0, np.arange(1), Sealed.of(sums, "server"), np.zeros((1, 2)))
-    again = unpack(bytes_of(sent))
-    assert vars(again)["sums"] == Sealed.of(sums, "server")
-    assert again.sums.payload == b""
+    message = Histogram(0, np.arange(1), Sealed.of(sums, "server"), np.zeros((1, 2)))
+    decoded = unpack(bytes_of(message))
+    assert vars(decoded)["sums"] == Sealed.of(sums, "server")
+    assert decoded.sums.payload == b""
 
 
 class Live:
@@ -102,7 +114,7 @@ class Sly(np.ndarray):
 @pytest.mark.parametrize(
     "value", [Live(), b"bytes", {1: 2}, np.array([Live()]), np.array(["a"]), Live, {1}, print]
 )
-def test_what_is_alive_does_not_cross(value):
+def test_objects_that_are_no_plain_values_are_refused(value):
     with pytest.raises(DataError, match="cannot cross"):
         pack({"x": (value,)})
 
@@ -114,28 +126,29 @@ def test_a_value_that_contains_itself_is_refused():
         pack(knot)
 
 
-def test_a_subclass_crosses_as_the_plain_thing():
-    again = unpack(bytes_of((np.arange(3).view(Sly),)))[0]
-    assert type(again) is np.ndarray
-    assert again[1] == 1
+def test_a_subclass_is_decoded_as_its_plain_type():
+    decoded = unpack(bytes_of((np.arange(3).view(Sly),)))[0]
+    assert type(decoded) is np.ndarray
+    assert decoded[1] == 1
 
 
-def test_bytes_that_are_cut_changed_or_name_what_is_not_expected_are_refused():
-    whole = bytes_of({"a": np.arange(5), "b": (Table(np.ones((2, 2)), np.ones(2)), 1.5)})
-    for end in range(len(whole)):
+def test_truncated_or_changed_bytes_and_unexpected_types_are_refused():
+    encoded = bytes_of({"a": np.arange(5), "b": (Table(np.ones((2, 2)), np.ones(2)), 1.5)})
+    for end in range(len(encoded)):
         with pytest.raises(DataError):
-            unpack(whole[:end], TYPES)
+            unpack(encoded[:end], TYPES)
     with pytest.raises(DataError, match="too many"):
-        unpack(whole + b"x", TYPES)
+        unpack(encoded + b"x", TYPES)
     with pytest.raises(DataError, match="not expected here"):
-        unpack(whole)
+        unpack(encoded)
     for blob in (pickle.dumps(1), b"", b"FTV1"):
         with pytest.raises(DataError):
             unpack(blob)
     rng = np.random.default_rng(0)
-    for _ in range(300):  # read as something, or refused: nothing else is raised
-        changed = bytearray(whole)
-        changed[rng.integers(len(whole))] = rng.integers(256)
+    # The changed bytes are decoded or refused; no other error is raised.
+    for _ in range(300):
+        changed = bytearray(encoded)
+        changed[rng.integers(len(encoded))] = rng.integers(256)
         with contextlib.suppress(DataError):
             unpack(bytes(changed), TYPES)
 
@@ -160,12 +173,12 @@ def test_a_header_that_lies_is_refused(entry):
 
 
 @pytest.mark.parametrize(
-    ("magic", "read"), [(b"FTV1", unpack), (b"FTM1", decode), (b"FTL1", read_call)]
+    ("magic", "decode_function"), [(b"FTV1", unpack), (b"FTM1", decode), (b"FTL1", read_call)]
 )
-def test_a_header_nested_too_deep_is_refused(magic, read):
+def test_a_header_nested_too_deep_is_refused(magic, decode_function):
     text = b"[" * 100_000
     with pytest.raises(DataError, match="nested too deep"):
-        read(magic + struct.pack("<I", len(text)) + text)
+        decode_function(magic + struct.pack("<I", len(text)) + text)
 
 
 @pytest.mark.parametrize("text", [b'{"type":"Histogram","fields":[]}', b'{"type":5}', b"[]"])
@@ -181,9 +194,9 @@ def test_more_text_than_the_reader_takes_is_refused():
         unpack(packed, most_text=50)
 
 
-def framed(form, header, rest):
+def frame(magic, header, content):
     text = json.dumps(header, separators=(",", ":")).encode()
-    return form + struct.pack("<I", len(text)) + text + rest
+    return magic + struct.pack("<I", len(text)) + text + content
 
 
 def test_the_bytes_of_every_form_are_those_of_earlier_versions():
@@ -191,8 +204,8 @@ def test_the_bytes_of_every_form_are_those_of_earlier_versions():
     fields = {"margin": {"dtype": "<f4", "shape": [2]}, "g_bits": 3, "h_bits": 4}
     header, raw = {"type": "BaseScore", "fields": fields}, margin.astype("<f4").tobytes()
     message = BaseScore(margin, 3, 4)
-    assert encode(message) == framed(b"FTM1", header, raw)
-    assert write_call({"does": "ask"}, message) == framed(b"FTL1", {"does": "ask"}, encode(message))
+    assert encode(message) == frame(b"FTM1", header, raw)
+    assert write_call({"does": "ask"}, message) == frame(b"FTL1", {"does": "ask"}, encode(message))
     value = {"a": (None, [True, "x"]), "b": message, "c": np.int16(7), "d": np.zeros((0, 2))}
     entry = {
         "map": {
@@ -202,5 +215,5 @@ def test_the_bytes_of_every_form_are_those_of_earlier_versions():
             "d": {"raw": {"dtype": "<f8", "shape": [0, 2]}},
         }
     }
-    bare = framed(b"FTV1", entry, b"")
+    bare = frame(b"FTV1", entry, b"")
     assert bytes_of(value) == bare + bytes(-len(bare) % 16) + raw

@@ -1,6 +1,6 @@
-"""Random tables as pandas, Excel and R write them, and whether their values are read as written.
+"""Random tables as pandas, Excel and R write them, and a check of the values that are read.
 
-``python tests/data/random_tables.py 3000`` prints the figures of the page about own tables: every
+``python tests/data/random_tables.py 3000`` prints the figures of the page about users' tables. A
 column is equal, left out with a note, asked about, or different with a note. Any other column is a
 silent difference.
 """
@@ -63,33 +63,41 @@ class Writer:
 
 @dataclass
 class Outcome:
-    """What became of the columns of one table."""
+    """Counts of the outcomes of the columns of one table, and its silent differences."""
 
     counts: Counter = field(default_factory=Counter)
     silent: list = field(default_factory=list)
 
 
-def random_column(rng, n):
+def random_column(rng, n_rows):
     """Return a column of one of the kinds."""
     kind = rng.choice(["number", "number", "number", "text", "text", "truth", "date", "code"])
     if kind == "number":
         decimals = int(rng.choice([0, 0, 1, 2, 3, 3, 6]))
         low, high = [(0, 1), (1, 9), (-50, 50), (20, 90), (0, 5_000), (1e5, 9e6)][rng.integers(6)]
-        few = rng.integers(low, high + 1, 4) if decimals == 0 else rng.uniform(low, high, 6)
-        draws = rng.choice(few, n) if rng.random() < 0.3 else rng.uniform(low, high, n)
+        repeated_values = (
+            rng.integers(low, high + 1, 4) if decimals == 0 else rng.uniform(low, high, 6)
+        )
+        draws = (
+            rng.choice(repeated_values, n_rows)
+            if rng.random() < 0.3
+            else rng.uniform(low, high, n_rows)
+        )
         unit = str(rng.choice(["", "", "", "", "$", "€", "%", "()"]))
-        values = [round(float(v), decimals) for v in draws]
+        values = [round(float(value), decimals) for value in draws]
         return Column(kind, values, decimals, unit)
     if kind == "text":
         words = _WORDS[rng.integers(len(_WORDS))]
-        return Column(kind, [str(v) for v in rng.choice(words, n)])
+        return Column(kind, [str(value) for value in rng.choice(words, n_rows)])
     if kind == "truth":
-        return Column(kind, [bool(v) for v in rng.integers(0, 2, n)])
+        return Column(kind, [bool(value) for value in rng.integers(0, 2, n_rows)])
     if kind == "date":
-        return Column(kind, [_EPOCH + timedelta(int(d)) for d in rng.integers(9_000, 19_000, n)])
+        return Column(
+            kind, [_EPOCH + timedelta(int(days)) for days in rng.integers(9_000, 19_000, n_rows)]
+        )
     start, width = [(2**53, 16), (0, 5), (10**11, 12)][rng.integers(3)]
-    few = [str(start + int(k)).zfill(width) for k in rng.integers(0, 99, 5)]
-    return Column(kind, [str(v) for v in rng.choice(few, n)])
+    repeated_values = [str(start + int(code)).zfill(width) for code in rng.integers(0, 99, 5)]
+    return Column(kind, [str(value) for value in rng.choice(repeated_values, n_rows)])
 
 
 def random_writer(rng):
@@ -136,10 +144,10 @@ def cell_of(value, column, writer):
         return value
     plain = f"{abs(value):,.{column.decimals}f}"
     plain = plain.translate({ord(","): writer.thousands, ord("."): writer.decimal})
-    below = value < 0
+    is_negative = value < 0
     if column.unit == "()" and writer.name.startswith("excel"):
-        return f"({plain})" if below else plain
-    text = f"-{plain}" if below else plain
+        return f"({plain})" if is_negative else plain
+    text = f"-{plain}" if is_negative else plain
     if not writer.name.startswith("excel") or column.unit in ("", "()"):
         return text
     return f"${text}" if column.unit == "$" else f"{text} {column.unit}".replace(" %", "%")
@@ -154,29 +162,31 @@ def write(path, columns, writer):
         frame.to_parquet(path) if writer.typed == "parquet" else frame.to_excel(path, index=False)
         return path
     buffer = io.StringIO(newline="")
-    out = csv.writer(
+    csv_writer = csv.writer(
         buffer, delimiter=writer.sep, lineterminator=writer.line_end,
         quoting=csv.QUOTE_ALL if writer.quoting == csv.QUOTE_ALL else csv.QUOTE_MINIMAL,
     )  # fmt: skip
-    quoted = writer.quoting not in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
+    quotes_text = writer.quoting not in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL)
     rows = [list(columns)]
-    rows += zip(*([cell_of(v, c, writer) for v in c.values] for c in columns.values()), strict=True)
-    for k, row in enumerate(rows):
-        row = [cell if k else str(cell) for cell in row]
-        if writer.row_names and (k or writer.row_names == "named"):
-            row.insert(0, str(k) if k else "")
-        if quoted:  # R quotes all text and no numbers
+    rows += zip(
+        *([cell_of(value, c, writer) for value in c.values] for c in columns.values()), strict=True
+    )
+    for number, row in enumerate(rows):
+        row = [cell if number else str(cell) for cell in row]
+        if writer.row_names and (number or writer.row_names == "named"):
+            row.insert(0, str(number) if number else "")
+        if quotes_text:  # R quotes all text and no numbers
             texts = [c.kind in ("text", "code") for c in columns.values()]
             texts = [True] * (len(row) - len(texts)) + texts
             cells = [
                 '"' + cell.replace('"', '""') + '"'
-                if cell != writer.na and (text or not k or writer.sep in cell)
+                if cell != writer.na and (text or not number or writer.sep in cell)
                 else cell
                 for cell, text in zip(row, texts, strict=True)
             ]
             buffer.write(writer.sep.join(cells) + writer.line_end)
         else:
-            out.writerow(row)
+            csv_writer.writerow(row)
     path = path.with_suffix(".csv")
     text = buffer.getvalue()
     if writer.encoding == "cp1252":  # which has no combining characters
@@ -215,7 +225,7 @@ def random_table(rng):
 
 
 def check(seed, folder):
-    """Write one random table, read it, and return what became of its columns."""
+    """Write one random table, read it, and return the outcomes of its columns."""
     rng = np.random.default_rng(seed)
     columns, outcome = random_table(rng), Outcome()
     sites = 1 if rng.random() < 0.7 else int(rng.integers(2, 4))
@@ -223,11 +233,11 @@ def check(seed, folder):
     names_of_rows = writers[0].row_names
     for writer in writers[1:]:  # files of one federation have the same columns
         writer.row_names = writer.row_names or names_of_rows if names_of_rows else ""
-    n = len(columns[TARGET].values)
+    n_rows = len(columns[TARGET].values)
     paths = []
-    for k, rows in enumerate(np.array_split(np.arange(n), sites)):
+    for number, rows in enumerate(np.array_split(np.arange(n_rows), sites)):
         part = {name: _take(column, rows) for name, column in columns.items()}
-        paths.append(write(Path(folder) / f"t{seed}s{k}", part, writers[k]))
+        paths.append(write(Path(folder) / f"t{seed}s{number}", part, writers[number]))
     keep = [name for name in columns if name != TARGET] if rng.random() < 0.5 else []
     outcome.counts.update(tables=1, columns=len(columns), **{f"writer {writers[0].name}": 1})
     data = _read(paths, columns, writers, keep, outcome)
@@ -241,7 +251,7 @@ def _take(column, rows):
 
 
 def _read(paths, columns, writers, keep, outcome):
-    """Return the dataset, after an answer to what the reader asks; None if it refuses."""
+    """Return the dataset after answering the questions of the reader; None if it refuses."""
     options = {"keep": keep}
     for _ in range(6):
         try:
@@ -250,16 +260,16 @@ def _read(paths, columns, writers, keep, outcome):
             return load_clients(paths, TARGET, **options)
         except Problems as error:
             for problem in error.problems:
-                if problem.option == "decimal" and len({w.decimal for w in writers}) == 1:
+                if problem.option == "decimal" and len({writer.decimal for writer in writers}) == 1:
                     outcome.counts["asked for the decimal mark"] += 1
                     options["decimal"] = writers[0].decimal
                     continue
-                named = [name for name in columns if f"{name!r}" in problem.text]
+                named_columns = [name for name in columns if f"{name!r}" in problem.text]
                 outcome.counts["refused with a reason"] += 1
-                drop = [*options.get("drop", ()), *(named or ())]
+                drop = [*options.get("drop", ()), *(named_columns or ())]
                 options["drop"] = [name for name in drop if name != TARGET]
                 options["keep"] = [name for name in keep if name not in drop]
-                if not named or TARGET in named:
+                if not named_columns or TARGET in named_columns:
                     return None
         except DataError:
             outcome.counts["refused with a reason"] += 1
@@ -267,41 +277,48 @@ def _read(paths, columns, writers, keep, outcome):
     return None
 
 
-def _compare(data, columns, outcome, where):
-    """Count what became of every column of a dataset."""
+def _compare(data, columns, outcome, place):
+    """Count the outcome of every column of a dataset."""
     for name, column in columns.items():
         truth = truth_of(column)
         if name == TARGET:
-            got = [data.schema.classes[c] for c in data.table.y]
+            values_read = [data.schema.classes[c] for c in data.table.y]
         elif name in data.schema.names:
-            k = data.schema.names.index(name)
-            got = _decoded(data.table.X[:, k], data.schema.features[k])
+            position = data.schema.names.index(name)
+            values_read = _decoded(data.table.X[:, position], data.schema.features[position])
         else:
-            said = any(name in note for note in data.notes if note.startswith("left out: "))
-            outcome.counts["left out with a note" if said else "silently left out"] += 1
-            if not said:
-                outcome.silent.append((*where, name, "left out without a note"))
+            is_noted = any(name in note for note in data.notes if note.startswith("left out: "))
+            outcome.counts["left out with a note" if is_noted else "silently left out"] += 1
+            if not is_noted:
+                outcome.silent.append((*place, name, "left out without a note"))
             continue
-        wrong = [(a, b) for a, b in zip(truth, got, strict=True) if not _equal(a, b, column)]
-        if not wrong:
+        differences = [
+            (written_value, read_value)
+            for written_value, read_value in zip(truth, values_read, strict=True)
+            if not _equal(written_value, read_value, column)
+        ]
+        if not differences:
             outcome.counts["equal"] += 1
-        elif _reported(name, wrong, data.notes):
+        elif _reported(name, differences, data.notes):
             outcome.counts["different with a note"] += 1
         else:
             outcome.counts["silently different"] += 1
-            outcome.silent.append((*where, name, column.kind, wrong[:3]))
+            outcome.silent.append((*place, name, column.kind, differences[:3]))
 
 
-def _reported(name, wrong, notes):
-    """Return whether notes say of a column that its values are not those of the file.
+def _reported(name, differences, notes):
+    """Return whether the notes report that values of a column differ from those in the file.
 
-    A cell that became missing is reported with its mark, any other change by a note of the column.
+    A cell that became missing is reported with its mark, and any other change by a note of the
+    column.
     """
-    marks = {wanted for wanted, got in wrong if got is None}
+    marks = {written_value for written_value, read_value in differences if read_value is None}
     missing = " ".join(note for note in notes if note.startswith("missing: "))
     listed = name in missing and all(repr(mark) in missing for mark in marks)
-    own = any(note.startswith(f"{name}: ") for note in notes)
-    return own or (listed and len(marks) > 0 and all(got is None for _, got in wrong))
+    has_note = any(note.startswith(f"{name}: ") for note in notes)
+    return has_note or (
+        listed and len(marks) > 0 and all(read_value is None for _, read_value in differences)
+    )
 
 
 def _decoded(values, feature):
@@ -311,15 +328,19 @@ def _decoded(values, feature):
     return [None if np.isnan(v) else feature.categories[int(v)] for v in values]
 
 
-def _equal(wanted, got, column):
+def _equal(written, value_read, column):
     """Return whether a value was read as it was written."""
-    if wanted is None or got is None:
-        return wanted is got is None
+    if written is None or value_read is None:
+        return written is value_read is None
     if column.kind == "truth":
-        return str(got).casefold() in (_YES if wanted else _NO) or got == float(wanted)
+        return str(value_read).casefold() in (_YES if written else _NO) or value_read == float(
+            written
+        )
     if column.kind in ("text", "code"):
-        return got == wanted or (not isinstance(got, str) and got == np.float32(wanted))
-    return np.float32(got) == np.float32(wanted)
+        return value_read == written or (
+            not isinstance(value_read, str) and value_read == np.float32(written)
+        )
+    return np.float32(value_read) == np.float32(written)
 
 
 _YES = {"true", "yes", "ja", "1", "wahr", "t"}
@@ -327,13 +348,13 @@ _NO = {"false", "no", "nein", "0", "falsch", "f"}
 
 
 def campaign(seeds):
-    """Return the outcome of many tables together."""
+    """Return the combined outcome of many tables."""
     total = Outcome()
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
-            one = check(seed, folder)
-            total.counts += one.counts
-            total.silent += one.silent
+            outcome = check(seed, folder)
+            total.counts += outcome.counts
+            total.silent += outcome.silent
             for path in Path(folder).iterdir():
                 path.unlink()
     return total
@@ -343,8 +364,8 @@ if __name__ == "__main__":
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("tables", type=int)
     options.add_argument("--first", type=int, default=0, help="seed of the first table")
-    given = options.parse_args()
-    result = campaign(range(given.first, given.first + given.tables))
+    arguments = options.parse_args()
+    result = campaign(range(arguments.first, arguments.first + arguments.tables))
     for line in result.silent[:40]:
         print("silent:", *line)
     for name, count in sorted(result.counts.items()):

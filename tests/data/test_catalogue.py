@@ -73,7 +73,7 @@ def test_shape_positives_and_codes(name):
 
 
 @pytest.mark.parametrize("name", DIGESTS)
-def test_binary_tables_stay_what_they_are(name):
+def test_binary_tables_never_change(name):
     assert load(name).digest == DIGESTS[name]
 
 
@@ -93,20 +93,20 @@ def test_tables_with_all_their_classes(name, rows):
     assert np.bincount(data.table.y).tolist() == rows
 
 
-def test_binary_tables_are_made_of_the_classes():
+def test_binary_tables_are_derived_from_the_classes():
     assert np.array_equal(load("wine").table.y, load("wine-3").table.y == 1)
     assert np.array_equal(load("digits").table.y, load("digits-10").table.y >= 5)
     progression = load("diabetes-regression")
     assert progression.task == "number"
     assert progression.table.y.dtype == np.float64
-    above = progression.table.y > np.median(progression.table.y)
-    assert np.array_equal(load("diabetes").table.y, above)
+    is_above_median = progression.table.y > np.median(progression.table.y)
+    assert np.array_equal(load("diabetes").table.y, is_above_median)
     assert np.array_equal(load("diabetes").table.X, progression.table.X)
 
 
-def test_binary_obesity_is_made_of_its_classes():
-    heavy = load("obesity-7", data_dir()).table.y >= 4
-    assert np.array_equal(load("obesity", data_dir()).table.y, heavy)
+def test_binary_obesity_is_derived_from_its_classes():
+    is_obese = load("obesity-7", data_dir()).table.y >= 4
+    assert np.array_equal(load("obesity", data_dir()).table.y, is_obese)
 
 
 def test_every_listed_name_is_covered_here():
@@ -155,7 +155,9 @@ def test_unknown_names_get_a_suggestion():
         load("brest-cancer")
 
 
-def test_a_missing_file_says_which_where_and_how(tmp_path, monkeypatch):
+def test_the_error_about_a_missing_file_names_the_file_the_folder_and_the_command(
+    tmp_path, monkeypatch
+):
     with pytest.raises(DataError) as error:
         load("pima", tmp_path)
     for word in ("pima.csv", str(tmp_path), "fedtrees data fetch pima", "--data-dir"):
@@ -169,10 +171,10 @@ def test_a_missing_file_says_which_where_and_how(tmp_path, monkeypatch):
         load("pima")
 
 
-def test_a_changed_file_shows_both_digests(tmp_path):
+def test_the_error_about_a_changed_file_contains_both_digests(tmp_path):
     (tmp_path / "pima.csv").write_text("a,b\n1,2\n")
-    found = hashlib.sha256(b"a,b\n1,2\n").hexdigest()
-    with pytest.raises(DataError, match=f"is {found}, expected {SOURCES['pima'].sha256}"):
+    digest = hashlib.sha256(b"a,b\n1,2\n").hexdigest()
+    with pytest.raises(DataError, match=f"is {digest}, expected {SOURCES['pima'].sha256}"):
         load("pima", tmp_path)
 
 
@@ -181,12 +183,12 @@ def test_importing_the_package_loads_no_heavy_library():
         "import sys, fedtrees.data;"
         "print([m for m in ('pandas', 'sklearn', 'imblearn', 'scipy') if m in sys.modules])"
     )
-    out = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ
     )
-    assert out.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"
 
 
-def test_binary_tables_say_which_columns_are_one_category():
+def test_binary_tables_declare_the_columns_of_one_category():
     groups = load("compas-binary", data_dir()).schema.groups
-    assert [(len(g.columns), g.empty) for g in groups] == [(5, False), (4, False)]
+    assert [(len(group.columns), group.empty) for group in groups] == [(5, False), (4, False)]

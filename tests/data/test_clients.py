@@ -1,4 +1,4 @@
-"""Rows that lie with clients already, in text, workbooks and Parquet: each stays where it is."""
+"""Rows that belong to clients already, in text, workbooks and Parquet, are not redistributed."""
 
 import sys
 
@@ -29,9 +29,9 @@ ROWS = FRAME.drop(columns="ward")
 
 
 def write(frame, path):
-    """Write a table as its ending says, without an index."""
-    to = {".csv": frame.to_csv, ".xlsx": frame.to_excel, ".parquet": frame.to_parquet}
-    to[path.suffix](path, index=False)
+    """Write a table without an index, in the format of the file's suffix."""
+    writers = {".csv": frame.to_csv, ".xlsx": frame.to_excel, ".parquet": frame.to_parquet}
+    writers[path.suffix](path, index=False)
     return path
 
 
@@ -41,44 +41,44 @@ def files(tmp_path):
     return [write(ROWS[FRAME.ward == w], tmp_path / f"{w}.csv") for w in ("w0", "w1", "w2")]
 
 
-def test_a_file_per_client_and_a_column_that_names_them_tell_the_same(files, tmp_path):
+def test_one_file_per_client_and_a_client_column_give_the_same_rows(files, tmp_path):
     by_file = load_clients(files, "ill")
     by_column = load_clients([write(FRAME, tmp_path / "all.csv")], "ill", column="ward")
     assert by_file.owner_names == by_column.owner_names == ("w0", "w1", "w2")
-    for k in range(3):
-        a, b = by_file.owners == k, by_column.owners == k
-        assert a.sum() == b.sum() == 30
-        assert np.array_equal(by_file.table.X[a], by_column.table.X[b])
+    for client in range(3):
+        is_in_file, has_name = by_file.owners == client, by_column.owners == client
+        assert is_in_file.sum() == has_name.sum() == 30
+        assert np.array_equal(by_file.table.X[is_in_file], by_column.table.X[has_name])
     assert "ward" not in by_column.schema.names
     assert by_column.notes[0] == "clients: w0 (30), w1 (30), w2 (30)"
 
 
-def test_every_client_of_a_federation_holds_its_own_rows_alone(files):
+def test_every_client_of_a_federation_gets_only_its_own_rows(files):
     ref = DataRef.parse({"csv": ",".join(map(str, files)), "target": "ill"})
     assert ref.states_clients
     assert ref.files == tuple(map(str, files))
     dataset = load_dataset(ref, None)
-    made = spread(dataset, Partition(BY_CLIENT), ["a", "b", "c"], seed=1)
-    for k, name in enumerate("abc"):
-        own = {row.tobytes() for row in dataset.table.X[dataset.owners == k]}
-        assert {row.tobytes() for row in made.local_data[name].X} <= own
-        assert 15 <= len(made.local_data[name]) < 30
+    federation = spread(dataset, Partition(BY_CLIENT), ["a", "b", "c"], seed=1)
+    for number, name in enumerate("abc"):
+        rows_of_client = {row.tobytes() for row in dataset.table.X[dataset.owners == number]}
+        assert {row.tobytes() for row in federation.local_data[name].X} <= rows_of_client
+        assert 15 <= len(federation.local_data[name]) < 30
     with pytest.raises(UsageError, match="rows of 3 clients, not of 2"):
         spread(dataset, Partition(BY_CLIENT), ["a", "b"], seed=1)
     iid = spread(dataset, Partition("iid"), ["a", "b"], seed=1)
     assert sum(map(len, iid.local_data.values())) == 72
 
 
-def test_rows_without_a_target_are_left_out_with_their_owner(tmp_path):
+def test_rows_without_a_target_are_left_out_together_with_their_owner(tmp_path):
     path = write(FRAME.assign(ill=FRAME.ill.where(FRAME.index >= 4)), tmp_path / "t.csv")
-    found = load_clients([path], "ill", column="ward")
-    assert np.bincount(found.owners).tolist() == [28, 29, 29]
+    dataset = load_clients([path], "ill", column="ward")
+    assert np.bincount(dataset.owners).tolist() == [28, 29, 29]
 
 
-def test_what_cannot_be_told_apart_is_said(files, tmp_path):
-    other = write(ROWS.rename(columns={"bmi": "weight"}), tmp_path / "other.csv")
+def test_tables_without_clear_clients_are_refused(files, tmp_path):
+    other_path = write(ROWS.rename(columns={"bmi": "weight"}), tmp_path / "other.csv")
     with pytest.raises(DataError, match=r"'bmi' is only in w0\.csv; give the files of all clients"):
-        load_clients([*files, other], "ill")
+        load_clients([*files, other_path], "ill")
     path = write(FRAME, tmp_path / "t.csv")
     with pytest.raises(DataError, match="no column 'wart'; did you mean 'ward'"):
         load_clients([path], "ill", column="wart")
@@ -86,9 +86,9 @@ def test_what_cannot_be_told_apart_is_said(files, tmp_path):
         load_clients([path], "ill", column="ill")
     with pytest.raises(DataError, match="all rows are of 'w0'; a federation needs two"):
         load_clients([write(FRAME[FRAME.ward == "w0"], tmp_path / "u.csv")], "ill", column="ward")
-    nobody = FRAME.assign(ward=FRAME.ward.where(FRAME.index != 2))
+    without_client = FRAME.assign(ward=FRAME.ward.where(FRAME.index != 2))
     with pytest.raises(DataError, match="line 4: no client in column 'ward'"):
-        load_clients([write(nobody, tmp_path / "v.csv")], "ill", column="ward")
+        load_clients([write(without_client, tmp_path / "v.csv")], "ill", column="ward")
     unlabelled = FRAME.assign(ill=FRAME.ill.where(FRAME.ward != "w1"))
     with pytest.raises(DataError, match="no row of 'w1' has a target"):
         load_clients([write(unlabelled, tmp_path / "x.csv")], "ill", column="ward")
@@ -113,7 +113,7 @@ def test_a_workbook_and_parquet_are_read_as_the_text_they_show(tmp_path, ending)
 
 
 @pytest.mark.parametrize("ending", [".xlsx", ".parquet"])
-def test_a_damaged_file_and_a_missing_reader_are_said(tmp_path, ending, monkeypatch):
+def test_a_damaged_file_and_a_missing_reader_are_reported(tmp_path, ending, monkeypatch):
     path = tmp_path / f"t{ending}"
     with pytest.raises(DataError, match="no such file"):
         read_table(path)
@@ -139,6 +139,8 @@ def test_columns_that_look_personal_are_named(name, kind):
     assert kind_of(name) == kind
 
 
-def test_a_table_with_personal_columns_says_so(tmp_path):
-    path = write(ROWS.assign(surname=[f"n{k % 7}" for k in range(90)]), tmp_path / "t.csv")
+def test_personal_columns_are_reported(tmp_path):
+    path = write(
+        ROWS.assign(surname=[f"n{number % 7}" for number in range(90)]), tmp_path / "t.csv"
+    )
     assert any("surname" in note and "personal" in note for note in load_csv(path, "ill").notes)

@@ -1,4 +1,4 @@
-"""Columns are spread by share, by name or by file; one file per party is joined by an id."""
+"""Columns are distributed by share, by name or by file; files are joined by an id."""
 
 import csv
 
@@ -23,25 +23,35 @@ NAMES = ("active", "passive-1", "passive-2")
 
 def columns(text, names=NAMES, seed=0, files=()):
     (spec,) = parse_grid(text)
-    how = Partition(spec.name, dict(spec.params))
+    partition = Partition(spec.name, dict(spec.params))
     rng = np.random.default_rng(seed)
-    found = spread_columns(how.name, how.params, SCHEMA, names, rng, files)
-    assert list(found) == list(names)
-    return {name: "".join("abcdefg"[c] for c in part) for name, part in found.items()}
+    columns_of_parties = spread_columns(partition.name, partition.params, SCHEMA, names, rng, files)
+    assert list(columns_of_parties) == list(names)
+    return {
+        name: "".join("abcdefg"[column] for column in part)
+        for name, part in columns_of_parties.items()
+    }
 
 
-def test_a_share_is_a_share_of_all_columns_and_others_get_the_rest():
-    found = columns("shares[active=0.5]", NAMES[:2])
-    assert [len(c) for c in found.values()] == [3, 4]  # int(0.5 * 7), as in the authors' code
+def test_a_share_is_a_share_of_all_columns_and_other_parties_get_the_rest():
+    with_half = columns("shares[active=0.5]", NAMES[:2])
+    assert [len(party_columns) for party_columns in with_half.values()] == [
+        3,
+        4,
+    ]  # int(0.5 * 7), as in the authors' code
     assert columns("shares[active=0]")["active"] == ""
-    assert [len(c) for c in columns("shares[passive-1=0.3]").values()] == [3, 2, 2]
-    assert found != columns("shares[active=0.5]", NAMES[:2], seed=1)
+    assert [len(party_columns) for party_columns in columns("shares[passive-1=0.3]").values()] == [
+        3,
+        2,
+        2,
+    ]
+    assert with_half != columns("shares[active=0.5]", NAMES[:2], seed=1)
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 99))
-def test_every_column_has_one_holder(one, two, seed):
-    text = f"shares[active={one},passive-1={two}]"
-    if int(7 * one) + int(7 * two) > 7:
+def test_every_column_belongs_to_exactly_one_party(first_share, second_share, seed):
+    text = f"shares[active={first_share},passive-1={second_share}]"
+    if int(7 * first_share) + int(7 * second_share) > 7:
         with pytest.raises(UsageError, match="of the columns; at most all"):
             columns(text, seed=seed)
     else:
@@ -58,7 +68,7 @@ def test_columns_are_given_by_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error_message"),
     [
         ("shares[actve=0.5]", "no party 'actve'; did you mean 'active'"),
         ("shares[active=1.5]", r"active=1.5; give a share of the columns"),
@@ -70,12 +80,12 @@ def test_columns_are_given_by_name():
         ("by-file", "there are 3 parties and 0 files joined by an id; give one file per party"),
     ],
 )
-def test_what_cannot_be_spread_says_why(text, said):
-    with pytest.raises(UsageError, match=said):
+def test_impossible_distributions_are_refused_with_the_reason(text, error_message):
+    with pytest.raises(UsageError, match=error_message):
         columns(text)
 
 
-def test_columns_are_not_spread_over_whole_rows():
+def test_columns_cannot_be_distributed_by_a_protocol_with_complete_rows():
     table, schema = table_of(2)
     with pytest.raises(UsageError, match="'shares' distributes columns, but the parties"):
         split("shares", table, schema, 2, np.random.default_rng(0))
@@ -119,10 +129,12 @@ def test_every_party_gets_the_columns_of_its_file(tmp_path):
     )  # fmt: skip
     assert ref.name == "bank+shop"
     data = load_dataset(ref, None)
-    for how in ("iid", "by-file"):
-        held = spread(data, Partition(how), ["active", "passive-1"], 0, "columns").local_data
-        assert [h.columns.tolist() for h in held.values()] == [[0], [1, 2]]
-        assert held["passive-1"].y is None
+    for partition_name in ("iid", "by-file"):
+        local_data = spread(
+            data, Partition(partition_name), ["active", "passive-1"], 0, "columns"
+        ).local_data
+        assert [h.columns.tolist() for h in local_data.values()] == [[0], [1, 2]]
+        assert local_data["passive-1"].y is None
     with pytest.raises(
         UsageError, match="there are 3 parties and 2 files joined by an id; use --clients 2"
     ):
@@ -135,7 +147,7 @@ def test_the_labels_may_come_without_columns(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("bank", "shop", "said"),
+    ("bank", "shop", "error_message"),
     [
         (BANK, [*SHOP, [30, "r3", "a"]], "line 10: the id 'r3' is also in line 6; keep one"),
         (BANK, [*SHOP[:-1], [30, "", "a"]], "line 9: no id in column 'id'"),
@@ -149,13 +161,13 @@ def test_the_labels_may_come_without_columns(tmp_path):
         ([[*row[:2], "0" if i else "y"] for i, row in enumerate(BANK)], SHOP, "has one class only"),
     ],
 )
-def test_files_that_do_not_fit_are_named(tmp_path, bank, shop, said):
-    with pytest.raises(DataError, match=said):
+def test_files_that_do_not_fit_are_named(tmp_path, bank, shop, error_message):
+    with pytest.raises(DataError, match=error_message):
         joined(tmp_path, bank, shop)
 
 
 @pytest.mark.parametrize(
-    ("ids", "said"),
+    ("ids", "error_message"),
     [
         (["1000", "1001", "1002", "1003"], None),
         (["1000.0", "1001.0", "1002.0", "1003.0"], "'1000.0' seems to be '1000' .*4 such ids"),
@@ -164,15 +176,18 @@ def test_files_that_do_not_fit_are_named(tmp_path, bank, shop, said):
         (["1000", "01000", "1002", "1003"], r"shop.csv lacks 1 of the ids .*\('1001'\)"),
     ],
 )
-def test_ids_written_differently_are_told_and_not_matched(tmp_path, ids, said):
-    bank = [["id", "income", "y"], *([1000 + i, 5 * i, i % 2] for i in range(4))]
-    shop = [["id", "age"], *([key, 20 + i] for i, key in enumerate(ids))]
+def test_ids_in_different_notation_are_reported_and_not_matched(tmp_path, ids, error_message):
+    bank = [
+        ["id", "income", "y"],
+        *([1000 + number, 5 * number, number % 2] for number in range(4)),
+    ]
+    shop = [["id", "age"], *([key, 20 + number] for number, key in enumerate(ids))]
     paths = [write(tmp_path, "bank", bank), write(tmp_path, "shop", shop)]
-    if said is None:
+    if error_message is None:
         data = load_joined(paths, "y", id="id", keep=["income", "age"])
         assert data.notes[0].startswith("files: 2, joined by 'id'; ")
         return
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=error_message):
         load_joined(paths, "y", id="id", keep=["income", "age"])
 
 

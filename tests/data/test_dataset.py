@@ -85,13 +85,13 @@ def test_a_schema_without_classes_has_a_numeric_target():
 
 
 def test_cut_points_are_part_of_a_schema_and_checked():
-    cut = Schema((Feature("age", cuts=(-1.0, 2.0, 9.0)), Feature("bmi")), "ill")
-    assert prepare("t", cut, X, Y).digest != prepare("t", SCHEMA, X, Y).digest
-    assert cut.to_json()["features"][0]["cuts"] == [-1.0, 2.0, 9.0]
+    schema_with_cuts = Schema((Feature("age", cuts=(-1.0, 2.0, 9.0)), Feature("bmi")), "ill")
+    assert prepare("t", schema_with_cuts, X, Y).digest != prepare("t", SCHEMA, X, Y).digest
+    assert schema_with_cuts.to_json()["features"][0]["cuts"] == [-1.0, 2.0, 9.0]
     assert "cuts" not in SCHEMA.to_json()["features"][0]
-    for wrong in ((1.0,), (1.0, 1.0), (0.0, np.inf), (0.0, 1.0, 1.0 + 1e-9)):
+    for invalid_cuts in ((1.0,), (1.0, 1.0), (0.0, np.inf), (0.0, 1.0, 1.0 + 1e-9)):
         with pytest.raises(DataError, match="'age': cut points"):
-            Feature("age", cuts=wrong)
+            Feature("age", cuts=invalid_cuts)
 
 
 def test_an_empty_table_is_refused():
@@ -112,14 +112,14 @@ def test_digest_follows_content_and_names_and_nothing_else():
     renamed = Schema((Feature("age"), Feature("BMI")), "ill")
     changed = X.copy()
     changed[0, 0] += 1
-    others = [
+    variants = [
         prepare("t", renamed, X, Y),
         prepare("t", SCHEMA, changed, Y),
         prepare("t", SCHEMA, X, 1 - Y),
         prepare("t", SCHEMA, X, Y, test_rows=np.array([1])),
         prepare("t", SCHEMA, X, Y, top=("age",)),
     ]
-    assert len({base.digest, *(d.digest for d in others)}) == 6
+    assert len({base.digest, *(dataset.digest for dataset in variants)}) == 6
 
 
 @pytest.mark.parametrize("rows", [[0, 0], [3], [-1], [0, 1, 2]])

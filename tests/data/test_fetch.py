@@ -39,7 +39,7 @@ def server(monkeypatch):
         thread.join()
 
 
-def test_a_good_file_arrives_whole_and_is_not_fetched_twice(server, tmp_path):
+def test_a_valid_file_is_complete_and_not_fetched_twice(server, tmp_path):
     folder = tmp_path / "new" / "folder"
     path = fetch("toy", folder, f"{server}/good")
     assert path.read_bytes() == BODY

@@ -49,13 +49,13 @@ def test_fixed_test_rows_are_kept_and_there_is_no_reserve():
     assert h.reserve is None
 
 
-def test_tables_hold_the_rows():
+def test_the_tables_contain_the_rows_of_the_split():
     data = dataset(8000)
-    h = holdout(data, Streams(1))
-    train, test, reserve = h.tables(data.table)
-    assert np.array_equal(train.X[:, 0], h.train)
-    assert np.array_equal(test.X[:, 0], h.test)
-    assert np.array_equal(reserve.X[:, 0], h.reserve)
+    split = holdout(data, Streams(1))
+    train, test, reserve = split.tables(data.table)
+    assert np.array_equal(train.X[:, 0], split.train)
+    assert np.array_equal(test.X[:, 0], split.test)
+    assert np.array_equal(reserve.X[:, 0], split.reserve)
 
 
 def test_a_numeric_target_is_not_stratified():

@@ -1,4 +1,4 @@
-"""Any CSV file: how it is written is found out, what its columns are is inferred and said."""
+"""Tables of users: the format of a CSV file and the kinds of its columns are inferred and noted."""
 
 import csv
 import datetime
@@ -33,7 +33,7 @@ def write(tmp_path):
 
 
 def table(header, row):
-    """Return a CSV text of N rows; `row` says what stands in each."""
+    """Return a CSV text of N rows; `row` returns the text of each."""
     return "".join(f"{line}\n" for line in [header, *map(row, range(N))])
 
 
@@ -41,9 +41,9 @@ def kinds(path):
     return {column.name: column.kind for column in columns_of(read_csv(path))}
 
 
-def said(data, label):
-    (found,) = [note for note in data.notes if note.startswith(f"{label}: ")]
-    return found.removeprefix(f"{label}: ")
+def note_of(data, label):
+    (text,) = [note for note in data.notes if note.startswith(f"{label}: ")]
+    return text.removeprefix(f"{label}: ")
 
 
 # --- how it is written
@@ -61,8 +61,8 @@ def test_categories_are_coded_alphabetically_and_holes_stay_holes(write):
 
 def test_line_ends_quotes_and_byte_order_mark_do_not_matter(write):
     plain = load_csv(write(GOOD), "ill")
-    other = "\ufeff" + GOOD.replace("Bern", '"Bern"').replace("\n", "\r\n") + "\r\n"
-    assert load_csv(write(other), "ill").digest == plain.digest
+    other_text = "\ufeff" + GOOD.replace("Bern", '"Bern"').replace("\n", "\r\n") + "\r\n"
+    assert load_csv(write(other_text), "ill").digest == plain.digest
 
 
 def plain_text():
@@ -76,20 +76,24 @@ def plain_text():
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
 def test_separator_encoding_and_decimal_comma_do_not_matter(separator, encoding, write):
     plain = load_csv(write(plain_text()), "ill")
-    other = plain_text().replace(",", separator).replace(".", ",")
-    data = load_csv(write(other.encode(encoding)), "ill")
+    other_text = plain_text().replace(",", separator).replace(".", ",")
+    data = load_csv(write(other_text.encode(encoding)), "ill")
     assert data.digest == plain.digest
-    assert said(data, "decimal comma") == "bmi"
+    assert note_of(data, "decimal comma") == "bmi"
 
 
-def test_a_hint_of_spreadsheets_an_index_and_row_names_are_no_columns_of_data(write):
+def test_a_separator_hint_an_index_and_row_names_are_no_columns(write):
     plain = load_csv(write(plain_text()), "ill").digest
     lines = plain_text().splitlines()
-    hinted = "sep=,\n" + "\n".join(lines)
-    index = "\n".join(["," + lines[0], *(f"{i},{line}" for i, line in enumerate(lines[1:]))])
-    named = "\n".join([lines[0], *(f"{i},{line}" for i, line in enumerate(lines[1:]))])
-    ended = "\n".join([lines[0], *(f"{line}," for line in lines[1:])])
-    for text in (hinted, index, named, ended):
+    with_hint = "sep=,\n" + "\n".join(lines)
+    with_index = "\n".join(
+        ["," + lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
+    )
+    with_row_names = "\n".join(
+        [lines[0], *(f"{number},{line}" for number, line in enumerate(lines[1:]))]
+    )
+    with_trailing_comma = "\n".join([lines[0], *(f"{line}," for line in lines[1:])])
+    for text in (with_hint, with_index, with_row_names, with_trailing_comma):
         assert load_csv(write(text), "ill").digest == plain
 
 
@@ -98,7 +102,7 @@ def test_a_file_without_header_is_named_by_its_places(write):
     data = load_csv(write("\n".join(lines)), "column4")
     assert data.schema.names == ("column1", "column2", "column3")
     assert len(data.table) == N
-    assert "no header line" in said(data, "table")
+    assert "no header line" in note_of(data, "table")
     years = table("2019,2020,up", lambda i: f"{AGES[i]},{BMI[i]},{ILL[i]}")
     assert read_csv(write(years)).names == ("2019", "2020", "up")
 
@@ -109,7 +113,7 @@ def test_few_ragged_lines_are_left_out_and_duplicate_names_numbered(write):
     data = load_csv(write("\n".join(lines)), "y")
     assert data.schema.names == ("a", "a.2")
     assert len(data.table) == N - 1
-    assert "1 line of another width left out (line 6)" in said(data, "table")
+    assert "1 line of another width left out (line 6)" in note_of(data, "table")
 
 
 @pytest.mark.parametrize(
@@ -125,17 +129,20 @@ def test_numbers_are_read_as_they_are_written(cell, decimal, value):
     assert number(cell, decimal) == value
 
 
-def test_one_decision_per_file_reads_columns_that_do_not_show_their_decimal_mark(write):
-    def row(i):
-        return f"{20 + i}.{i * 7 % 1000:03d};{BMI[i]:.1f};{ILL[i]}"
+def test_the_decimal_mark_of_one_column_is_used_for_the_complete_file(write):
+    def row(number):
+        return f"{20 + number}.{number * 7 % 1000:03d};{BMI[number]:.1f};{ILL[number]}"
 
     text = table("income;bmi;y", row)
     assert load_csv(write(text), "y").table.X[1, 0] == np.float32(21.007)
-    comma = table("income;bmi;y", lambda i: f"{20 + i}.{i * 7 % 1000:03d};{i},5;{ILL[i]}")
+    comma = table(
+        "income;bmi;y",
+        lambda number: f"{20 + number}.{number * 7 % 1000:03d};{number},5;{ILL[number]}",
+    )
     with pytest.raises(Problems, match=r"'20\.000' may mean 20\.000 \(decimal point\) or 20000"):
         load_csv(write(comma), "y", keep=["income"])
-    read = load_csv(write(comma), "y", keep=["income"], decimal=",")
-    assert read.table.X[1].tolist() == [21007, 1.5]
+    dataset = load_csv(write(comma), "y", keep=["income"], decimal=",")
+    assert dataset.table.X[1].tolist() == [21007, 1.5]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +159,7 @@ def test_dates_are_days(forms):
     assert dates([*cells * 10, "now"]) is None
 
 
-# --- what its columns are
+# --- kinds of columns
 
 HOSTILE = table(
     "Fall-Nr.;Tag;Alter;Größe;Lohn;Labor;raucht;Ort;Notiz;leer;krank",
@@ -166,7 +173,7 @@ HOSTILE = table(
 )  # fmt: skip
 
 
-def test_a_hostile_table_needs_no_option(write):
+def test_a_messy_table_needs_no_option(write):
     data = load_csv(write(HOSTILE.replace("\n", "\r\n").encode("latin-1")), "krank")
     assert data.schema.names == ("Alter", "Größe", "Lohn", "Labor", "raucht", "Ort")
     assert data.schema.classes == ("nein", "ja")
@@ -175,111 +182,145 @@ def test_a_hostile_table_needs_no_option(write):
     assert X[1].tolist() == [27, np.float32(1.51), 21037.5, np.float32(1.1), 1, 0]
     assert np.isnan(X[:, 3]).sum() == N / 5
     assert np.isnan(X[0, 0])
-    odd = "12 cells that are no numbers ('<5'; first at line 3) are read as missing"
-    assert odd in said(data, "Labor")
-    out = said(data, "left out")
+    note_of_cells = "12 cells that are no numbers ('<5'; first at line 3) are read as missing"
+    assert note_of_cells in note_of(data, "Labor")
+    left_out = note_of(data, "left out")
     for name in ("Fall-Nr. (near-unique", "Tag (dates)", "Notiz (free text)", "leer (no values)"):
-        assert name in out
-    assert out.endswith("--keep Fall-Nr.,Tag,Notiz")
-    assert "the whole table" in said(data, "declared knowledge")
+        assert name in left_out
+    assert left_out.endswith("--keep Fall-Nr.,Tag,Notiz")
+    assert "the whole table" in note_of(data, "declared knowledge")
 
 
-def test_dates_of_any_year_are_days():
-    found = dates(["25.01.3021", "01.01.1970", "31.12.1969 12:00", "01.01.0001"])
-    assert [*found.values()] == [383894, 0, -0.5, -719162]
+def test_dates_are_converted_to_days():
+    days = dates(["25.01.3021", "01.01.1970", "31.12.1969 12:00", "01.01.0001"])
+    assert [*days.values()] == [383894, 0, -0.5, -719162]
 
 
 @pytest.mark.parametrize("token", ["inf", "1e999", "12x", "-Infinity"])
 def test_a_token_that_is_no_number_is_named_with_its_line(write, token):
     def with_token(name, values):
-        texts = [token if i == 3 else str(value) for i, value in enumerate(values)]
-        rows = (f"{i % 7}.5,{i % 5},{text}\n" for i, text in enumerate(texts))
+        texts = [token if number == 3 else str(value) for number, value in enumerate(values)]
+        rows = (f"{number % 7}.5,{number % 5},{text}\n" for number, text in enumerate(texts))
         return write(f"a,b,{name}\n" + "".join(rows), f"{name}.csv")
 
-    odd = f"1 cell that is no number ({token!r}; line 5)"
+    note_of_cell = f"1 cell that is no number ({token!r}; line 5)"
     data = load_csv(with_token("age", AGES), "b", task="classes")
-    assert data.notes.count(f"age: {odd} is read as missing") == 1
+    assert data.notes.count(f"age: {note_of_cell} is read as missing") == 1
     assert np.isnan(data.table.X[3, 1])
     data = load_csv(with_token("age", AGES), "age")  # the target
-    assert data.notes.count(f"age: {odd} is read as missing") == 1
+    assert data.notes.count(f"age: {note_of_cell} is read as missing") == 1
     assert len(data.table) == N - 1
-    codes = load_csv(with_token("code", [i % 4 for i in range(N)]), "b", task="classes")
-    assert codes.notes.count(f"code: codes, and {odd}") == 1
-    few = load_csv(write(f"x,b\n1.5,0\n{token},1\n2.5,0\n"), "b")
-    odd = odd.replace("line 5", "line 3")
-    assert few.notes.count(f"x: categories, for {odd}") == 1
+    codes = load_csv(with_token("code", [number % 4 for number in range(N)]), "b", task="classes")
+    assert codes.notes.count(f"code: codes, and {note_of_cell}") == 1
+    short_table = load_csv(write(f"x,b\n1.5,0\n{token},1\n2.5,0\n"), "b")
+    note_of_cell = note_of_cell.replace("line 5", "line 3")
+    assert short_table.notes.count(f"x: categories, for {note_of_cell}") == 1
 
 
-def test_what_is_done_for_a_column_is_not_done_once_more_for_every_other(write):
+def test_the_work_for_a_column_does_not_grow_with_the_number_of_columns(write):
     steps, rows = [], 40
-    for d in (200, 800):
-        names = ",".join("x" * (k % 3) for k in range(d))  # doubled and lacking ones
-        lines = (",".join(str(int(k % rows == i)) for k in range(d)) for i in range(rows))
-        path = write(f"{names},y\n" + "".join(f"{line},{i % 2}\n" for i, line in enumerate(lines)))
+    for n_columns in (200, 800):
+        names = ",".join(
+            "x" * (column % 3) for column in range(n_columns)
+        )  # doubled and lacking ones
+        lines = (
+            ",".join(str(int(column % rows == row)) for column in range(n_columns))
+            for row in range(rows)
+        )
+        path = write(
+            f"{names},y\n" + "".join(f"{line},{row % 2}\n" for row, line in enumerate(lines))
+        )
         steps.append(0)
 
         def count(frame, event, _):
             steps[-1] += event in ("call", "line")
             return count
 
-        before = sys.gettrace()
+        previous_trace = sys.gettrace()
         sys.settrace(count)
         try:
             data = load_csv(path, "y")
         finally:
-            sys.settrace(before)
-        assert len(data.schema.groups) == d // rows
-    assert steps[1] < 6 * steps[0]  # 4 times, or 16 times
+            sys.settrace(previous_trace)
+        assert len(data.schema.groups) == n_columns // rows
+    # Four times as many columns take four times as many steps. A quadratic reader would take 16
+    # times.
+    assert steps[1] < 6 * steps[0]
 
 
-def test_what_is_left_out_can_be_kept_and_more_dropped(write):
+def test_columns_that_are_left_out_can_be_kept_and_others_dropped(write):
     path = write(HOSTILE)
     data = load_csv(path, "krank", keep=["Tag", "Notiz"], drop=["Ort", "Lohn"])
     assert data.schema.names == ("Tag", "Alter", "Größe", "Labor", "raucht", "Notiz")
     assert data.table.X[0, 0] == (datetime.date(2021, 1, 1) - datetime.date(1970, 1, 1)).days
     assert len(data.schema.features[-1].categories) == N
-    assert "Lohn, Ort (as declared)" in said(data, "left out")
+    assert "Lohn, Ort (as declared)" in note_of(data, "left out")
 
 
-def test_ids_are_told_by_name_by_length_and_by_never_repeating(write):
+def test_ids_are_recognised_by_name_by_length_and_by_uniqueness(write):
     def row(i):
         salary = 20000 + 997 * (i * i % 101)
         return f"{i * 13},{10**11 + i * i},{i * 7 % N},u{i:x},{salary},{ILL[i]}"
 
-    found = kinds(write(table("patient_id,phone,nth,name,salary,y", row)))
-    assert list(found.values()) == ["id", "id", "id", "id", "number", "yes/no"]
+    kinds_of_columns = kinds(write(table("patient_id,phone,nth,name,salary,y", row)))
+    assert list(kinds_of_columns.values()) == ["id", "id", "id", "id", "number", "yes/no"]
 
 
-def test_blocks_of_a_file_are_put_together_as_its_records_stand(write, monkeypatch):
-    rows = [[f" {i} ", f"a\nb{i}", "", f"x y{i}"][: 3 if i == 17 else 4] for i in range(40)]
+def test_blocks_of_a_file_are_joined_in_the_order_of_its_records(write, monkeypatch):
+    rows = [
+        [f" {number} ", f"a\nb{number}", "", f"x y{number}"][: 3 if number == 17 else 4]
+        for number in range(40)
+    ]
     buffer = io.StringIO(newline="")
     csv.writer(buffer).writerows([["n", "two lines", "none", "spaced"], *rows])
     path = write(buffer.getvalue())
-    whole = [row for row in rows if len(row) == 4]
+    complete_rows = [row for row in rows if len(row) == 4]
     for block in (1, 7, 10_000):
         monkeypatch.setattr("fedtrees.data.csv_file._BLOCK", block)
-        found = read_csv(path)
-        cells = [found.column(name) for name in found.names]
-        assert list(zip(*cells, strict=True)) == [tuple(c.strip() for c in row) for row in whole]
-        assert list(found.lines) == [2 * i + 3 for i in range(40) if i != 17]
-        assert found.notes == ("1 line of another width left out (line 37)",)
+        table_read = read_csv(path)
+        cells = [table_read.column(name) for name in table_read.names]
+        assert list(zip(*cells, strict=True)) == [
+            tuple(cell.strip() for cell in row) for row in complete_rows
+        ]
+        assert list(table_read.lines) == [2 * number + 3 for number in range(40) if number != 17]
+        assert table_read.notes == ("1 line of another width left out (line 37)",)
 
 
-def test_few_whole_numbers_are_categories_in_their_order(write):
-    found = columns_of(
+def test_few_integers_are_categories_in_numeric_order(write):
+    column_list = columns_of(
         read_csv(
-            write(table("grade,score,y", lambda i: f"{[10, 9, -1][i % 3]},{i % 3 / 2},{ILL[i]}"))
+            write(
+                table(
+                    "grade,score,y",
+                    lambda number: f"{[10, 9, -1][number % 3]},{number % 3 / 2},{ILL[number]}",
+                )
+            )
         )
     )
-    assert [c.kind for c in found] == ["category", "number", "yes/no"]
-    assert found[0].order == ("-1", "9", "10")
+    assert [column.kind for column in column_list] == ["category", "number", "yes/no"]
+    assert column_list[0].order == ("-1", "9", "10")
 
 
-def test_whole_numbers_that_float32_cannot_tell_apart(write):
-    long = 98765432109876540
-    data = load_csv(write(table("code,age,y", lambda i: f"{long + i % 7},{AGES[i]},{ILL[i]}")), "y")
-    assert data.schema.features[0].categories == tuple(str(long + k) for k in range(7))
-    path = write(table("amount,age,y", lambda i: f"{2**25 + i * i % 97},{AGES[i]},{ILL[i]}"))
+def test_integers_that_are_equal_in_float32_are_codes_or_refused(write):
+    large_number = 98765432109876540
+    data = load_csv(
+        write(
+            table(
+                "code,age,y",
+                lambda number: f"{large_number + number % 7},{AGES[number]},{ILL[number]}",
+            )
+        ),
+        "y",
+    )
+    assert data.schema.features[0].categories == tuple(
+        str(large_number + code) for code in range(7)
+    )
+    path = write(
+        table(
+            "amount,age,y",
+            lambda number: f"{2**25 + number * number % 97},{AGES[number]},{ILL[number]}",
+        )
+    )
     with pytest.raises(Problems, match=r"'amount' has \d+ whole numbers that are equal to another"):
         load_csv(path, "y")
     assert len(load_csv(path, "y", categorical=["amount"]).schema.features) == 2
@@ -288,8 +329,8 @@ def test_whole_numbers_that_float32_cannot_tell_apart(write):
 def test_ranges_are_declared_and_never_computed(write):
     features = load_csv(write(GOOD), "ill", ranges={"age": (0, 120)}).schema.features
     assert (features[0].low, features[0].high) == (0, 120)
-    again = load_csv(write(GOOD), "ill").schema.features
-    assert (again[0].low, again[0].high) == (None, None)
+    without_ranges = load_csv(write(GOOD), "ill").schema.features
+    assert (without_ranges[0].low, without_ranges[0].high) == (None, None)
 
 
 # --- targets
@@ -305,8 +346,10 @@ def test_ranges_are_declared_and_never_computed(write):
         (["2,5", "-1", "1e3", "4", "5", "6"], "number", ()),
     ],
 )
-def test_the_task_is_told_by_the_target(values, task, classes, write):
-    data = load_csv(write("a;y\n" + "\n".join(f"{i};{v}" for i, v in enumerate(values))), "y")
+def test_the_task_follows_from_the_target(values, task, classes, write):
+    data = load_csv(
+        write("a;y\n" + "\n".join(f"{number};{value}" for number, value in enumerate(values))), "y"
+    )
     assert (data.task, data.schema.classes) == (task, classes)
 
 
@@ -323,10 +366,10 @@ def test_rows_without_target_are_left_out_and_counted(write):
     data = load_csv(write("a,y\n1,2.5\n2,-1\n3,?\n4,8\n5,none\n"), "y", task="number")
     assert data.table.y.tolist() == [2.5, -1, 8]
     assert data.table.X[:, 0].tolist() == [1, 2, 4]
-    assert said(data, "target") == "y, a number to predict; 2 rows without it are left out"
+    assert note_of(data, "target") == "y, a number to predict; 2 rows without it are left out"
 
 
-# --- what is wrong
+# --- errors
 
 
 @pytest.mark.parametrize(
@@ -356,12 +399,12 @@ def test_missing_file_and_folder_instead_of_file(tmp_path):
         load_csv(tmp_path, "y")
 
 
-def test_all_problems_are_told_at_once_with_their_remedies(write):
+def test_all_problems_are_reported_at_once_with_their_remedies(write):
     path = write(plain_text())
     with pytest.raises(Problems) as error:
         load_csv(path, "il", categorical=["twn"], drop=["bmi", "aeg"], keep=["bmi"])
-    found = {p.option: p.value for p in error.value.problems}
-    assert found == {"target": "ill", "categorical": "town", "drop": "age"}
+    remedies = {problem.option: problem.value for problem in error.value.problems}
+    assert remedies == {"target": "ill", "categorical": "town", "drop": "age"}
     assert len(error.value.problems) == 4
     assert "no column 'il'; did you mean 'ill'" in str(error.value)
 
@@ -390,16 +433,19 @@ def test_targets_that_do_not_suit_the_task_are_explained(write, content, task, m
         (1e-6, "target 'y' lies between 0 and 3.9e-05, too close .*multiply the target"),
     ],
 )
-def test_targets_that_trees_would_not_learn_in_single_precision_are_refused(write, scale, message):
-    rows = [f"{i / 7},{i * scale:g}" for i in range(40)]
+def test_targets_that_trees_cannot_learn_in_single_precision_are_refused(write, scale, message):
+    rows = [f"{number / 7},{number * scale:g}" for number in range(40)]
     path = write("a,y\n" + "\n".join(rows))
     if message:
         with pytest.raises(DataError, match=message):
             load_csv(path, "y")
     else:
-        made = load_csv(path, "y")
+        dataset = load_csv(path, "y")
         model = FederatedGBDTRegressor(n_estimators=10, n_clients=2)
-        assert model.fit(made.table.X, made.table.y).score(made.table.X, made.table.y) > 0.9
+        assert (
+            model.fit(dataset.table.X, dataset.table.y).score(dataset.table.X, dataset.table.y)
+            > 0.9
+        )
 
 
 def test_one_target_of_1e30_is_named_with_its_line(write):
@@ -409,7 +455,7 @@ def test_one_target_of_1e30_is_named_with_its_line(write):
         load_csv(write("a,y\n" + "\n".join(rows)), "y")
 
 
-def test_unknown_tasks_and_a_positive_class_beside_another_task(write):
+def test_unknown_tasks_and_a_positive_class_for_another_task_are_refused(write):
     path = write("a,y\n1,low\n2,mid\n")
     with pytest.raises(UsageError, match="did you mean 'classes'"):
         load_csv(path, "y", task="class")
@@ -429,13 +475,13 @@ def test_columns_of_which_one_is_1_in_every_row_are_one_category(write, words):
     data = load_csv(write(table("a,red,green,blue,b,ill", row)), "ill")
     assert [g.columns for g in data.schema.groups] == [("red", "green", "blue")]
     assert not data.schema.groups[0].empty
-    assert said(data, "one category in several columns") == "red, green, blue"
+    assert note_of(data, "one category in several columns") == "red, green, blue"
 
 
-def test_columns_that_overlap_or_leave_a_row_out_are_no_category(write):
+def test_columns_that_overlap_or_omit_a_row_are_no_one_hot_group(write):
     def row(i):
         return f"{int(i % 3 == 0)},{int(i % 3 == 1)},{int(i % 3 == 2 and i > 9)},{ILL[i]}"
 
     assert load_csv(write(table("a,b,c,ill", row)), "ill").schema.groups == ()
-    few = "a,b,ill\n" + "0,1,yes\n1,0,no\n" * 5
-    assert load_csv(write(few), "ill").schema.groups == ()
+    short_text = "a,b,ill\n" + "0,1,yes\n1,0,no\n" * 5
+    assert load_csv(write(short_text), "ill").schema.groups == ()

@@ -1,4 +1,4 @@
-"""What is read block by block is what the whole reader reads, or left to it."""
+"""The block-wise reader gives the result of the complete reader, or leaves the file to it."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ROWS = [
 ]
 
 
-def whole(path, separator=""):
+def read_completely(path, separator=""):
     table = read_table(path, Reading(separator=separator), ("y",))
     X = np.column_stack([numeric(table, "a"), numeric(table, "b"),
                          coded(table, "kind", COLUMNS["kind"])[0]])  # fmt: skip
@@ -63,14 +63,14 @@ def test_a_plain_table(rows, block, tmp_path, monkeypatch):
     monkeypatch.setattr(plain_file, "_BLOCK", block)
     (tmp_path / "t.csv").write_text("\n".join(rows), "utf-8")
     X, y = read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y")
-    expected = whole(tmp_path / "t.csv")
+    expected = read_completely(tmp_path / "t.csv")
     assert X.dtype == np.float32
     np.testing.assert_array_equal(X, expected[0])
     np.testing.assert_array_equal(y, expected[1])
 
 
 @pytest.mark.parametrize("rows", OTHER.values(), ids=OTHER)
-def test_what_is_not_plain_is_left_to_the_whole_reader(rows, tmp_path):
+def test_a_file_that_is_not_plain_is_left_to_the_complete_reader(rows, tmp_path):
     (tmp_path / "t.csv").write_text("\n".join(rows), "utf-8")
     assert read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y") is None
 

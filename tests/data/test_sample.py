@@ -14,38 +14,38 @@ def rows_of(dataset):
     return {tuple(r) for r in np.column_stack([dataset.table.X, dataset.table.y]).tolist()}
 
 
-def test_a_sample_is_some_of_the_rows_and_always_the_same_ones():
-    whole = catalogue.load("wine")
-    part = load_dataset(DataRef("wine[rows=50]"), None)
-    assert part.name == "wine[rows=50]"
-    assert len(part.table) == 50
-    assert rows_of(part) < rows_of(whole)
-    assert part.digest == sample(whole, 50).digest
+def test_a_sample_is_a_fixed_subset_of_the_rows():
+    dataset = catalogue.load("wine")
+    sampled = load_dataset(DataRef("wine[rows=50]"), None)
+    assert sampled.name == "wine[rows=50]"
+    assert len(sampled.table) == 50
+    assert rows_of(sampled) < rows_of(dataset)
+    assert sampled.digest == sample(dataset, 50).digest
 
 
 def test_fixed_test_rows_stay():
-    whole = catalogue.load("wine")
-    fixed = np.arange(150, 178)
-    whole = Dataset("wine", whole.schema, whole.table, test_rows=fixed)
-    part = sample(whole, 40)
-    np.testing.assert_array_equal(part.test_rows, np.arange(40, 68))
-    np.testing.assert_array_equal(part.table.X[40:], whole.table.X[150:])
+    dataset = catalogue.load("wine")
+    test_positions = np.arange(150, 178)
+    dataset = Dataset("wine", dataset.schema, dataset.table, test_rows=test_positions)
+    sampled = sample(dataset, 40)
+    np.testing.assert_array_equal(sampled.test_rows, np.arange(40, 68))
+    np.testing.assert_array_equal(sampled.table.X[40:], dataset.table.X[150:])
     with pytest.raises(DataError, match="1 to 150"):
-        sample(whole, 151)
+        sample(dataset, 151)
 
 
-def test_every_row_as_often_as_asked_but_fixed_test_rows():
-    twice = load_dataset(DataRef("wine[rows=50,copies=2]"), None)
-    once = load_dataset(DataRef("wine[rows=50]"), None)
-    np.testing.assert_array_equal(twice.table.X, np.tile(once.table.X, (2, 1)))
-    whole = catalogue.load("wine")
-    fixed = Dataset("wine", whole.schema, whole.table, test_rows=np.arange(150, 178))
-    part = repeated(fixed, 3)
-    np.testing.assert_array_equal(part.test_rows, np.arange(450, 478))
-    np.testing.assert_array_equal(part.table.X[450:], whole.table.X[150:])
+def test_rows_are_repeated_except_for_fixed_test_rows():
+    two_copies = load_dataset(DataRef("wine[rows=50,copies=2]"), None)
+    one_copy = load_dataset(DataRef("wine[rows=50]"), None)
+    np.testing.assert_array_equal(two_copies.table.X, np.tile(one_copy.table.X, (2, 1)))
+    dataset = catalogue.load("wine")
+    fixed = Dataset("wine", dataset.schema, dataset.table, test_rows=np.arange(150, 178))
+    three_copies = repeated(fixed, 3)
+    np.testing.assert_array_equal(three_copies.test_rows, np.arange(450, 478))
+    np.testing.assert_array_equal(three_copies.table.X[450:], dataset.table.X[150:])
     for copies in (1, True, 2.0, "all"):
         with pytest.raises(DataError, match="2 or more"):
-            repeated(whole, copies)
+            repeated(dataset, copies)
 
 
 @pytest.mark.parametrize("rows", [0, -1, 1.5, True, "all", 10**9])
@@ -71,15 +71,15 @@ def test_samples_are_a_grid_in_a_suite():
     assert Suite.parse(suite.to_toml(), "again").grids == suite.grids
 
 
-def test_cells_go_missing_by_chance_and_always_the_same_ones():
-    whole = catalogue.load("wine").table
-    part = load_dataset(DataRef("wine[missing=0.5]"), None)
-    gone = np.isnan(part.table.X)
+def test_missing_cells_are_drawn_at_random_and_are_reproducible():
+    table = catalogue.load("wine").table
+    with_missing = load_dataset(DataRef("wine[missing=0.5]"), None)
+    is_missing = np.isnan(with_missing.table.X)
     # 178 x 13 cells: the standard deviation of their share is one point
-    assert abs(gone.mean() - 0.5) < 0.05
-    np.testing.assert_array_equal(part.table.X[~gone], whole.X[~gone])
-    np.testing.assert_array_equal(part.table.y, whole.y)
-    assert part.digest == load_dataset(DataRef("wine[missing=0.5]"), None).digest
+    assert abs(is_missing.mean() - 0.5) < 0.05
+    np.testing.assert_array_equal(with_missing.table.X[~is_missing], table.X[~is_missing])
+    np.testing.assert_array_equal(with_missing.table.y, table.y)
+    assert with_missing.digest == load_dataset(DataRef("wine[missing=0.5]"), None).digest
     assert load_dataset(DataRef("wine[rows=50,missing=0.5]"), None).name == (
         "wine[rows=50][missing=0.5]"
     )

@@ -1,4 +1,4 @@
-"""A value is the one that was written, or the column is reported, however a table is spelled."""
+"""A value is read as it was written, or the column is reported, in every notation of a table."""
 
 import numpy as np
 import pandas as pd
@@ -68,8 +68,8 @@ def test_three_decimals_are_no_thousands_if_a_value_starts_with_a_zero(written, 
 
 
 @pytest.mark.parametrize("separator", [";", "\t", "|"])
-def test_three_decimals_without_other_evidence_are_a_question(written, separator):
-    doses = [1 + i * 37 % 900 / 1000 for i in range(N)]
+def test_three_decimals_without_other_evidence_lead_to_a_question(written, separator):
+    doses = [1 + number * 37 % 900 / 1000 for number in range(N)]
     table = {"dose": doses, "ill": ILL}
     path = written(table, sep=separator, float_format="%.3f")
     problem = problem_of(path)
@@ -77,8 +77,8 @@ def test_three_decimals_without_other_evidence_are_a_question(written, separator
     assert "'1.000' may mean 1.000 (decimal point) or 1000 (decimal comma)" in problem.text
     np.testing.assert_array_equal(column(path, "dose", decimal="."), np.float32(doses))
     thousands = np.float32([round(1000 * dose) for dose in doses])
-    found = column(path, "dose", decimal=",", keep=["dose"])
-    np.testing.assert_array_equal(found, thousands)
+    with_comma = column(path, "dose", decimal=",", keep=["dose"])
+    np.testing.assert_array_equal(with_comma, thousands)
 
 
 def test_commas_between_columns_show_that_points_are_decimal(written):
@@ -87,17 +87,19 @@ def test_commas_between_columns_show_that_points_are_decimal(written):
     np.testing.assert_array_equal(column(path, "dose"), np.float32(doses))
 
 
-def test_two_groups_or_the_other_mark_prove_thousands(written):
-    incomes = [f"{1 + i % 3}.{i * 7 % 1000:03d}.{i * 11 % 1000:03d}" for i in range(N)]
-    costs = [f"{1 + i % 3}.{i * 7 % 1000:03d},{i % 100:02d}" for i in range(N)]
+def test_two_groups_or_the_other_mark_prove_thousands_separators(written):
+    incomes = [
+        f"{1 + number % 3}.{number * 7 % 1000:03d}.{number * 11 % 1000:03d}" for number in range(N)
+    ]
+    costs = [f"{1 + number % 3}.{number * 7 % 1000:03d},{number % 100:02d}" for number in range(N)]
     path = written({"income": incomes, "cost": costs, "ill": ILL}, sep=";")
     expected = [float(cell.replace(".", "").replace(",", ".")) for cell in costs]
     np.testing.assert_array_equal(column(path, "cost", keep=["income"]), np.float32(expected))
-    whole = [int(cell.replace(".", "")) for cell in incomes]
-    np.testing.assert_array_equal(column(path, "income", keep=["income"]), np.float32(whole))
+    integers = [int(cell.replace(".", "")) for cell in incomes]
+    np.testing.assert_array_equal(column(path, "income", keep=["income"]), np.float32(integers))
 
 
-def test_sites_and_audits_ask_as_training_does(written):
+def test_sites_and_audits_ask_the_same_questions_as_training(written):
     path = written({"dose": ["1.250", "2.375"], "ill": ["yes", "no"]}, sep=";")
     with pytest.raises(Problems, match="--decimal"):
         numeric(read_table(path), "dose")
@@ -105,8 +107,8 @@ def test_sites_and_audits_ask_as_training_does(written):
     tabs = written({"dose": ["1.250", "2.375"], "ill": ["yes", "no"]}, sep="\t")
     columns = {"dose": (), "ill": ("no", "yes")}
     assert read_plain(tabs, Reading(), columns, "ill") is None
-    more = written({"dose": ["1.250", "2.5"], "ill": ["yes", "no"]}, sep="\t")
-    X, y = read_plain(more, Reading(), columns, "ill")
+    other_path = written({"dose": ["1.250", "2.5"], "ill": ["yes", "no"]}, sep="\t")
+    X, y = read_plain(other_path, Reading(), columns, "ill")
     assert (X[:, 0].tolist(), y.tolist()) == ([1.25, 2.5], [1, 0])
 
 
@@ -227,27 +229,27 @@ def test_training_and_audit_code_yes_and_no_alike(written, no, yes):
 # --- marks of missing cells
 
 
-def test_a_mark_that_may_be_a_class_is_a_question(written):
-    severities = [("None", "Mild", "Severe")[i % 3] for i in range(N)]
+def test_a_missing_mark_that_may_be_a_class_leads_to_a_question(written):
+    severities = [("None", "Mild", "Severe")[number % 3] for number in range(N)]
     path = written({"age": AGES, "severity": severities})
     problem = problem_of(path, "severity")
     assert "'None' may be a class or mark a missing label" in problem.text
     assert (problem.option, problem.value) == ("missing", "nan")
-    kept = load_csv(path, "severity", missing=["nan"])
-    assert kept.schema.classes == ("Mild", "None", "Severe")
+    with_marks_as_class = load_csv(path, "severity", missing=["nan"])
+    assert with_marks_as_class.schema.classes == ("Mild", "None", "Severe")
     assert len(load_csv(path, "severity", missing=["none"]).table) == N * 2 / 3
 
 
-def test_a_mark_that_columns_of_numbers_have_is_no_class(written):
-    sizes = [("NA", "small", "large")[i % 3] for i in range(N)]
-    ages = ["NA" if i % 5 == 0 else age for i, age in enumerate(AGES)]
+def test_a_missing_mark_that_columns_of_numbers_contain_is_no_class(written):
+    sizes = [("NA", "small", "large")[number % 3] for number in range(N)]
+    ages = ["NA" if number % 5 == 0 else age for number, age in enumerate(AGES)]
     data = load_csv(written({"age": ages, "size": sizes}), "size")
     assert data.schema.classes == ("large", "small")
     assert data.notes[1].endswith("; 20 rows without it are left out")
 
 
-def test_a_mark_without_which_a_column_is_constant_is_a_value(written):
-    path = written({"rh": ["+-"[i % 2] for i in range(N)], "age": AGES, "ill": ILL})
+def test_a_missing_mark_is_a_value_if_the_column_would_be_constant_without_it(written):
+    path = written({"rh": ["+-"[number % 2] for number in range(N)], "age": AGES, "ill": ILL})
     data = load_csv(path, "ill")
     assert data.schema.features[0].categories == ("-", "+")
     assert not np.isnan(data.table.X).any()
@@ -326,7 +328,7 @@ def test_a_workbook_with_several_sheets_needs_the_name_of_one(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spelled", "note"),
+    ("format_text", "note"),
     [
         ("${:,.2f}", "'$1,020.00' is read as 1020.00"),
         ("{:.2f} €", "'1020.00 €' is read as 1020.00"),
@@ -334,9 +336,9 @@ def test_a_workbook_with_several_sheets_needs_the_name_of_one(tmp_path):
         ("{:.2f}%", "'1020.00%' is read as 1020.00"),
     ],
 )
-def test_units_are_left_out_and_reported(written, spelled, note):
+def test_units_are_left_out_and_reported(written, format_text, note):
     incomes = [1000 + age for age in AGES]
-    path = written({"income": [spelled.format(v) for v in incomes], "ill": ILL})
+    path = written({"income": [format_text.format(value) for value in incomes], "ill": ILL})
     np.testing.assert_array_equal(column(path, "income"), np.float32(incomes))
     assert notes_of(path, "income") == [note]
 
@@ -374,19 +376,19 @@ def test_two_decimal_marks_in_a_column_are_refused_or_the_few_cells_reported(wri
 
 
 def test_dates_with_time_zones_are_moments(written):
-    days = [f"2021-01-{1 + i % 28:02d}T0{i % 10}:30:00" for i in range(N)]
-    zoned = [f"{d}{('Z', '+02:00', '-0530')[i % 3]}" for i, d in enumerate(days)]
-    path = written({"at": zoned, "age": AGES, "ill": ILL})
-    found = column(path, "at", keep=["at"])
-    expected = [pd.Timestamp(cell).timestamp() / 86400 for cell in zoned]
-    np.testing.assert_array_equal(found, np.float32(expected))
-    mixed = [*zoned[:-1], days[-1]]
+    days = [f"2021-01-{1 + number % 28:02d}T0{number % 10}:30:00" for number in range(N)]
+    with_zone = [f"{day}{('Z', '+02:00', '-0530')[number % 3]}" for number, day in enumerate(days)]
+    path = written({"at": with_zone, "age": AGES, "ill": ILL})
+    days_read = column(path, "at", keep=["at"])
+    expected = [pd.Timestamp(cell).timestamp() / 86400 for cell in with_zone]
+    np.testing.assert_array_equal(days_read, np.float32(expected))
+    mixed = [*with_zone[:-1], days[-1]]
     path = written({"at": mixed, "age": AGES, "ill": ILL})
     assert "at (near-unique names)" in notes_of(path, "left out")[0]
 
 
-def test_dates_that_rest_on_an_assumption_say_so(written):
-    days = [f"{1 + i % 12:02d}/{1 + i % 11:02d}/21" for i in range(N)]
+def test_notes_state_the_assumptions_about_dates(written):
+    days = [f"{1 + number % 12:02d}/{1 + number % 11:02d}/21" for number in range(N)]
     path = written({"day": days, "age": AGES, "ill": ILL})
     assert notes_of(path, "day", keep=["day"]) == [
         "days since 1970-01-01; the first number is read as the day, and the second one "
@@ -432,8 +434,8 @@ def test_two_files_of_one_name_are_called_by_their_folders(written):
     assert data.name == "s1/train+s2/train"
 
 
-def test_the_same_rows_twice_are_refused(written):
+def test_equal_rows_at_two_clients_are_refused(written):
     paths = [written({"age": AGES, "ill": ILL}, name) for name in ("a.csv", "b.csv")]
-    for twice in (paths, paths[:1] * 2):
-        with pytest.raises(DataError, match="have the same rows; held-out rows of one client"):
-            load_clients(twice, "ill")
+    for two_files in (paths, paths[:1] * 2):
+        with pytest.raises(DataError, match="have the same rows; test rows of one client"):
+            load_clients(two_files, "ill")

@@ -1,4 +1,4 @@
-"""Sums only, coarse sums, no small bins."""
+"""Histogram defenses: only sums are opened, sums are rounded, and small bins are suppressed."""
 
 from fractions import Fraction
 
@@ -45,17 +45,21 @@ def same_model(a, b):
 
 
 @pytest.mark.parametrize("name", ["fedtree-hist", "nvflare-hist"])
-def test_a_secure_sum_changes_no_model_and_hides_every_client(name):
+def test_a_secure_sum_changes_no_model_and_hides_the_sums_of_single_clients(name):
     plain, clients = run(name=name)
     summed, _ = run(make("secure-sum"), name=name)
     assert same_model(plain, summed)
     view = view_of(summed, ("server",), over_clients(clients))
-    opened = {s.sender for s, _ in view.messages(Histogram)}
+    opened = {item.sender for item, _ in view.messages(Histogram)}
     assert opened == {"server"}
-    sealed = [s for s in view.seen if has_sealed_field(s.message)]
-    assert {s.sender for s in sealed} == {f"client-{i}" for i in range(len(clients))}
-    before = view_of(plain, ("server",), over_clients(clients))
-    assert {s.sender for s, _ in before.messages(Histogram)} == {s.sender for s in sealed}
+    sealed = [item for item in view.seen if has_sealed_field(item.message)]
+    assert {item.sender for item in sealed} == {
+        f"client-{number}" for number in range(len(clients))
+    }
+    undefended_view = view_of(plain, ("server",), over_clients(clients))
+    assert {item.sender for item, _ in undefended_view.messages(Histogram)} == {
+        item.sender for item in sealed
+    }
 
 
 def test_a_secure_sum_of_sketches_is_exempt_with_a_reason():
@@ -67,16 +71,16 @@ def test_a_secure_sum_of_sketches_is_exempt_with_a_reason():
     assert "FeatureRanges" in kinds
 
 
-def histograms(done, sender="client-0"):
+def histograms(training, sender="client-0"):
     return [
-        d.message
-        for d in done.transcript
-        if isinstance(d.message, Histogram) and d.sender == sender
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, Histogram) and delivery.sender == sender
     ]
 
 
 @pytest.mark.parametrize("step", [0.25, 1e-4])
-def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
+def test_rounded_sums_lie_on_the_grid_and_near_the_exact_sums(step):
     rounded = histograms(run(make("hist-rounding", step=step), trees=1)[0])
     plain = histograms(run(trees=1)[0])
     grid = round(step * 2**30)
@@ -85,10 +89,10 @@ def test_rounded_sums_lie_on_the_grid_and_near_the_truth(step):
         assert (message.totals % grid == 0).all()
     assert np.abs(rounded[0].sums - plain[0].sums).max() <= grid // 2 + 1
     assert (rounded[0].sums != plain[0].sums).any()
-    law = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
-    law = law.in_units_of(*plain[0].unit_of("sums"))
-    np.testing.assert_array_equal(law.send(plain[0].sums), rounded[0].sums)
-    low, high = law.bounds(rounded[0].sums)
+    channel = make("hist-rounding", step=step).channels(None, {})[Histogram, "sums"]
+    channel = channel.in_units_of(*plain[0].unit_of("sums"))
+    np.testing.assert_array_equal(channel.send(plain[0].sums), rounded[0].sums)
+    low, high = channel.bounds(rounded[0].sums)
     assert ((low <= plain[0].sums) & (plain[0].sums <= high)).all()
 
 
@@ -97,47 +101,69 @@ def test_a_step_below_the_unit_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("by", "kind", "k"), [("client", Histogram, 6), ("server", GlobalHistogram, 25)]
+    ("by", "message_type", "k"), [("client", Histogram, 6), ("server", GlobalHistogram, 25)]
 )
-def test_small_bins_are_sent_as_zero_and_no_other(by, kind, k):
+def test_small_bins_are_sent_as_zero_and_no_others(by, message_type, k):
     name = "fedtree-hist" if by == "client" else "nvflare-hist"
-    done, _ = run(make("min-bin", k=k, by=by), name=name)
+    training, _ = run(make("min-bin", k=k, by=by), name=name)
     plain, _ = run(name=name)
-    sent = [d.message for d in done.transcript if isinstance(d.message, kind)]
+    sent = [
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, message_type)
+    ]
     for message in sent:
-        kept = message.sums[..., 1] > 0
-        assert (message.sums[kept][:, 1] >= k / 4 * 2**30).all()
-        assert (message.sums[~kept] == 0).all()
-    first = next(d.message for d in plain.transcript if isinstance(d.message, kind))
-    small = first.sums[..., 1] < k / 4 * 2**30
-    assert 0 < small.mean() < 1
-    np.testing.assert_array_equal(sent[0].sums[~small], first.sums[~small])
+        is_visible = message.sums[..., 1] > 0
+        assert (message.sums[is_visible][:, 1] >= k / 4 * 2**30).all()
+        assert (message.sums[~is_visible] == 0).all()
+    first = next(
+        delivery.message
+        for delivery in plain.transcript
+        if isinstance(delivery.message, message_type)
+    )
+    is_small = first.sums[..., 1] < k / 4 * 2**30
+    assert 0 < is_small.mean() < 1
+    np.testing.assert_array_equal(sent[0].sums[~is_small], first.sums[~is_small])
 
 
-def test_a_visible_bin_holds_k_rows():
+def test_a_visible_bin_contains_at_least_k_rows():
     k = 6
-    done, clients = run(make("min-bin", k=k), trees=1, max_depth=1)
-    (message, *_) = histograms(done)
-    cuts = next(d.message for d in done.transcript if type(d.message).__name__ == "CutPoints")
+    training, clients = run(make("min-bin", k=k), trees=1, max_depth=1)
+    (message, *_) = histograms(training)
+    cuts = next(
+        delivery.message
+        for delivery in training.transcript
+        if type(delivery.message).__name__ == "CutPoints"
+    )
     X = clients[0].X
-    for f in range(X.shape[1]):
-        a, b = cuts.offsets[f], cuts.offsets[f + 1]
-        bins = np.minimum(np.searchsorted(cuts.values[a:b], X[:, f], side="right"), b - a - 1)
-        count = np.bincount(bins, minlength=b - a)
-        visible = message.sums[0, a:b, 1] > 0
+    for feature in range(X.shape[1]):
+        begin, end = cuts.offsets[feature], cuts.offsets[feature + 1]
+        bins = np.minimum(
+            np.searchsorted(cuts.values[begin:end], X[:, feature], side="right"), end - begin - 1
+        )
+        count = np.bincount(bins, minlength=end - begin)
+        visible = message.sums[0, begin:end, 1] > 0
         assert (count[visible] >= k).all()
 
 
-def test_the_server_of_an_all_reduce_grows_what_its_clients_see():
-    done, _ = run(make("min-bin", k=25, by="server"), name="nvflare-hist")
+def test_a_server_that_suppresses_bins_grows_the_trees_that_its_clients_see():
+    training, _ = run(make("min-bin", k=25, by="server"), name="nvflare-hist")
     plain, _ = run(name="nvflare-hist")
-    assert not same_model(done, plain)
-    messages = [d.message for d in done.transcript if isinstance(d.message, GlobalHistogram)]
-    cut_points = next(d.message for d in done.transcript if isinstance(d.message, CutPoints))
+    assert not same_model(training, plain)
+    messages = [
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, GlobalHistogram)
+    ]
+    cut_points = next(
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, CutPoints)
+    )
     cuts = Cuts(cut_points.values, cut_points.offsets, cut_points.minimum)
-    for number, tree in enumerate(done.model.trees):
-        levels = [m for m in messages if m.tree == number]
-        grower = TreeGrower(cuts, done.protocol, levels[0].totals[0])
+    for number, tree in enumerate(training.model.trees):
+        levels = [message for message in messages if message.tree == number]
+        grower = TreeGrower(cuts, training.protocol, levels[0].totals[0])
         for level in levels:
             grower.choose_splits(level.sums, level.allowed)
         np.testing.assert_array_equal(grower.finish().value, tree.value)
@@ -151,7 +177,7 @@ def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
 
 
 @pytest.mark.parametrize(
-    ("name", "params", "said"),
+    ("name", "params", "error_message"),
     [
         ("hist-rounding", {"step": 0}, "step must be"),
         ("hist-rounding", {"step": float("nan")}, "step must be"),
@@ -160,8 +186,8 @@ def test_a_server_that_sends_no_sums_has_nothing_to_suppress():
         ("min-bin", {"by": "anyone"}, "unknown by 'anyone'"),
     ],
 )
-def test_parameters_are_checked(name, params, said):
-    with pytest.raises(UsageError, match=said):
+def test_invalid_parameters_are_refused(name, params, error_message):
+    with pytest.raises(UsageError, match=error_message):
         make(name, **params)
 
 
@@ -173,10 +199,11 @@ def test_parameters_are_checked(name, params, said):
         ("min-bin", {"k": 10**6}),
     ],
 )
-def test_what_leaves_nothing_of_any_sum_is_refused_before_training(name, params):
+def test_defenses_that_suppress_every_sum_are_refused_before_training(name, params):
     with pytest.raises(UsageError, match=r"sends all sums alike: over 240 rows, gradients add up"):
         run(make(name, **params))
-    run(make("hist-rounding", step=20.0), trees=1)  # coarse, and something is left
+    # The sums are coarse, but not all equal.
+    run(make("hist-rounding", step=20.0), trees=1)
 
 
 def test_sums_are_exact_where_no_part_touches_them():
@@ -198,26 +225,35 @@ def test_sums_are_exact_where_no_part_touches_them():
     assert not Composition((Handmade(),)).sums_exactly
 
 
-@pytest.mark.parametrize("seals", here("defense", ["secure-sum", "masking"]))
-def test_a_view_holds_what_its_principals_sent_open_and_nothing_of_others(seals, tmp_path):
-    params = {"mode": "ideal"} if seals == "masking" else {}
+@pytest.mark.parametrize("secure_sum", here("defense", ["secure-sum", "masking"]))
+def test_a_view_contains_what_its_principals_sent_in_the_clear_and_nothing_of_others(
+    secure_sum, tmp_path
+):
+    params = {"mode": "ideal"} if secure_sum == "masking" else {}
     rounding = make("hist-rounding", step=0.1)
-    parts = (rounding, make(seals, **params))
+    parts = (rounding, make(secure_sum, **params))
     clients, schema = sample_federation()
     protocol = register.make("protocol", Spec("nvflare-hist", {"trees": 1, "max_depth": 2}))
-    held = over_clients(clients)
-    done = train(protocol, held, schema, defense=Composition(parts), seed=1)
-    alone = train(protocol, held, schema, defense=Composition((rounding,)), seed=1)
-    view = view_of(done, ("client-1",), held)
-    mine = [m for s, m in view.messages(Histogram) if s.sender == "client-1"]
-    sent = histograms(alone, "client-1")
-    assert len(mine) == len(sent) > 0
-    for a, b in zip(mine, sent, strict=True):
-        np.testing.assert_array_equal(a.sums, b.sums)
-    assert {s.sender for s, _ in view.messages(Histogram)} == {"client-1"}
-    assert not [m for s, m in view_of(done, ("server",), held).messages(Histogram) if not s.opened]
-    done.transcript.save(tmp_path / "run.npz")
-    assert Transcript.load(tmp_path / "run.npz").plain_replies == {}  # in no file
+    local_data = over_clients(clients)
+    sealed_run = train(protocol, local_data, schema, defense=Composition(parts), seed=1)
+    open_run = train(protocol, local_data, schema, defense=Composition((rounding,)), seed=1)
+    view = view_of(sealed_run, ("client-1",), local_data)
+    own_histograms = [
+        message for item, message in view.messages(Histogram) if item.sender == "client-1"
+    ]
+    sent = histograms(open_run, "client-1")
+    assert len(own_histograms) == len(sent) > 0
+    for viewed, expected in zip(own_histograms, sent, strict=True):
+        np.testing.assert_array_equal(viewed.sums, expected.sums)
+    assert {item.sender for item, _ in view.messages(Histogram)} == {"client-1"}
+    assert not [
+        message
+        for item, message in view_of(sealed_run, ("server",), local_data).messages(Histogram)
+        if not item.opened
+    ]
+    sealed_run.transcript.save(tmp_path / "run.npz")
+    # Plain replies are stored in no file.
+    assert Transcript.load(tmp_path / "run.npz").plain_replies == {}
 
 
 @pytest.mark.parametrize("clip", [0.3, 0.1, 1 / 3])

@@ -1,4 +1,4 @@
-"""Randomised response among the likeliest labels, training on it, and repairs after it."""
+"""Label noise: randomised response among the likeliest labels, training on it, and repairs."""
 
 import math
 from dataclasses import replace
@@ -42,13 +42,13 @@ PRIORS = st.lists(st.floats(0, 1), min_size=2, max_size=8).filter(lambda p: sum(
 EPSILONS = st.floats(0.01, 12)
 
 
-def greatest_ratio(found):
-    """Return by how much one true label makes an answer likelier than another; None: infinitely.
+def greatest_ratio(probabilities):
+    """Return the largest ratio of the probabilities of an answer under two true labels.
 
-    Label-DP with epsilon is that it is at most ``e^epsilon``.
+    None means that it is infinite. Label-DP with epsilon bounds the ratio by ``e^epsilon``.
     """
     worst = Fraction(1)
-    for answers in zip(*found, strict=True):
+    for answers in zip(*probabilities, strict=True):
         if not any(answers):
             continue
         if not all(answers):
@@ -79,21 +79,21 @@ def test_odds_are_within_the_exponential_and_close(epsilon):
 @given(PRIORS, EPSILONS)
 def test_no_answer_is_likelier_by_more_than_the_odds_whatever_the_prior(prior, epsilon):
     odds = odds_within(epsilon)
-    found = matrix(prior, odds)
-    assert all(sum(row) == 1 for row in found)
-    worst = greatest_ratio(found)
+    probabilities = matrix(prior, odds)
+    assert all(sum(row) == 1 for row in probabilities)
+    worst = greatest_ratio(probabilities)
     assert worst is not None
     assert worst <= odds <= below_exponential(epsilon)
 
 
 @given(PRIORS, EPSILONS)
-def test_no_other_k_is_truer(prior, epsilon):
-    odds, n = odds_within(epsilon), len(prior)
-    found = matrix(prior, odds)
-    truth = sum(float(found[c][c]) * prior[c] for c in range(n))
-    for k in range(1, n + 1):
-        top = sum(sorted(prior, reverse=True)[:k])
-        assert truth >= top * float(odds / (odds + k - 1)) - 1e-12
+def test_no_other_k_gives_more_true_answers(prior, epsilon):
+    odds, n_classes = odds_within(epsilon), len(prior)
+    probabilities = matrix(prior, odds)
+    probability_of_truth = sum(float(probabilities[c][c]) * prior[c] for c in range(n_classes))
+    for n_answers in range(1, n_classes + 1):
+        top = sum(sorted(prior, reverse=True)[:n_answers])
+        assert probability_of_truth >= top * float(odds / (odds + n_answers - 1)) - 1e-12
 
 
 @pytest.mark.parametrize(
@@ -106,11 +106,11 @@ def test_the_published_rule_bounds_nothing(prior, epsilon):
     assert greatest_ratio(matrix(prior, odds)) <= odds
 
 
-def test_without_a_prior_all_classes_are_answered():
+def test_without_a_prior_every_class_may_be_answered():
     odds = odds_within(1.0)
-    found = matrix([0.25] * 4, odds)
-    assert found[2] == [1 / (odds + 3), 1 / (odds + 3), odds / (odds + 3), 1 / (odds + 3)]
-    assert greatest_ratio(found) == odds
+    probabilities = matrix([0.25] * 4, odds)
+    assert probabilities[2] == [1 / (odds + 3), 1 / (odds + 3), odds / (odds + 3), 1 / (odds + 3)]
+    assert greatest_ratio(probabilities) == odds
 
 
 class Enumerating:
@@ -124,12 +124,12 @@ class Enumerating:
 @pytest.mark.parametrize("published", [False, True])
 @pytest.mark.parametrize("prior", [(0.2, 0.5, 0.3), (0.05, 0.9, 0.05), (1 / 3,) * 3, (0, 1, 0)])
 def test_answers_have_the_probabilities_of_the_matrix_exactly(prior, published):
-    odds, n = Fraction(5, 2), 5 * 7 * 9 * 2 * 3
-    for true in range(3):
-        y, priors = np.full(n, true), np.tile(prior, (n, 1))
-        said = respond(y, priors, odds, Enumerating(), published=published)
-        shares = [Fraction(int(c), n) for c in np.bincount(said, minlength=3)]
-        assert shares == matrix(prior, odds, published=published)[true]
+    odds, n_rows = Fraction(5, 2), 5 * 7 * 9 * 2 * 3
+    for true_label in range(3):
+        y, priors = np.full(n_rows, true_label), np.tile(prior, (n_rows, 1))
+        answers = respond(y, priors, odds, Enumerating(), published=published)
+        shares = [Fraction(int(count), n_rows) for count in np.bincount(answers, minlength=3)]
+        assert shares == matrix(prior, odds, published=published)[true_label]
 
 
 @cache
@@ -141,15 +141,15 @@ def every_message(training):
     return [(d.sender, d.receivers, encode(d.message)) for d in training.transcript]
 
 
-def repredicted(training, held, X):
-    """Return the scores of rows, and what the passive parties were asked for them."""
+def predict_again(training, local_data, X):
+    """Return the scores of rows, and the requests that the passive parties received for them."""
     scores = training.predict(X)
-    asked = [
-        (s.message.trees.tolist(), s.message.nodes.tolist(), s.message.rows.tolist())
-        for s in see(training.net.inference, ("passive-1", "passive-2"))
-        if isinstance(s.message, RowsToRoute)
+    requests = [
+        (item.message.trees.tolist(), item.message.nodes.tolist(), item.message.rows.tolist())
+        for item in see(training.net.inference, ("passive-1", "passive-2"))
+        if isinstance(item.message, RowsToRoute)
     ]
-    return scores, asked
+    return scores, requests
 
 
 def same(a, b):
@@ -158,79 +158,86 @@ def same(a, b):
 
 
 @pytest.mark.long
-def test_every_matrix_of_a_run_keeps_to_epsilon(monkeypatch):
-    used, believed = [], LPMST.estimate_prior
-    monkeypatch.setattr(LPMST, "estimate_prior", lambda *a: used.append(believed(*a)) or used[-1])
+def test_every_probability_matrix_of_a_run_respects_epsilon(monkeypatch):
+    priors_used, estimate_prior = [], LPMST.estimate_prior
+    monkeypatch.setattr(
+        LPMST,
+        "estimate_prior",
+        lambda *a: priors_used.append(estimate_prior(*a)) or priors_used[-1],
+    )
     run(FOREST, 2, 3, LPMST(0.8, 4))
-    priors, odds = np.concatenate(used), odds_within(0.8)
+    priors, odds = np.concatenate(priors_used), odds_within(0.8)
     assert priors.shape == (150, 3)
-    among = set()
+    n_possible_answers = set()
     for prior in priors:
-        found = matrix(prior, odds)
-        assert greatest_ratio(found) <= odds
-        among.add(sum(map(any, zip(*found, strict=True))))
-    assert among == {1, 2, 3}
+        probabilities = matrix(prior, odds)
+        assert greatest_ratio(probabilities) <= odds
+        n_possible_answers.add(sum(map(any, zip(*probabilities, strict=True))))
+    assert n_possible_answers == {1, 2, 3}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST])
-def test_training_is_that_on_the_noisy_labels_and_nothing_else(text, classes):
-    """Everybody's views follow: the run is the one of a table with these labels, undefended."""
-    noisy, held = trained(text, classes, LPMST(1.0))
-    (table, schema), own = table_of(classes), held["active"]
+def test_training_on_noisy_labels_equals_undefended_training_on_a_table_with_these_labels(
+    text, classes
+):
+    """The views of all parties are equal, too."""
+    noisy, local_data = trained(text, classes, LPMST(1.0))
+    (table, schema), active_data = table_of(classes), local_data["active"]
     assert 0.1 < (noisy.model.y != table.y).mean() < 0.6
-    swapped = {**held, "active": replace(own, y=noisy.model.y)}
+    swapped = {**local_data, "active": replace(active_data, y=noisy.model.y)}
     plain = train(register.make("protocol", parse_grid(text)[0]), swapped, schema, seed=1)
     assert every_message(noisy) == every_message(plain)
     np.testing.assert_array_equal(noisy.predict(table.X), plain.predict(table.X))
-    np.testing.assert_array_equal(own.y, table.y)
+    np.testing.assert_array_equal(active_data.y, table.y)
 
 
-def test_noise_is_drawn_anew_in_every_trial():
-    (one, _), (same_seed, _), (other, _) = (
+def test_noise_depends_on_the_seed():
+    (first, _), (same_seed, _), (other_seed, _) = (
         run(FOREST, 2, 2, OneStage(1.0), seed) for seed in (1, 1, 2)
     )
-    np.testing.assert_array_equal(one.model.y, same_seed.model.y)
-    assert (one.model.y != other.model.y).mean() > 0.2
+    np.testing.assert_array_equal(first.model.y, same_seed.model.y)
+    assert (first.model.y != other_seed.model.y).mean() > 0.2
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("stages", [2, 4])
-def test_a_prior_spares_noise(stages):
-    """Means of three trials: 1/(1 + e) = .269 in one stage."""
+def test_a_prior_reduces_the_noise(stages):
+    """The threshold holds for means of three trials; one stage would flip 1/(1 + e) = .269."""
     data, target = load_breast_cancer(return_X_y=True)
     schema = Schema(tuple(Feature(f"x{i}") for i in range(30)), "y", ("0", "1"))
-    held = dealt(Table(data, target), 2)
+    local_data = dealt(Table(data, target), 2)
     stump = register.make("protocol", parse_grid("secureboost[trees=1,max_depth=1]")[0])
-    by = Composition((LPMST(1.0, stages),))
-    runs = [train(stump, held, schema, defense=by, seed=s) for s in range(3)]
-    assert np.mean([(t.model.y != target).mean() for t in runs]) < 0.21
+    composition = Composition((LPMST(1.0, stages),))
+    runs = [train(stump, local_data, schema, defense=composition, seed=seed) for seed in range(3)]
+    assert np.mean([(training.model.y != target).mean() for training in runs]) < 0.21
 
 
-def test_noise_is_taken_out_of_shares():
+def test_true_shares_inverts_the_noise():
     odds = Fraction(5, 2)
-    true = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
-    blurred = true @ np.array(matrix([1 / 3] * 3, odds), dtype=float)
-    np.testing.assert_allclose(true_shares(blurred, odds), true, atol=1e-12)
+    expected_shares = np.array([[0.2, 0.5, 0.3], [1.0, 0.0, 0.0]])
+    noisy_shares = expected_shares @ np.array(matrix([1 / 3] * 3, odds), dtype=float)
+    np.testing.assert_allclose(true_shares(noisy_shares, odds), expected_shares, atol=1e-12)
     np.testing.assert_allclose(true_shares(np.array([[0.0, 0.4, 0.6]]), odds)[0, 0], 0)
 
 
-def hand_made():
-    """Return a tree of depth 2 (nodes 1 and 2 below the root, 3 to 6 below these), rows in fours.
+def tree_of_depth_two():
+    """Return a tree of depth 2 with 16 rows, four in each leaf.
 
-    Leaves 3, 4, 5 and 6 hold rows 0-3, 4-7, 8-11 and 12-15.
+    Nodes 1 and 2 are below the root, and 3 to 6 below these. Leaves 3, 4, 5 and 6 contain the rows
+    0-3, 4-7, 8-11 and 12-15.
     """
     feature = np.array([0, 0, 0, -1, -1, -1, -1], dtype=np.int32)
     left = np.array([1, 3, 5, -1, -1, -1, -1], dtype=np.int32)
-    none = np.zeros(7, dtype=np.float32)
+    zeros = np.zeros(7, dtype=np.float32)
     right = np.where(left < 0, -1, left + 1).astype(np.int32)
-    tree = Tree(feature, none, left, right, none.astype(bool), none)
+    tree = Tree(feature, zeros, left, right, zeros.astype(bool), zeros)
     rows = RowPartition(16)
     for node, child in ((0, 1), (1, 3), (2, 5)):
         ((begin, end),) = rows.ranges(np.array([node]))
-        goes = np.arange(end - begin) < (end - begin) // 2
-        rows.move(np.array([node], np.int32), np.array([child], np.int32), goes)
+        goes_left = np.arange(end - begin) < (end - begin) // 2
+        rows.move(np.array([node], np.int32), np.array([child], np.int32), goes_left)
     return tree, rows
 
 
@@ -238,68 +245,83 @@ def hand_made():
     ("flipped", "expected"),
     [
         ([], {}),
-        ([0], {}),  # three of four are left
+        ([0], {}),  # Three of four labels in the leaf are unchanged.
         ([0, 1, 2], {1: 1}),
-        ([8, 9, 10, 12, 13, 14], {0: 0}),  # node 2 has changed sides, the root has not
+        # The majority of node 2 has changed, that of the root has not.
+        ([8, 9, 10, 12, 13, 14], {0: 0}),
         ([0, 1, 2, 8, 9, 10], {1: 1, 2: 1}),
-        ([0, 1, 2, 8, 9, 10, 12, 13, 14], {0: 0}),  # the root speaks for node 1 as well
-        (list(range(16)), {0: 0}),  # no ancestor is clean: the whole tree
+        # The graft at the root includes node 1.
+        ([0, 1, 2, 8, 9, 10, 12, 13, 14], {0: 0}),
+        # No ancestor keeps its majority, so the complete tree is grafted.
+        (list(range(16)), {0: 0}),
     ],
 )
-def test_grown_anew_is_the_deepest_ancestor_that_noise_did_not_turn(flipped, expected):
-    tree, rows = hand_made()
-    true = np.repeat([1, 1, 0, 0], 4)
-    noisy = true.copy()
-    noisy[flipped] = 1 - noisy[flipped]
-    assert grafted_nodes(tree, rows, noisy, true) == expected
+def test_the_grafted_node_is_the_deepest_ancestor_whose_majority_noise_did_not_change(
+    flipped, expected
+):
+    tree, rows = tree_of_depth_two()
+    true_labels = np.repeat([1, 1, 0, 0], 4)
+    noisy_labels = true_labels.copy()
+    noisy_labels[flipped] = 1 - noisy_labels[flipped]
+    assert grafted_nodes(tree, rows, noisy_labels, true_labels) == expected
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST, BOOSTED.replace("[", "[multi_output=true,")])
-def test_repairs_are_seen_by_nobody(text, classes):
-    """Passive parties get the messages of `lp-mst`, in training and for rows to predict."""
-    (noisy, held), (grafted, _) = (trained(text, classes, d(0.7)) for d in (LPMST, GraftingLDP))
+def test_repairs_are_invisible_to_passive_parties(text, classes):
+    """They receive the messages of `lp-mst`, both in training and in prediction."""
+    (noisy, local_data), (grafted, _) = (
+        trained(text, classes, defense(0.7)) for defense in (LPMST, GraftingLDP)
+    )
     (table, _) = table_of(classes)
-    assert every_message(noisy)[:-1] == every_message(grafted)[:-1]  # the last is its own note
+    # The last message is the active party's note to itself.
+    assert every_message(noisy)[:-1] == every_message(grafted)[:-1]
     assert grafted.model.grafts
-    (before, asked), (after, again) = (repredicted(t, held, table.X) for t in (noisy, grafted))
-    assert asked == again != []
-    assert not np.array_equal(before, after)
+    (scores_before, requests), (scores_after, requests_of_grafted) = (
+        predict_again(training, local_data, table.X) for training in (noisy, grafted)
+    )
+    assert requests == requests_of_grafted != []
+    assert not np.array_equal(scores_before, scores_after)
 
 
 @pytest.mark.long
-def test_a_graft_is_a_tree_of_the_active_party_alone_on_the_true_labels():
-    """A forest's: rows of a node that is grown anew end in leaves of true shares."""
-    grafted, held = trained(FOREST, 2, GraftingLDP(0.7))
-    own, d = held["active"], 6
-    for (t, node), graft in grafted.model.grafts.items():
-        rows = grafted.model.rows[t]
+def test_a_graft_uses_only_columns_of_the_active_party_and_true_labels():
+    """In a forest, rows of a grafted node reach leaves with their true shares."""
+    grafted, local_data = trained(FOREST, 2, GraftingLDP(0.7))
+    active_data, n_columns = local_data["active"], 6
+    for (tree_number, node), graft in grafted.model.grafts.items():
+        rows = grafted.model.rows[tree_number]
         ((begin, end),) = rows.ranges(np.array([node]))
-        here = rows.rows[begin:end]
-        wide = np.full((len(here), d), np.nan, dtype=np.float32)
-        wide[:, own.columns] = own.X[here]
-        used = {int(f) for f in graft.trees[0].feature if f >= 0}
-        assert used <= set(own.columns.tolist())
-        leaf, said = graft.apply(wide)[:, 0], graft(wide)
-        for k in np.unique(leaf):
-            np.testing.assert_allclose(said[leaf == k, 1], own.y[here[leaf == k]].mean())
+        rows_of_node = rows.rows[begin:end]
+        all_columns = np.full((len(rows_of_node), n_columns), np.nan, dtype=np.float32)
+        all_columns[:, active_data.columns] = active_data.X[rows_of_node]
+        used_columns = {int(feature) for feature in graft.trees[0].feature if feature >= 0}
+        assert used_columns <= set(active_data.columns.tolist())
+        leaf, shares = graft.apply(all_columns)[:, 0], graft(all_columns)
+        for leaf_id in np.unique(leaf):
+            np.testing.assert_allclose(
+                shares[leaf == leaf_id, 1], active_data.y[rows_of_node[leaf == leaf_id]].mean()
+            )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("text", [BOOSTED, FOREST, BOOSTED.replace("[", "[multi_output=true,")])
-def test_without_noise_there_is_nothing_to_repair(text, classes):
-    (plain, _), (grafted, _) = (trained(text, classes, d) for d in (None, GraftingLDP(60)))
+def test_without_noise_no_tree_is_grafted(text, classes):
+    (plain, _), (grafted, _) = (
+        trained(text, classes, defense) for defense in (None, GraftingLDP(60))
+    )
     X = table_of(classes)[0].X
     assert grafted.model.grafts == {}
     np.testing.assert_array_equal(plain.predict(X), grafted.predict(X))
-    claimed = grafted.defense.spent(grafted.transcript)
-    assert claimed == [LabelDP(60.0, "passive")]  # nothing changed, and it was drawn all the same
+    spent = grafted.defense.spent(grafted.transcript)
+    # No label changed, but the labels were drawn, so the claim applies.
+    assert spent == [LabelDP(60.0, "passive")]
 
 
 @pytest.mark.long
-def test_what_is_claimed_and_what_was_spent():
+def test_claimed_and_spent_epsilon():
     for defense, spent in (
         (OneStage(1.0), LabelDP(1.0)),
         (LPMST(1.0), LabelDP(1.0)),
@@ -313,7 +335,7 @@ def test_what_is_claimed_and_what_was_spent():
         assert parse(str(spent)) == (spent,)
 
 
-def test_what_makes_no_sense_is_named():
+def test_invalid_parameters_and_combinations_are_refused():
     for epsilon in (0, -1.0, float("nan"), float("inf"), True):
         with pytest.raises(UsageError, match="epsilon must be a finite number > 0"):
             OneStage(epsilon)
@@ -328,23 +350,25 @@ def test_what_makes_no_sense_is_named():
         with pytest.raises(UsageError, match="the target is a number"):
             run(BOOSTED, 2, 0, defense)
     table, schema = table_of(2)
-    alike = dealt(replace(table, y=np.zeros(150, dtype=int)), 2)
+    one_class = dealt(replace(table, y=np.zeros(150, dtype=int)), 2)
     with pytest.raises(DataError, match="it takes two classes"):
-        train(SecureBoost(), alike, schema, defense=Composition((OneStage(1.0),)))
-    ids, none = alike["active"].ids, np.zeros(0, dtype=int)
-    bare = {
-        "active": LocalData(ids, none, table.X[:, none], table.y),
+        train(SecureBoost(), one_class, schema, defense=Composition((OneStage(1.0),)))
+    ids, no_columns = one_class["active"].ids, np.zeros(0, dtype=int)
+    without_active_columns = {
+        "active": LocalData(ids, no_columns, table.X[:, no_columns], table.y),
         "passive-1": LocalData(ids, np.arange(6), table.X),
     }
     with pytest.raises(DataError, match="repairs trees with 'active''s columns, and it has none"):
-        train(SecureBoost(), bare, schema, defense=Composition((GraftingLDP(1.0),)))
-    train(SecureBoost(trees=1), bare, schema, defense=Composition((LPMST(1.0),)))
+        train(
+            SecureBoost(), without_active_columns, schema, defense=Composition((GraftingLDP(1.0),))
+        )
+    train(SecureBoost(trees=1), without_active_columns, schema, defense=Composition((LPMST(1.0),)))
     with pytest.raises(UsageError, match="'lp-1st' and 'grafting-ldp' each replace the labels"):
         Composition((OneStage(1.0), GraftingLDP(1.0)))
     protocol = register.make("protocol", parse_grid("fedtree-hist")[0])
     assert "does not send" in str(check_fit(protocol, [OneStage(1.0)]))
 
 
-def test_stages_of_one_row_are_enough():
-    training, held = run(FOREST, 2, 2, LPMST(1.0, 30), n=30)
-    assert seen_by(training, held, "passive-1").n_rows == len(training.model.y) == 30
+def test_stages_of_one_row_are_allowed():
+    training, local_data = run(FOREST, 2, 2, LPMST(1.0, 30), n=30)
+    assert seen_by(training, local_data, "passive-1").n_rows == len(training.model.y) == 30

@@ -34,25 +34,27 @@ def run(defense=None, **params):
     return train(protocol, over_clients(clients), schema, defense=Composition(parts), seed=1)
 
 
-def test_what_was_claimed_and_what_was_spent():
+def test_claimed_and_spent_epsilon():
     defense = laplace(epsilon=4)
-    done = run(defense, cuts="public", base_score=0.5)
+    training = run(defense, cuts="public", base_score=0.5)
     assert str(defense.claim()) == "pure-dp[epsilon=4,unit=histogram]"
     levels = sum(
-        isinstance(d.message, Histogram) and d.sender == "client-0" for d in done.transcript
+        isinstance(delivery.message, Histogram) and delivery.sender == "client-0"
+        for delivery in training.transcript
     )
     assert levels == 3 * 3
-    # every tree: 3 levels of 5 features of sensitivity 1 + 1/4, and one root total; scale 2/4
+    # Each tree has 3 levels of 5 features with sensitivity 1 + 1/4, and one root total. The scale
+    # is 2/4.
     expected = 3 * (3 * 5 + 1) * 1.25 / 0.5
-    assert defense.spent(done.transcript).epsilon == pytest.approx(expected)
+    assert defense.spent(training.transcript).epsilon == pytest.approx(expected)
 
 
 def test_a_calibrated_run_spends_what_it_claims():
     assert str(laplace(epsilon=2, calibrated=True).claim()) == "pure-dp[epsilon=2]"
     for epsilon in (2, 1e6):  # whether the noise stops the trees early or not
         defense = laplace(epsilon=epsilon, calibrated=True)
-        done = run(defense, cuts="public", base_score=0.5)
-        assert defense.spent(done.transcript).epsilon == pytest.approx(epsilon)
+        training = run(defense, cuts="public", base_score=0.5)
+        assert defense.spent(training.transcript).epsilon == pytest.approx(epsilon)
 
 
 def test_exact_cut_points_and_base_score_cost_infinity():
@@ -64,15 +66,15 @@ def test_exact_cut_points_and_base_score_cost_infinity():
     assert "epsilon=inf" in str(spent)
 
 
-def test_almost_no_noise_is_almost_no_defense():
+def test_a_very_large_epsilon_changes_almost_nothing():
     noisy = run(laplace(epsilon=1e9))
     plain = run()
-    for a, b in zip(noisy.model.trees, plain.model.trees, strict=True):
-        assert np.array_equal(a.feature, b.feature)
-        assert np.allclose(a.value, b.value, atol=1e-5)
+    for noisy_tree, plain_tree in zip(noisy.model.trees, plain.model.trees, strict=True):
+        assert np.array_equal(noisy_tree.feature, plain_tree.feature)
+        assert np.allclose(noisy_tree.value, plain_tree.value, atol=1e-5)
 
 
-def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
+def test_noise_has_the_declared_scale_and_is_drawn_for_each_message():
     clients, schema = sample_federation()
     defense = laplace(epsilon=0.5)
     settings = Spec(
@@ -81,17 +83,17 @@ def test_noise_is_of_the_declared_size_and_each_message_has_its_own():
     protocol = register.make("protocol", settings)
     noisy = train(protocol, over_clients(clients), schema, defense=Composition((defense,)), seed=2)
     plain = train(protocol, over_clients(clients), schema, seed=2)
-    pairs = [
-        (a.message.sums - b.message.sums) / 2.0**FIXED_POINT_BITS
-        for a, b in zip(noisy.transcript, plain.transcript, strict=True)
-        if isinstance(a.message, Histogram) and a.message.tree == 0
+    noises = [
+        (noisy_delivery.message.sums - plain_delivery.message.sums) / 2.0**FIXED_POINT_BITS
+        for noisy_delivery, plain_delivery in zip(noisy.transcript, plain.transcript, strict=True)
+        if isinstance(noisy_delivery.message, Histogram) and noisy_delivery.message.tree == 0
     ]
-    assert len({p.tobytes() for p in pairs}) == len(pairs) == 3
-    noise = np.concatenate([p.ravel() for p in pairs])
+    assert len({noise_of_message.tobytes() for noise_of_message in noises}) == len(noises) == 3
+    noise = np.concatenate([noise_of_message.ravel() for noise_of_message in noises])
     scale = 2.0 / 0.5
     assert stats.kstest(noise / scale, "laplace").pvalue > 1e-3
-    law = defense.channels(schema, protocol.parameters)[Histogram, "sums"]
-    declared = law.posterior_moments(np.zeros(1))[1][0]
+    channel = defense.channels(schema, protocol.parameters)[Histogram, "sums"]
+    declared = channel.posterior_moments(np.zeros(1))[1][0]
     assert declared == pytest.approx(2 * scale**2)
 
 
@@ -114,7 +116,7 @@ def test_discrete_laplace_is_symmetric_integers_of_the_right_spread(scale, seed)
     assert abs(draws.var() / deviation**2 - 1) < 6 * math.sqrt(6 / 4000)
 
 
-def test_noise_may_be_as_large_as_sums_can_hold():
+def test_noise_may_be_as_large_as_sums_can_represent():
     draws = discrete_laplace(2.0**46, 100_000, np.random.default_rng(0))
     assert np.abs(draws.astype(float)).std() / 2.0**46 == pytest.approx(1, abs=0.02)
     assert np.abs(draws).max() < 2**52
@@ -122,10 +124,10 @@ def test_noise_may_be_as_large_as_sums_can_hold():
 
 def test_discrete_laplace_has_exactly_the_promised_ratio():
     draws = discrete_laplace(1.0, 400_000, np.random.default_rng(0))
-    for k in range(4):
-        here, next_ = (draws == k).sum(), (draws == k + 1).sum()
-        low = stats.beta.ppf(5e-5, here, next_ + 1)
-        high = stats.beta.ppf(1 - 5e-5, here + 1, next_)
+    for value in range(4):
+        count, next_count = (draws == value).sum(), (draws == value + 1).sum()
+        low = stats.beta.ppf(5e-5, count, next_count + 1)
+        high = stats.beta.ppf(1 - 5e-5, count + 1, next_count)
         assert low < math.e / (1 + math.e) < high
 
 

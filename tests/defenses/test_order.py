@@ -1,4 +1,4 @@
-"""What may stand before what adds noise: an order keeps its claims, or is refused."""
+"""Order of defenses: a composition keeps its claims, or it is refused."""
 
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -25,12 +25,16 @@ from fedtrees.protocols.training import train
 NOISE = "laplace-hist[epsilon=1,calibrated=true]"
 
 
-def made(name):
-    """Return a registered defense with a budget that it tries, or 1, where it needs a value."""
-    maker = register.get("defense", name)
-    tries = maker.info.bench_grid
-    needed = [k for k, p in signature(maker).parameters.items() if p.default is p.empty]
-    return register.make("defense", Spec(name, {k: tries.get(k, (1,))[0] for k in needed}))
+def defense_with_budget(name):
+    """Return a registered defense with the first tried value, or 1, for each required parameter."""
+    defense_class = register.get("defense", name)
+    tried_values = defense_class.info.bench_grid
+    required = [
+        k
+        for k, parameter in signature(defense_class).parameters.items()
+        if parameter.default is parameter.empty
+    ]
+    return register.make("defense", Spec(name, {k: tried_values.get(k, (1,))[0] for k in required}))
 
 
 def refused(*parts):
@@ -42,7 +46,7 @@ def refused(*parts):
 
 
 @pytest.mark.parametrize(
-    ("order", "right"),
+    ("wrong_order", "right_order"),
     [
         (f"hist-rounding[step=100]+{NOISE}", "laplace-hist+hist-rounding"),
         (f"min-bin[k=100]+{NOISE}", "laplace-hist+min-bin"),
@@ -53,18 +57,18 @@ def refused(*parts):
         ("sketch-rounding+dp-quantile-cuts[epsilon=1]", "dp-quantile-cuts+sketch-rounding"),
     ],
 )
-def test_what_changes_sums_before_noise_is_refused_with_the_order_that_is_right(order, right):
+def test_changing_sums_before_noise_is_refused_with_the_correct_order(wrong_order, right_order):
     with pytest.raises(
         UsageError, match=r"so that the claim of the latter does not hold; write (\S+)$"
-    ) as said:
-        make_defense(parse_one(order))
-    assert str(said.value).endswith(f"write {right}")
-    params = {part.name: part for part in parse_one(order).parts}
-    parts = tuple(register.make("defense", params[name]) for name in right.split("+"))
+    ) as error_info:
+        make_defense(parse_one(wrong_order))
+    assert str(error_info.value).endswith(f"write {right_order}")
+    params = {part.name: part for part in parse_one(wrong_order).parts}
+    parts = tuple(register.make("defense", params[name]) for name in right_order.split("+"))
     assert refused(*parts) is None
 
 
-# Every ordered pair that is refused because of a claim, by what acts before it.
+# All ordered pairs that are refused because of a claim, grouped by the first defense.
 _LABELS = ("lp-1st", "lp-mst", "grafting-ldp")
 _COUNT_ON_LABELS = ("id-lmid", "laplace-hist", "laplace-gradient", "dp-sgd")
 BEFORE = {
@@ -79,37 +83,37 @@ BEFORE = {
 }
 
 
-def test_of_all_ordered_pairs_those_are_refused_whose_claim_would_not_hold():
-    parts = {name: made(name) for name in register.names("defense")}
-    found = {
-        (a, b)
-        for a, b in permutations(parts, 2)
-        if "claim of the latter does not hold" in (refused(parts[a], parts[b]) or "")
+def test_exactly_the_ordered_pairs_whose_claim_would_not_hold_are_refused():
+    parts = {name: defense_with_budget(name) for name in register.names("defense")}
+    refused_pairs = {
+        (first, second)
+        for first, second in permutations(parts, 2)
+        if "claim of the latter does not hold" in (refused(parts[first], parts[second]) or "")
     }
-    assert found == {pair for pair in BEFORE if {*pair} <= parts.keys()}
+    assert refused_pairs == {pair for pair in BEFORE if {*pair} <= parts.keys()}
     assert all(
         "claim of the latter" in refused(parts[n], parts[n]) for n in ("laplace-hist", "dp-sgd")
     )
 
 
-def test_a_triple_is_refused_where_a_pair_in_it_is():
-    parts = {name: made(name) for name in register.names("defense")}
+def test_a_triple_is_refused_if_and_only_if_one_of_its_pairs_is():
+    parts = {name: defense_with_budget(name) for name in register.names("defense")}
     rng = np.random.default_rng(0)
     for _ in range(400):
         names = rng.choice(list(parts), 3, replace=False)
         pairs = [(names[i], names[j]) for i in range(3) for j in range(i + 1, 3)]
-        worst = any(refused(parts[a], parts[b]) for a, b in pairs)
-        assert bool(refused(*(parts[n] for n in names))) == worst
+        any_pair_refused = any(refused(parts[first], parts[second]) for first, second in pairs)
+        assert bool(refused(*(parts[n] for n in names))) == any_pair_refused
 
 
-def test_a_server_that_suppresses_acts_after_clients_noise_wherever_it_is_written():
-    both = make_defense(parse_one(f"min-bin[k=3,by=server]+{NOISE}"))
-    assert both.parts[0].handled_types == (GlobalHistogram,)
+def test_suppression_by_the_server_follows_the_noise_of_clients_in_either_order():
+    composition = make_defense(parse_one(f"min-bin[k=3,by=server]+{NOISE}"))
+    assert composition.parts[0].handled_types == (GlobalHistogram,)
 
 
 @dataclass(frozen=True)
 class Halving(Defense):
-    """Halves sums: neighbours come closer, which nobody knows unless it says so."""
+    """Halve sums, which moves neighbouring tables closer without declaring it."""
 
     name = "halving"
     roles = frozenset({"client"})
@@ -119,7 +123,7 @@ class Halving(Defense):
         return replace(message, sums=message.sums // 2)
 
 
-class Said(Halving):
+class DeclaredHalving(Halving):
     nonexpansive = (Histogram, LeafSums)
 
 
@@ -131,28 +135,35 @@ class Relabelling(Defense):
         return values
 
 
-def test_a_part_that_says_nothing_of_neighbours_may_not_act_before_noise():
-    noise = made("laplace-hist")
+def test_a_defense_that_does_not_declare_nonexpansive_may_not_precede_noise():
+    noise = defense_with_budget("laplace-hist")
     assert refused(Halving(), noise).endswith("write laplace-hist+halving")
     assert refused(noise, Halving()) is None
-    assert refused(Said(), noise) is None
+    assert refused(DeclaredHalving(), noise) is None
     assert refused(noise, Relabelling()).endswith("omit one of them")
-    assert refused(made("dp-grid-cuts"), Relabelling()) is None  # columns alone are counted
+    # Only columns are counted, so changed labels do not matter.
+    assert refused(defense_with_budget("dp-grid-cuts"), Relabelling()) is None
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_a_protocol_with_noise_of_its_own_refuses_what_acts_before_it(noise):
+def test_a_protocol_with_its_own_noise_refuses_defenses_that_act_before_it(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
-    said = str(check_fit(protocol, [Halving()]))
-    assert said == (
+    reason = str(check_fit(protocol, [Halving()]))
+    assert reason == (
         "'halving' changes LeafSums before 'dp-gbdt' adds its noise, so that the claim of the "
         "protocol does not hold; omit the defense"
     )
     assert "changes labels before 'dp-gbdt'" in str(check_fit(protocol, [Relabelling()]))
-    for kept in (Said(), made("dp-quantile-cuts"), made("leaf-rounding"), made("secure-sum")):
-        assert check_fit(protocol, [kept]).ok
+    for defense in (
+        DeclaredHalving(),
+        defense_with_budget("dp-quantile-cuts"),
+        defense_with_budget("leaf-rounding"),
+        defense_with_budget("secure-sum"),
+    ):
+        assert check_fit(protocol, [defense]).ok
     exact = register.make("protocol", Spec("dp-gbdt", {"epsilon": np.inf}))
-    assert check_fit(exact, [Halving()]).ok  # it claims nothing
+    # Without noise, the protocol claims nothing.
+    assert check_fit(exact, [Halving()]).ok
 
 
 @dataclass(frozen=True)
@@ -176,22 +187,22 @@ class OwnClaim(Open):
         return PureDP(1.0)
 
 
-def test_what_reads_rows_says_so_and_needs_a_claim_beside_one():
+def test_a_defense_that_reads_rows_must_declare_it_and_may_not_precede_noise():
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
     with pytest.raises(LocalDataError, match="'peeking' reads the local data of 'client-0'"):
         train(protocol, over_clients(tables), schema, defense=Composition((Peeking(),)))
     train(protocol, over_clients(tables), schema, defense=Composition((Open(),)))
-    noise = made("laplace-hist")
-    for parts in ((noise, Open()), (Open(), made("dp-grid-cuts"))):
+    noise = defense_with_budget("laplace-hist")
+    for parts in ((noise, Open()), (Open(), defense_with_budget("dp-grid-cuts"))):
         assert "uses the raw rows (reads_local_data)" in refused(*parts)
-    assert refused(made("dp-grid-cuts"), OwnClaim()) is None
+    assert refused(defense_with_budget("dp-grid-cuts"), OwnClaim()) is None
     private = register.make("protocol", Spec("dp-gbdt", {}))
     open_leaves = type("OpenLeaves", (Open,), {"handled_types": (LeafSums,)})()
     assert "uses the raw rows" in str(check_fit(private, [open_leaves]))
 
 
-def test_a_part_forbids_and_hides_more_and_never_less():
+def test_a_defense_can_only_forbid_and_hide_more():
     class Free(Defense):
         name = "free"
 
@@ -203,34 +214,35 @@ def test_a_part_forbids_and_hides_more_and_never_less():
 
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
-    free, done = Composition((Free(),)), train(protocol, over_clients(tables), schema)
-    context, mask = done.net.context("server"), np.array([[True, False]])
-    assert free.allowed_splits(mask, 0, context).tolist() == [[True, False]]
-    assert free.visible_nodes(mask[0], 0, context).tolist() == [True, False]
+    composition, training = Composition((Free(),)), train(protocol, over_clients(tables), schema)
+    context, mask = training.net.context("server"), np.array([[True, False]])
+    assert composition.allowed_splits(mask, 0, context).tolist() == [[True, False]]
+    assert composition.visible_nodes(mask[0], 0, context).tolist() == [True, False]
 
 
 def context_of(seed):
-    """Return what a client's hooks may know."""
+    """Return the context that the hooks of a client receive."""
     schema = sample_federation(rows=30)[1]
     return Context("client-0", "client", schema, {}, Streams(seed, "seed"), [])
 
 
 @pytest.mark.parametrize(
-    "others", ["gradient-noise", "gradient-rounding", "top-k", "secure-sum", "top-k+secure-sum"]
+    "other_defenses",
+    ["gradient-noise", "gradient-rounding", "top-k", "secure-sum", "top-k+secure-sum"],
 )
-@pytest.mark.parametrize("first", [True, False])
-def test_a_step_of_dp_sgd_moves_by_its_clip_at_most_whatever_it_is_composed_with(
-    others, first, monkeypatch
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_row_moves_a_step_of_dp_sgd_by_at_most_the_clip_in_any_composition(
+    other_defenses, is_first, monkeypatch
 ):
     monkeypatch.setattr(dp_sgd, "multiplier", lambda *_: 3.0)
-    parts = [made(name) for name in others.split("+")]
-    parts.insert(0 if first else len(parts), made("dp-sgd"))
+    parts = [defense_with_budget(name) for name in other_defenses.split("+")]
+    parts.insert(0 if is_first else len(parts), defense_with_budget("dp-sgd"))
     defense, stage = Composition(tuple(parts)), ExampleStage("example-gradients", rate=0.5, steps=2)
     gradients = np.random.default_rng(0).normal(0, 9, (6, 5)).astype(np.float32)
     contexts = [context_of(1), context_of(1)]
     sums = [
-        defense.transform_examples(stage, rows, ctx).sum(axis=0)
-        for rows, ctx in zip((gradients, gradients[:-1]), contexts, strict=True)
+        defense.transform_examples(stage, rows, context).sum(axis=0)
+        for rows, context in zip((gradients, gradients[:-1]), contexts, strict=True)
     ]
     assert np.linalg.norm(sums[0] - sums[1]) == pytest.approx(1.0, abs=1e-5)  # the clip
     (event,) = contexts[0].ledger

@@ -1,4 +1,4 @@
-"""Random compositions on tiny tables: none prints less epsilon than one row moves what it opens."""
+"""Random compositions on tiny tables: one row never moves the outputs by more than the epsilon."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ from fedtrees.crypto.primitives import MissingPartyError, TooFewPartiesError
 from fedtrees.experiments.epsilon_audit import largest_node
 from fedtrees.experiments.evaluate import make_defense
 
-# What is written is drawn: of every list one value.
+# The parameters of each name; one value of every list is drawn.
 _HIST = "[trees=1,2;max_depth=1,2;max_bin=4;cuts=public,sketch;base_score=0.5,0.9,none;"
 PROTOCOLS = {
     "fedtree-hist": _HIST + "early_stopping_rounds=0,0,1;validation_fraction=0.5]",
@@ -87,103 +87,138 @@ def tiny(rng, layout):
     return over_clients([Table(X[p], y[p]) for p in np.split(np.arange(n), ends)]), schema
 
 
-def once(seed):
-    """Return what became of one random composition, and what contradicts its claims."""
+def try_composition(seed):
+    """Return the outcome of one random composition, and the contradictions to its claims."""
     rng = np.random.default_rng(seed)
     name = str(rng.choice(list(PROTOCOLS), p=[0.32, 0.22, 0.1, 0.1, 0.1, 0.1, 0.06]))
     try:
         protocol = register.make("protocol", parse_grid(drawn(name, PROTOCOLS[name], rng))[0])
-    except UsageError:  # some noise cannot be shared
+    except UsageError:  # Some kinds of noise cannot be shared.
         return REFUSED, []
     labels = protocol.layout == "vertical" and name != "vertical-regression"
     pool = OVER_COLUMNS if labels else OVER_ROWS if protocol.layout != "vertical" else ["dp-gd"]
     names = rng.choice(pool, min(len(pool), int(rng.integers(1, 5))), replace=False)
     text = "+".join(drawn(n, DEFENSES[n], rng) for n in names)
-    held, schema = tiny(rng, protocol.layout)
-    owner = str(rng.choice([h for h in held if held[h].y is not None and len(held[h])]))
-    without = with_other_label(held, owner, 2) if labels else without_last_row(held, owner)
-    if pool == ["dp-gd"]:  # a row is one of every party's
-        without = without_last_row(without, "passive-1")
+    local_data, schema = tiny(rng, protocol.layout)
+    changed_client = str(
+        rng.choice(
+            [
+                client
+                for client in local_data
+                if local_data[client].y is not None and len(local_data[client])
+            ]
+        )
+    )
+    neighbour = (
+        with_other_label(local_data, changed_client, 2)
+        if labels
+        else without_last_row(local_data, changed_client)
+    )
+    if pool == ["dp-gd"]:  # Every party has a part of each row.
+        neighbour = without_last_row(neighbour, "passive-1")
     try:
-        found = moved(protocol, (held, without), schema, make_defense(parse_one(text)), owner, seed)
+        effect = moved(
+            protocol,
+            (local_data, neighbour),
+            schema,
+            make_defense(parse_one(text)),
+            changed_client,
+            seed,
+        )
     except (UsageError, DataError, UnguardedMessageError, MissingPartyError):
         return REFUSED, []
     except TooFewPartiesError:
         return "too few are left", []
-    wrong = [f"{protocol.name} with {text}: {said}" for said in found.contradicts()]
-    seen = largest_node(found.runs[0], held)
-    for bound in (g for g in found.spent if isinstance(g, MutualInformation)):
-        if seen is not None and seen.xi > bound.xi * (1 + 1e-6):
-            wrong.append(f"{protocol.name} with {text}: {bound}, and it is {seen}")
-    finite = [g for g in found.spent if g.budget and np.isfinite(g.budget[1])]
-    return ("bounded" if finite else "open"), wrong
+    contradictions = [
+        f"{protocol.name} with {text}: {contradiction}" for contradiction in effect.contradicts()
+    ]
+    measured_bound = largest_node(effect.runs[0], local_data)
+    for bound in (
+        guarantee for guarantee in effect.spent if isinstance(guarantee, MutualInformation)
+    ):
+        if measured_bound is not None and measured_bound.xi > bound.xi * (1 + 1e-6):
+            contradictions.append(
+                f"{protocol.name} with {text}: {bound}, and it is {measured_bound}"
+            )
+    finite = [
+        guarantee
+        for guarantee in effect.spent
+        if guarantee.budget and np.isfinite(guarantee.budget[1])
+    ]
+    return ("bounded" if finite else "open"), contradictions
 
 
-def checked(seeds):
-    """Return how often what became of compositions, and all contradictions."""
-    told, wrong = Counter(), []
+def try_compositions(seeds):
+    """Return counts of the outcomes, and all contradictions."""
+    outcomes, contradictions = Counter(), []
     for seed in seeds:
-        what, more = once(seed)
-        told[what] += 1
-        wrong += more
-    return told, wrong
+        outcome, new_contradictions = try_composition(seed)
+        outcomes[outcome] += 1
+        contradictions += new_contradictions
+    return outcomes, contradictions
 
 
 @pytest.mark.long
-def test_no_random_composition_claims_less_than_a_row_moves():
-    told, wrong = checked(range(400))
-    assert wrong == []
-    assert told["bounded"] > 40
-    assert told["refused"] > 100
+def test_no_random_composition_claims_less_than_a_row_moves_its_outputs():
+    outcomes, contradictions = try_compositions(range(400))
+    assert contradictions == []
+    assert outcomes["bounded"] > 40
+    assert outcomes["refused"] > 100
 
 
 @pytest.mark.slow
-def test_no_random_composition_of_ten_thousand_claims_less_than_a_row_moves():
-    told, wrong = checked(range(10_000))
-    assert wrong == []
-    assert min(told["bounded"], told["refused"]) > 1000
+def test_none_of_ten_thousand_compositions_claims_less_than_a_row_moves_its_outputs():
+    outcomes, contradictions = try_compositions(range(10_000))
+    assert contradictions == []
+    assert min(outcomes["bounded"], outcomes["refused"]) > 1000
 
 
-def one_moved(text, n=12, protocol="fedtree-hist[trees=1,max_depth=1,max_bin=2,cuts=public,"):
-    """Return what the last of n equal rows moves, of a client that holds most of them."""
-    made = register.make("protocol", parse_grid(protocol + "base_score=0.5]")[0])
+def effect_of_last_row(
+    text, n_rows=12, protocol="fedtree-hist[trees=1,max_depth=1,max_bin=2,cuts=public,"
+):
+    """Return the effect of the last of n equal rows of a client that has most of the rows."""
+    protocol_object = register.make("protocol", parse_grid(protocol + "base_score=0.5]")[0])
     schema = Schema((Feature("x", low=0.0, high=1.0),), "y", ("0", "1"))
-    rows = Table(np.full((n, 1), 0.9, np.float32), np.zeros(n, dtype=np.int64))
-    one = rows.take(np.arange(1))
-    held = over_clients([rows, one, one])
-    without = without_last_row(held, "client-0")
-    return moved(made, (held, without), schema, make_defense(parse_one(text)), "client-0")
+    rows = Table(np.full((n_rows, 1), 0.9, np.float32), np.zeros(n_rows, dtype=np.int64))
+    single_row = rows.take(np.arange(1))
+    local_data = over_clients([rows, single_row, single_row])
+    neighbour = without_last_row(local_data, "client-0")
+    return moved(
+        protocol_object, (local_data, neighbour), schema, make_defense(parse_one(text)), "client-0"
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "n", "least"),
+    ("text", "n_rows", "minimum_effect"),
     [
         ("min-bin[k=12]+laplace-hist[epsilon=1,calibrated=true]", 12, 3.5),
         ("hist-rounding[step=3]+laplace-hist[epsilon=1,calibrated=true]", 3, 2.0),
         ("hist-rounding[step=3]+laplace-hist[epsilon=1,calibrated=true]", 6, 2.0),
     ],
 )
-def test_an_order_that_is_refused_would_have_contradicted_its_claim(monkeypatch, text, n, least):
+def test_a_refused_order_of_defenses_would_contradict_its_claim(
+    monkeypatch, text, n_rows, minimum_effect
+):
     monkeypatch.setattr(composition, "misplaced", lambda parts: None)
-    found = one_moved(text, n)
-    assert found.noisy > least
-    assert len([*found.contradicts()]) == 1
+    effect = effect_of_last_row(text, n_rows)
+    assert effect.noisy > minimum_effect
+    assert len([*effect.contradicts()]) == 1
     first, second = text.split("+")
-    assert [*one_moved(f"{second}+{first}", n).contradicts()] == []
+    assert [*effect_of_last_row(f"{second}+{first}", n_rows).contradicts()] == []
 
 
-@pytest.mark.parametrize("masks", here("defense", ["masking"]))
-def test_a_missing_share_would_have_contradicted_its_claim(masks, monkeypatch):
-    where = "fedtrees.crypto.masking"
-    monkeypatch.setattr(f"{where}._check_noise", lambda *_: None)
-    loses = f"{where}.MaskedAggregation.loses"
-    monkeypatch.setattr(loses, lambda self, name, *_: name == "client-2")
+@pytest.mark.parametrize("defense", here("defense", ["masking"]))
+def test_a_missing_share_of_noise_would_contradict_the_claim(defense, monkeypatch):
+    module = "fedtrees.crypto.masking"
+    monkeypatch.setattr(f"{module}._check_noise", lambda *_: None)
+    method = f"{module}.MaskedAggregation.loses"
+    monkeypatch.setattr(method, lambda self, name, *_: name == "client-2")
     grid = "dp-grid-cuts[epsilon=1,cells=4,rounds=1,colluders=0]"  # without a spare share of noise
-    text = f"{masks}[mode=ideal,threshold=2,exposing=true]+{grid}"
+    text = f"{defense}[mode=ideal,threshold=2,exposing=true]+{grid}"
     # A server that does not check the number of shares is refused by the clients.
     with pytest.raises(BeyondParametersError, match="3 parties share the noise of that sum"):
-        one_moved(text)
-    monkeypatch.setattr(f"{where}._check_shares", lambda *_: None)
-    found = one_moved(text)
-    assert found.cuts > 1.3
-    assert len([*found.contradicts()]) == 1
+        effect_of_last_row(text)
+    monkeypatch.setattr(f"{module}._check_shares", lambda *_: None)
+    effect = effect_of_last_row(text)
+    assert effect.cuts > 1.3
+    assert len([*effect.contradicts()]) == 1

@@ -1,4 +1,4 @@
-"""Defenses of how cut points are settled."""
+"""Defenses that determine how the cut points are computed."""
 
 import math
 from dataclasses import replace
@@ -50,10 +50,10 @@ DEFENSES = (
 
 def run(defense, protocol="fedtree-hist", federation=None, seed=3):
     clients, schema = federation or sample_federation()
-    made = register.make("protocol", parse_grid(SMALL.get(protocol, protocol))[0])
-    by = make_defense(parse_composed([defense])[0])
-    held = over_clients(clients)
-    return train(made, held, schema, defense=by, seed=seed), held
+    protocol_object = register.make("protocol", parse_grid(SMALL.get(protocol, protocol))[0])
+    composition = make_defense(parse_composed([defense])[0])
+    local_data = over_clients(clients)
+    return train(protocol_object, local_data, schema, defense=composition, seed=seed), local_data
 
 
 def sent(training, *kinds):
@@ -80,72 +80,77 @@ def same_trees(a, b):
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("defense", ["grid-cuts", "dp-grid-cuts[epsilon=2]"])
-def test_nobody_sees_a_single_clients_counts_nor_any_other_summary(protocol, defense):
-    training, held = run(defense, protocol)
+def test_no_party_sees_counts_or_summaries_of_a_single_client(protocol, defense):
+    training, local_data = run(defense, protocol)
     assert not sent(training, CutsRequest, FeatureSketch, FeatureRanges)
     requests = sent(training, GridRequest)
-    assert [r.round for r in requests] == [0, 1]
-    assert [bool(r.reveals) for r in requests] == [False, True]
-    view = view_of(training, ("server", "client-0"), held)
-    opened = {s.sender for s, m in view.messages(GridCounts) if not has_sealed_field(m)}
-    assert opened == {"server", "client-0"}  # what it counted itself, with its share of the noise
-    assert len(sent(training, GridCounts)) == 2 * (len(held) + 1)
+    assert [request.round for request in requests] == [0, 1]
+    assert [bool(request.reveals) for request in requests] == [False, True]
+    view = view_of(training, ("server", "client-0"), local_data)
+    open_senders = {
+        item.sender for item, message in view.messages(GridCounts) if not has_sealed_field(message)
+    }
+    # Client-0's own counts, which include its share of the noise.
+    assert open_senders == {"server", "client-0"}
+    assert len(sent(training, GridCounts)) == 2 * (len(local_data) + 1)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_public_cuts_are_the_protocols_own_and_nothing_is_asked(protocol):
+def test_public_cuts_equal_those_of_the_protocol_and_need_no_request(protocol):
     training, _ = run("public-cuts", protocol)
     assert not sent(training, CutsRequest, FeatureSketch, GridRequest)
-    own, _ = run("none", SMALL[protocol].replace("]", ",cuts=public]"))
-    assert same_trees(training, own)
+    protocol_run, _ = run("none", SMALL[protocol].replace("]", ",cuts=public]"))
+    assert same_trees(training, protocol_run)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_sums_over_many_clients_give_the_trees_of_one_that_has_all_rows(protocol):
+def test_sums_over_many_clients_give_the_trees_of_a_single_client(protocol):
     clients, schema = sample_federation(clients=5)
-    if protocol == "forest-hist":  # its clients draw rows of their own
+    # The clients of this protocol sample rows independently.
+    if protocol == "forest-hist":
         protocol = SMALL[protocol].replace("]", ",bootstrap=false,max_features=5]")
-    many, _ = run("grid-cuts", protocol, (clients, schema))
-    one, _ = run("grid-cuts", protocol, ([Table.concat(clients)], schema))
-    assert same_trees(many, one)
+    five_clients, _ = run("grid-cuts", protocol, (clients, schema))
+    single_client, _ = run("grid-cuts", protocol, ([Table.concat(clients)], schema))
+    assert same_trees(five_clients, single_client)
 
 
 @pytest.mark.parametrize("defense", DEFENSES)
 @pytest.mark.parametrize("declared", [True, False])
-def test_odd_clients_train(defense, declared):
-    """One row, a constant column, a column that somebody misses wholly, none has the last."""
+def test_clients_with_unusual_columns_can_train(defense, declared):
+    """One row, a constant column, a column without values at one client, and one without any."""
     if not declared and defense in ("public-cuts", "grid-cuts[rounds=1]"):
         return
     rng = np.random.default_rng(2)
     X = rng.normal(size=(60, 4)).astype(np.float32)
     X[:, 1], X[:20, 2], X[:, 3] = 7, np.nan, np.nan
     table = Table(X, (X[:, 0] > 0).astype(np.int64))
-    clients = [table.take(r) for r in (np.arange(20), np.arange(20, 59), np.arange(59, 60))]
-    schema = Schema(tuple(Feature(n, low=-9, high=9) for n in "abcd"), "y")
+    clients = [table.take(rows) for rows in (np.arange(20), np.arange(20, 59), np.arange(59, 60))]
+    schema = Schema(tuple(Feature(name, low=-9, high=9) for name in "abcd"), "y")
     training, _ = run(defense, federation=(clients, schema) if declared else bare(clients, schema))
     (cuts,) = sent(training, CutPoints)
     if not declared and defense.startswith("dp-"):
-        return  # noise on sixty rows in a range that is estimated drowns the cuts
+        return  # Noise on sixty rows in an estimated range makes the cuts useless.
     assert np.diff(cuts.offsets)[0] > 1
     if defense.startswith(("grid", "sketch")):
         assert np.diff(cuts.offsets)[[1, 3]].tolist() == [1, 1]
-    hit = (training.predict(X) > 0.5) == table.y
-    assert hit.mean() > 0.75
+    is_right = (training.predict(X) > 0.5) == table.y
+    assert is_right.mean() > 0.75
 
 
 @pytest.mark.parametrize("defense", DEFENSES[1:2] + DEFENSES[3:])
 @pytest.mark.parametrize("seed", range(3))
-def test_every_row_is_routed_as_it_was_trained(defense, seed):
-    """Beyond the outermost cuts training has no bin, and splits between value and none."""
+def test_every_training_row_lies_between_the_outermost_cuts(defense, seed):
+    """Training has no bin beyond the outermost cuts, so no value may lie there."""
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(120, 2)).astype(np.float32)
-    X[:2] = [[1e6, -1e6], [-1e6, 1e6]]  # fewer than noise may be
+    # Two rows are too few to be visible through noise.
+    X[:2] = [[1e6, -1e6], [-1e6, 1e6]]
     clients = [Table(part, (part[:, 0] > 0).astype(np.int64)) for part in np.split(X, 3)]
     schema = Schema((Feature("a"), Feature("b")), "y", ("0", "1"))
-    done, _ = run(defense, federation=(clients, schema), seed=seed)
-    cuts = sent(done, CutPoints)[0]
-    last = cuts.values[cuts.offsets[1:] - 1]
-    assert ((cuts.minimum <= X.min(axis=0)) & (X.max(axis=0) < last)).all()
+    training, _ = run(defense, federation=(clients, schema), seed=seed)
+    cuts = sent(training, CutPoints)[0]
+    last_cut = cuts.values[cuts.offsets[1:] - 1]
+    assert ((cuts.minimum <= X.min(axis=0)) & (X.max(axis=0) < last_cut)).all()
 
 
 def test_a_row_never_counts_twice_where_columns_are_already_known():
@@ -163,15 +168,15 @@ def replace_features(features):
     return Schema(tuple(features), "label")
 
 
-def test_where_everything_is_known_nothing_is_asked_or_spent():
+def test_if_all_cuts_are_declared_nothing_is_requested_or_spent():
     clients, schema = sample_federation()
-    features = [replace(f, cuts=(-60.0, 0.0, 60.0)) for f in schema.features]
+    features = [replace(feature, cuts=(-60.0, 0.0, 60.0)) for feature in schema.features]
     training, _ = run("dp-grid-cuts[epsilon=2]", federation=(clients, replace_features(features)))
     assert not sent(training, GridRequest)
     assert spent(training) == [Structural()]
 
 
-def test_a_single_grid_needs_ranges_and_says_so():
+def test_a_single_grid_requires_declared_ranges():
     with pytest.raises(DataError, match=r"declared range .* a, b, c, d, e \(5 in all\).*rounds=2"):
         run("grid-cuts[rounds=1]", federation=bare(*sample_federation()))
     with pytest.raises(
@@ -188,41 +193,42 @@ def test_categories_that_are_split_as_sets_are_not_counted():
     assert cuts.categorical.tolist() == [False] * 4 + [True]
 
 
-# What is claimed and spent
+# Claims and spending
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("defense", ["dp-grid-cuts", "dp-quantile-cuts"])
-@pytest.mark.parametrize("more", ["", ",rounds=1", ",rounds=3"])
-def test_all_that_is_settled_costs_one_row_epsilon(protocol, defense, more):
-    if more and defense == "dp-quantile-cuts":
+@pytest.mark.parametrize("more_parameters", ["", ",rounds=1", ",rounds=3"])
+def test_the_cut_points_spend_epsilon_once_per_row(protocol, defense, more_parameters):
+    if more_parameters and defense == "dp-quantile-cuts":
         return
-    training, _ = run(f"{defense}[epsilon=0.7{more}]", protocol)
-    (found,) = spent(training)
-    assert (found.epsilon, found.unit) == (pytest.approx(0.7), "cuts")
+    training, _ = run(f"{defense}[epsilon=0.7{more_parameters}]", protocol)
+    (guarantee,) = spent(training)
+    assert (guarantee.epsilon, guarantee.unit) == (pytest.approx(0.7), "cuts")
     shared = ",trusted=clients,colluders=1" if defense == "dp-grid-cuts" else ""
     claim = f"pure-dp[epsilon=0.7,unit=cuts{shared}]"
-    assert str(training.defense.claims()[0]) == claim == str(replace(found, coalition=0.0))
-    assert (found.coalition > 0.7) == (defense == "dp-grid-cuts")  # two of three clients collude
+    assert str(training.defense.claims()[0]) == claim == str(replace(guarantee, coalition=0.0))
+    # Two of three clients may collude.
+    assert (guarantee.coalition > 0.7) == (defense == "dp-grid-cuts")
 
 
-def test_noisy_cut_points_and_noisy_histograms_add_up():
+def test_epsilons_of_noisy_cut_points_and_noisy_histograms_add_up():
     training, _ = run("dp-grid-cuts[epsilon=1]+laplace-hist[epsilon=4,calibrated=true]")
-    cuts, whole = spent(training)
+    cuts, total = spent(training)
     shared = "trusted=clients,colluders=1"
     assert str(replace(cuts, coalition=0.0)) == f"pure-dp[epsilon=1,unit=cuts,{shared}]"
-    assert str(replace(whole, coalition=0.0)) == f"pure-dp[epsilon=5,{shared}]"
-    assert whole.coalition == pytest.approx(cuts.coalition + 4)
+    assert str(replace(total, coalition=0.0)) == f"pure-dp[epsilon=5,{shared}]"
+    assert total.coalition == pytest.approx(cuts.coalition + 4)
     exact, _ = run("grid-cuts+laplace-hist[epsilon=4,calibrated=true]")
     assert join(spent(exact)[1:]) == "pure-dp[epsilon=inf,histograms=4,unprotected=cuts]"
     public, _ = run("public-cuts+laplace-hist[epsilon=4,calibrated=true]")
     assert join(spent(public)) == "structural+pure-dp[epsilon=4]"
 
 
-def test_a_secure_sum_beside_it_changes_nothing():
-    alone, _ = run("grid-cuts")
-    both, _ = run("grid-cuts+secure-sum+split-only")
-    assert same_trees(alone, both)
+def test_an_additional_secure_sum_changes_no_tree():
+    grid_run, _ = run("grid-cuts")
+    combined_run, _ = run("grid-cuts+secure-sum+split-only")
+    assert same_trees(grid_run, combined_run)
 
 
 def test_a_sketch_that_crosses_all_the_same_stops_the_run():
@@ -241,91 +247,95 @@ def test_a_sketch_that_crosses_all_the_same_stops_the_run():
 # The noise
 
 
-def test_shares_add_up_to_discrete_laplace_noise():
-    """``P(k) = (1 - r) / (1 + r) r^|k|`` with ``r = exp(-1 / scale)``: by chi squared."""
-    scale, n, parties = 1.5, 40_000, 5
+def test_shares_of_noise_add_up_to_discrete_laplace_noise():
+    """Compare with ``P(k) = (1 - r) / (1 + r) r^|k|``, ``r = exp(-1 / scale)``, by chi squared."""
+    scale, n_draws, parties = 1.5, 40_000, 5
     rng = np.random.default_rng(0)
-    shares = [discrete_laplace_share(scale, n, rng, parties) for _ in range(parties)]
+    shares = [discrete_laplace_share(scale, n_draws, rng, parties) for _ in range(parties)]
     total = sum(shares)
-    r = math.exp(-1 / scale)
+    ratio = math.exp(-1 / scale)
     inner = np.arange(-5, 6)
-    expected = n * (1 - r) / (1 + r) * r ** np.abs(inner)
-    observed = np.array([(total == k).sum() for k in inner])
+    expected = n_draws * (1 - ratio) / (1 + ratio) * ratio ** np.abs(inner)
+    observed = np.array([(total == value).sum() for value in inner])
     assert ((observed - expected) ** 2 / expected).sum() < 29.6  # 11 cells, P < 0.002
-    one = np.var(shares[0])
-    assert one == pytest.approx(np.var(total) / parties, rel=0.1)
+    variance_of_share = np.var(shares[0])
+    assert variance_of_share == pytest.approx(np.var(total) / parties, rel=0.1)
 
 
-def test_one_insider_of_two_or_of_four_clients_faces_the_whole_noise():
+def test_one_dishonest_client_of_two_or_four_faces_the_complete_noise():
     clients, schema = sample_federation(rows=240, clients=2)
     variances = []
-    for parts in (clients, [p.take(s) for p in clients for s in (slice(0, 60), slice(60, 120))]):
+    for parts in (
+        clients,
+        [part.take(s) for part in clients for s in (slice(0, 60), slice(60, 120))],
+    ):
         defense = "dp-grid-cuts[epsilon=0.5,rounds=1,cells=4096]"
         noisy, _ = run(defense, federation=(parts, schema))
         exact, _ = run("grid-cuts[rounds=1,cells=4096]", federation=(parts, schema))
         totals = [
-            next(m for m in sent(t, GridCounts) if not has_sealed_field(m)) for t in (noisy, exact)
+            next(message for message in sent(training, GridCounts) if not has_sealed_field(message))
+            for training in (noisy, exact)
         ]
         variances.append(np.var(totals[0].counts - totals[1].counts))
-    b = 4 / 0.5  # four counted columns
-    assert variances == pytest.approx([2 / 1 * 2 * b**2, 4 / 3 * 2 * b**2], rel=0.15)
+    scale = 4 / 0.5  # four counted columns
+    assert variances == pytest.approx([2 / 1 * 2 * scale**2, 4 / 3 * 2 * scale**2], rel=0.15)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("less", "added"), [([0], 1), ([1, 1], 0)])
-def test_three_quantiles_of_neighbours_obey_their_epsilon(less, added):
-    """At the outcome that tells them apart most; the bound is nearly met, not undercut by far."""
-    n, epsilon = 8000, 2.0
+def test_three_quantiles_of_neighbouring_tables_respect_epsilon(less, added):
+    """At the outcome that distinguishes them best, the ratio is close to the bound."""
+    n_draws, epsilon = 8000, 2.0
 
     def chance(values):
         rng = np.random.default_rng(1)
-        x = np.array(values, dtype=np.int64)
-        found = [private_quantiles(x, 3, 0, 1, epsilon, rng) for _ in range(n)]
-        return np.mean([not q.any() for q in found])
+        integers = np.array(values, dtype=np.int64)
+        samples = [private_quantiles(integers, 3, 0, 1, epsilon, rng) for _ in range(n_draws)]
+        return np.mean([not quantiles.any() for quantiles in samples])
 
     ratio = abs(math.log(chance(less) / chance([*less, added])))
     assert 0.5 * epsilon < ratio < 1.1 * epsilon
 
 
-def test_quantiles_of_a_large_epsilon_are_those_of_the_values():
-    x = np.random.default_rng(0).permutation(np.arange(1000, 2000))
-    found = private_quantiles(x, 9, 0, 10_000, 1e4, np.random.default_rng(1))
-    np.testing.assert_allclose(found, np.arange(1100, 2000, 100), atol=3)
-    nothing = private_quantiles(x[:0], 3, 5, 9, 1.0, np.random.default_rng(1))
-    assert (np.diff(nothing) >= 0).all()
-    assert nothing.min() >= 5
-    assert nothing.max() <= 9
+def test_quantiles_with_a_large_epsilon_equal_those_of_the_values():
+    values = np.random.default_rng(0).permutation(np.arange(1000, 2000))
+    quantiles = private_quantiles(values, 9, 0, 10_000, 1e4, np.random.default_rng(1))
+    np.testing.assert_allclose(quantiles, np.arange(1100, 2000, 100), atol=3)
+    quantiles_of_nothing = private_quantiles(values[:0], 3, 5, 9, 1.0, np.random.default_rng(1))
+    assert (np.diff(quantiles_of_nothing) >= 0).all()
+    assert quantiles_of_nothing.min() >= 5
+    assert quantiles_of_nothing.max() <= 9
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 3.0])
-def test_ranks_of_quantiles_are_as_far_off_as_stated(epsilon):
+def test_the_rank_error_of_quantiles_is_as_declared(epsilon):
     rng = np.random.default_rng(0)
-    x = np.sort(rng.normal(2**19, 2**16, 1000).astype(np.int64))
-    at = np.arange(1, 16) * len(x) / 16
-    found = [private_quantiles(x, 15, 0, 2**20, epsilon, rng) for _ in range(50)]
-    off = np.sqrt(np.mean((np.searchsorted(x, found) - at) ** 2))
-    assert 0.4 < off / rank_error(15, epsilon) < 2.5
+    values = np.sort(rng.normal(2**19, 2**16, 1000).astype(np.int64))
+    expected_ranks = np.arange(1, 16) * len(values) / 16
+    samples = [private_quantiles(values, 15, 0, 2**20, epsilon, rng) for _ in range(50)]
+    measured_error = np.sqrt(np.mean((np.searchsorted(values, samples) - expected_ranks) ** 2))
+    assert 0.4 < measured_error / rank_error(15, epsilon) < 2.5
 
 
 # Rounding
 
 
 @pytest.mark.parametrize("digits", [1, 3])
-def test_rounded_sketches_have_few_digits_and_all_rows(digits):
-    training, held = run(f"sketch-rounding[digits={digits}]")
+def test_rounded_sketches_have_few_digits_and_count_all_rows(digits):
+    training, local_data = run(f"sketch-rounding[digits={digits}]")
     messages = sent(training, FeatureSketch)
-    assert len(messages) == len(held)
-    for message, own in zip(messages, held.values(), strict=True):
-        assert message.weights.sum() == own.X.size
-        short = [np.float32(f"{v:.{digits - 1}e}") for v in message.points]
-        np.testing.assert_array_equal(message.points, short)
-        for f in range(own.X.shape[1]):
-            points = message.points[message.offsets[f] : message.offsets[f + 1]]
+    assert len(messages) == len(local_data)
+    for message, data in zip(messages, local_data.values(), strict=True):
+        assert message.weights.sum() == data.X.size
+        rounded = [np.float32(f"{value:.{digits - 1}e}") for value in message.points]
+        np.testing.assert_array_equal(message.points, rounded)
+        for feature in range(data.X.shape[1]):
+            points = message.points[message.offsets[feature] : message.offsets[feature + 1]]
             assert (np.diff(points) > 0).all()
 
 
 @pytest.mark.parametrize(
-    ("defense", "said"),
+    ("defense", "error_message"),
     [
         ("dp-grid-cuts[epsilon=0]", "epsilon must be a finite number > 0; got 0"),
         ("dp-quantile-cuts[epsilon=-1]", "epsilon must be a finite number > 0; got -1"),
@@ -338,8 +348,8 @@ def test_rounded_sketches_have_few_digits_and_all_rows(digits):
         ("grid-cuts+public-cuts", "'grid-cuts' and 'public-cuts' each determine the cut points"),
     ],
 )
-def test_what_makes_no_sense_is_refused(defense, said):
-    with pytest.raises(UsageError, match=said):
+def test_invalid_parameters_are_refused(defense, error_message):
+    with pytest.raises(UsageError, match=error_message):
         make_defense(parse_composed([defense])[0])
 
 

@@ -1,4 +1,4 @@
-"""What is stripped, masked, rounded or not grown where clients share trees."""
+"""Defenses of shared trees: removed statistics, masked hessians, rounded or large leaves."""
 
 import numpy as np
 import pytest
@@ -44,18 +44,22 @@ def trees_sent(training):
 @pytest.mark.parametrize("name", PROTOCOLS)
 def test_split_only_sends_splits_and_values_and_predicts_the_same(name):
     plain, clients = run(name=name)
-    bare, _ = run(make("split-only"), name=name)
-    for told, full in zip(trees_sent(bare), trees_sent(plain), strict=True):
-        assert all(getattr(told, s) is None for s in STATISTICS)
-        assert Reveal.COUNTS in full.reveals
-        assert Reveal.COUNTS not in told.reveals
-        np.testing.assert_array_equal(told.value, full.value)
+    stripped, _ = run(make("split-only"), name=name)
+    for stripped_message, plain_message in zip(
+        trees_sent(stripped), trees_sent(plain), strict=True
+    ):
+        assert all(getattr(stripped_message, statistic) is None for statistic in STATISTICS)
+        assert Reveal.COUNTS in plain_message.reveals
+        assert Reveal.COUNTS not in stripped_message.reveals
+        np.testing.assert_array_equal(stripped_message.value, plain_message.value)
     X = Table.concat(clients).X
-    np.testing.assert_array_equal(bare.predict(X), plain.predict(X))
-    assert all(t.h is None and t.g is None and t.gain is None for t in bare.model.trees)
+    np.testing.assert_array_equal(stripped.predict(X), plain.predict(X))
+    assert all(
+        tree.h is None and tree.g is None and tree.gain is None for tree in stripped.model.trees
+    )
 
 
-def test_split_only_stops_a_server_that_adds_what_the_clients_left_out():
+def test_split_only_refuses_a_server_that_sends_unstripped_trees():
     class Forgetful(type(make("split-only"))):
         handled_types = (ClientTrees,)
 
@@ -64,15 +68,18 @@ def test_split_only_stops_a_server_that_adds_what_the_clients_left_out():
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_masked_hessians_are_1_and_all_else_is_as_it_was(name):
+def test_masked_hessians_are_1_and_other_fields_are_unchanged(name):
     plain, clients = run(name=name)
     masked, _ = run(make("mask-sum-hessian"), name=name)
-    for told, full in zip(trees_sent(masked), trees_sent(plain), strict=True):
-        assert (told.sum_hessian == 1).all()
-        assert len(np.unique(full.sum_hessian)) > 2
+    for masked_message, plain_message in zip(trees_sent(masked), trees_sent(plain), strict=True):
+        assert (masked_message.sum_hessian == 1).all()
+        assert len(np.unique(plain_message.sum_hessian)) > 2
         for field in ("threshold", "value", "base_weights", "loss_changes"):
-            np.testing.assert_array_equal(getattr(told, field), getattr(full, field))
-        assert Reveal.COUNTS in told.reveals  # weights and gains still say it
+            np.testing.assert_array_equal(
+                getattr(masked_message, field), getattr(plain_message, field)
+            )
+        # Weights and gains still reveal the counts.
+        assert Reveal.COUNTS in masked_message.reveals
     X = Table.concat(clients).X
     np.testing.assert_array_equal(masked.predict(X), plain.predict(X))
 
@@ -87,29 +94,36 @@ def weights(message, eta):
 def solved_hessians(tree, weight, reg):
     """Return the sums of hessians below every split, from weights and gains; NaN at the root.
 
-    With x and y those of the two sides and lambda added, ``a x + b y = c (x + y - lambda)`` and
-    ``a^2 x + b^2 y - c^2 (x + y - lambda) = gain``.
+    With x and y those of the two sides plus lambda, ``a x + b y = c (x + y - lambda)`` and ``a^2 x
+    + b^2 y - c^2 (x + y - lambda) = gain``.
     """
-    found = np.full(len(tree), np.nan)
+    hessians = np.full(len(tree), np.nan)
     inner = np.flatnonzero(tree.feature >= 0)
-    c = weight[inner]
-    for side, other in ((0, 1), (1, 0)):
-        a, b = weight[tree.left[inner] + side], weight[tree.left[inner] + other]
-        x = (tree.gain[inner] + b * c * reg) / ((a - c) * (a - b))
-        found[tree.left[inner] + side] = x - reg
-    return found
+    weight_of_node = weight[inner]
+    for side, other_side in ((0, 1), (1, 0)):
+        weight_of_side, weight_of_other = (
+            weight[tree.left[inner] + side],
+            weight[tree.left[inner] + other_side],
+        )
+        shifted_hessian = (tree.gain[inner] + weight_of_other * weight_of_node * reg) / (
+            (weight_of_side - weight_of_node) * (weight_of_side - weight_of_other)
+        )
+        hessians[tree.left[inner] + side] = shifted_hessian - reg
+    return hessians
 
 
 def test_masked_hessians_follow_from_weights_and_gains():
     plain, masked = run()[0], run(make("mask-sum-hessian"))[0]
     eta, reg = plain.protocol.learning_rate, plain.protocol.reg_lambda
     errors = []
-    for told, full in zip(trees_sent(masked), trees_sent(plain), strict=True):
-        for tree, truth, weight in zip(unpack(told), unpack(full), weights(told, eta), strict=True):
+    for masked_message, plain_message in zip(trees_sent(masked), trees_sent(plain), strict=True):
+        for tree, truth, weight in zip(
+            unpack(masked_message), unpack(plain_message), weights(masked_message, eta), strict=True
+        ):
             errors.append(np.abs(solved_hessians(tree, weight, reg) / truth.h - 1)[1:])
-    found = np.concatenate(errors)
-    assert len(found) > 300
-    assert (found < 1e-3).mean() > 0.95
+    relative_errors = np.concatenate(errors)
+    assert len(relative_errors) > 300
+    assert (relative_errors < 1e-3).mean() > 0.95
 
 
 @pytest.mark.parametrize("depth", [3, 6])
@@ -130,20 +144,23 @@ def test_masked_first_trees_still_count_every_leaf_exactly(depth):
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_rounded_leaves_leave_the_client_rounded_and_are_what_all_predict_with(name):
+def test_leaves_are_rounded_before_they_are_sent_and_all_parties_predict_with_them(name):
     rounded, clients = run(make("leaf-rounding", decimals=2), name=name)
     plain, _ = run(name=name)
     for message in trees_sent(rounded):
         np.testing.assert_array_equal(message.value, np.round(message.value, 2))
-    ours, theirs = (trees_sent(t)[0].value for t in (rounded, plain))  # the first to be grown
-    size = min(len(ours), trees_sent(plain)[0].sizes[0])
-    assert len(np.unique(ours)) > 1
-    np.testing.assert_allclose(ours[:size], theirs[:size], atol=0.005 + 1e-6)
-    if name == "flower-bagging":  # later trees are grown on top of what was sent
-        last = [m for m in trees_sent(rounded) if type(m) is ClientTrees][-1]
-        before = rounded.model.first(len(rounded.model) - 3)
-        p = before.predict(clients[-1].X)
-        np.testing.assert_allclose(last.sum_hessian[0], (p * (1 - p)).sum(), rtol=1e-5)
+    # The values of the first tree.
+    rounded_values, plain_values = (trees_sent(training)[0].value for training in (rounded, plain))
+    size = min(len(rounded_values), trees_sent(plain)[0].sizes[0])
+    assert len(np.unique(rounded_values)) > 1
+    np.testing.assert_allclose(rounded_values[:size], plain_values[:size], atol=0.005 + 1e-6)
+    if name == "flower-bagging":  # Later trees are grown on top of the rounded ones.
+        last_message = [m for m in trees_sent(rounded) if type(m) is ClientTrees][-1]
+        earlier_trees = rounded.model.first(len(rounded.model) - 3)
+        probabilities = earlier_trees.predict(clients[-1].X)
+        np.testing.assert_allclose(
+            last_message.sum_hessian[0], (probabilities * (1 - probabilities)).sum(), rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -180,37 +197,52 @@ def smallest_leaf(training, clients):
     return min(fewest)
 
 
-def test_without_missing_values_k_rows_are_all_that_is_asked():
-    """The first split is the best of those that leave k rows: found by trying all."""
+def test_without_missing_values_min_leaf_only_requires_k_rows_per_side():
+    """An exhaustive search gives the same best split among those with k rows on each side."""
     (table,), _ = sample_federation(clients=1)
-    clients = [Table(table.X, table.X[:, 0] > 1.3)]  # the best split of all leaves 22 rows
+    # The best of all splits has 22 rows on one side.
+    clients = [Table(table.X, table.X[:, 0] > 1.3)]
     limited, _ = run(
         make("min-leaf", k=60), clients=clients, trees=1, max_depth=1, min_child_weight=0.0
     )
     (message,) = [m for m in trees_sent(limited) if type(m) is ClientTrees]
     X, y = clients[0].X, clients[0].y
-    p = y.mean()
-    best = (0.0, -1, 0.0)
-    for f in range(X.shape[1]):
-        for cut in np.unique(X[:, f])[1:]:
-            left = X[:, f] < cut
-            if min(left.sum(), (~left).sum()) >= 60:
-                sides = [((p - y[s]).sum(), s.sum() * p * (1 - p)) for s in (left, ~left)]
-                best = max(best, (sum(g * g / (h + 1) for g, h in sides), f, cut))
-    assert (message.feature[0], message.threshold[0]) == (best[1], np.float32(best[2]))
+    mean_label = y.mean()
+    best_split = (0.0, -1, 0.0)
+    for feature in range(X.shape[1]):
+        for cut in np.unique(X[:, feature])[1:]:
+            is_left = X[:, feature] < cut
+            if min(is_left.sum(), (~is_left).sum()) >= 60:
+                sides = [
+                    ((mean_label - y[side]).sum(), side.sum() * mean_label * (1 - mean_label))
+                    for side in (is_left, ~is_left)
+                ]
+                best_split = max(
+                    best_split,
+                    (
+                        sum(gradient * gradient / (hessian + 1) for gradient, hessian in sides),
+                        feature,
+                        cut,
+                    ),
+                )
+    assert (message.feature[0], message.threshold[0]) == (best_split[1], np.float32(best_split[2]))
     free, _ = run(clients=clients, trees=1, max_depth=1)
     assert trees_sent(free)[0].threshold[0] > 1.3 > message.threshold[0]
 
 
-def test_a_client_with_fewer_than_k_rows_shares_nothing():
+def test_a_client_with_fewer_than_k_rows_shares_no_tree():
     clients, _ = sample_federation()
-    few = [clients[0].take(np.arange(9)), clients[1], clients[2]]
-    limited, _ = run(make("min-leaf", k=10), clients=few)
-    sizes = [len(d.message.sizes) for d in limited.transcript if d.sender == "client-0"]
+    clients_with_few_rows = [clients[0].take(np.arange(9)), clients[1], clients[2]]
+    limited, _ = run(make("min-leaf", k=10), clients=clients_with_few_rows)
+    sizes = [
+        len(delivery.message.sizes)
+        for delivery in limited.transcript
+        if delivery.sender == "client-0"
+    ]
     assert sizes == [0] * 6
     assert len(limited.model) == 12
     with pytest.raises(DataError, match=r"no client sent a tree; .*lower k"):
-        run(make("min-leaf", k=100), clients=few)
+        run(make("min-leaf", k=100), clients=clients_with_few_rows)
 
 
 def test_a_sample_of_fewer_than_k_rows_grows_nothing():
@@ -233,7 +265,7 @@ def test_their_claims_are_structural(name):
 
 
 @pytest.mark.parametrize(
-    ("defense", "where", "needs"),
+    ("defense", "name", "needs"),
     [
         ("mask-sum-hessian", "fedtree-hist", "ClientTrees"),
         ("min-leaf", "nvflare-hist", "min_leaf_rows"),
@@ -246,18 +278,17 @@ def test_their_claims_are_structural(name):
         ),
     ],
 )
-def test_where_they_have_no_place_they_say_why(defense, where, needs):
-    known = register.make("protocol", Spec(where, {}))
-    reason = str(check_fit(known, [make(defense)]))
+def test_defenses_that_do_not_fit_a_protocol_state_the_reason(defense, name, needs):
+    protocol = register.make("protocol", Spec(name, {}))
+    reason = str(check_fit(protocol, [make(defense)]))
     if needs == "min_leaf_rows":
         assert (
-            reason
-            == f"{defense!r} acts through {needs}, a step that no party of {where!r} executes"
+            reason == f"{defense!r} acts through {needs}, a step that no party of {name!r} executes"
         )
     else:
         assert (
             reason
-            == f"{defense!r} changes messages of the types {needs}, which {where!r} does not send"
+            == f"{defense!r} changes messages of the types {needs}, which {name!r} does not send"
         )
 
 

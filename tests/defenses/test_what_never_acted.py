@@ -1,4 +1,4 @@
-"""Training fails closed, and a defense of which no hook acted guarantees nothing."""
+"""Training refuses defenses that do not fit, and a defense that never acted guarantees nothing."""
 
 from dataclasses import dataclass, replace
 
@@ -31,7 +31,7 @@ def make(name, **params):
 
 
 @pytest.mark.parametrize(
-    ("defense", "where", "said"),
+    ("defense", "protocol_name", "error_message"),
     [
         (
             ("min-leaf", {"k": 50}),
@@ -48,10 +48,10 @@ def make(name, **params):
         (("secure-sum", {}), "local-forests", "which 'local-forests' does not send"),
     ],
 )
-def test_training_itself_refuses_a_defense_that_makes_no_sense(defense, where, said):
+def test_training_refuses_a_defense_that_does_not_fit(defense, protocol_name, error_message):
     name, params = defense
-    with pytest.raises(UsageError, match=said):
-        run(make(name, **params), name=where)
+    with pytest.raises(UsageError, match=error_message):
+        run(make(name, **params), name=protocol_name)
 
 
 def test_one_misfit_among_several_is_named():
@@ -61,7 +61,7 @@ def test_one_misfit_among_several_is_named():
 
 @dataclass(frozen=True)
 class OddRows(Defense):
-    """Changes what no party of the tree-sharing protocols offers it."""
+    """Change an input that no party of the tree-sharing protocols passes to it."""
 
     def transform_examples(self, stage, values, ctx):
         return values + 1
@@ -79,7 +79,7 @@ def test_hooks_that_no_party_serves_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("spec", "where"),
+    ("spec", "protocol_name"),
     [
         (("split-only", {}), "fedtree-hist"),
         (("leaf-rounding", {"decimals": 1}), "forest-hist"),
@@ -92,21 +92,21 @@ def test_hooks_that_no_party_serves_are_refused():
         (("min-leaf", {"k": 9}), "local-ensembles"),
     ],
 )
-def test_what_acted_spends_what_it_says(spec, where):
+def test_a_defense_that_acted_spends_its_guarantee(spec, protocol_name):
     part = make(spec[0], **spec[1])
-    done = run(part, name=where)
-    assert done.transcript.acted == {0}
-    assert done.defense.spent(done.transcript) == [part.spent(done.transcript)]
-    assert done.defense.spent(done.transcript) != [ActedOnNothing()]
+    training = run(part, name=protocol_name)
+    assert training.transcript.acted == {0}
+    assert training.defense.spent(training.transcript) == [part.spent(training.transcript)]
+    assert training.defense.spent(training.transcript) != [ActedOnNothing()]
 
 
-def test_only_the_part_that_never_acted_is_called_so():
+def test_only_the_defense_that_never_acted_is_marked():
     plain = run()
-    values = np.concatenate([t.value for t in plain.model.trees])
+    values = np.concatenate([tree.value for tree in plain.model.trees])
     assert np.array_equal(values, np.float32(values))
-    done = run(make("hist-rounding", step=1e-12), make("split-only"))
-    assert done.transcript.acted == {1}
-    assert done.defense.spent(done.transcript) == [ActedOnNothing(), Structural()]
+    training = run(make("hist-rounding", step=1e-12), make("split-only"))
+    assert training.transcript.acted == {1}
+    assert training.defense.spent(training.transcript) == [ActedOnNothing(), Structural()]
     assert str(ActedOnNothing()) == "acted-on-nothing"
 
 
@@ -136,15 +136,15 @@ class Copying(Defense):
         return Structural()
 
 
-def test_giving_back_a_copy_is_not_acting():
-    done = run(Copying())
-    done.predict(sample_federation()[0][0].X)
-    assert done.defense.spent(done.transcript) == [ActedOnNothing()]
+def test_returning_an_equal_copy_does_not_count_as_acting():
+    training = run(Copying())
+    training.predict(sample_federation()[0][0].X)
+    assert training.defense.spent(training.transcript) == [ActedOnNothing()]
 
 
 @dataclass(frozen=True)
 class RoundedAnswers(Copying):
-    """Acts on answers alone."""
+    """Act on predictions only."""
 
     def channels(self, schema, parameters):
         return {("answers", "scores"): Decimals(1)}
@@ -153,12 +153,12 @@ class RoundedAnswers(Copying):
         return Decimals(1).send(scores)
 
 
-def test_acting_on_answers_is_acting():
-    done = run(RoundedAnswers())
-    assert done.defense.spent(done.transcript) == [ActedOnNothing()]
-    scores = done.predict(sample_federation()[0][0].X)
+def test_changing_predictions_counts_as_acting():
+    training = run(RoundedAnswers())
+    assert training.defense.spent(training.transcript) == [ActedOnNothing()]
+    scores = training.predict(sample_federation()[0][0].X)
     assert np.array_equal(scores, np.round(scores, 1))
-    assert done.defense.spent(done.transcript) == [Structural()]
+    assert training.defense.spent(training.transcript) == [Structural()]
 
 
 @pytest.fixture
@@ -172,7 +172,9 @@ def broken(name):
     return [f.rule for f in check("defense", Spec(name)) if not f.holds]
 
 
-def test_check_fails_what_acts_on_nothing_and_passes_what_acts(scratch, monkeypatch):
+def test_plugin_check_fails_a_defense_that_never_acts_and_passes_one_that_does(
+    scratch, monkeypatch
+):
     monkeypatch.setattr(register, "names", lambda kind: ["fedtree-hist"])
     register.defense("copying")(Copying)
     register.defense("rounded-answers")(RoundedAnswers)
@@ -182,7 +184,7 @@ def test_check_fails_what_acts_on_nothing_and_passes_what_acts(scratch, monkeypa
 
 @dataclass(frozen=True)
 class Reading(Defense):
-    """Notes what its hooks may read."""
+    """Record the local data that its hooks may read."""
 
     seen: list
     roles = frozenset({"client", "server"})
@@ -205,17 +207,17 @@ class Reading(Defense):
         return receivers
 
 
-def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
+def test_a_hook_reads_only_the_local_data_of_its_party():
     tables, schema = sample_federation(rows=90)
-    sizes = {f"client-{i}": len(t) for i, t in enumerate(tables)}
+    sizes = {f"client-{number}": len(table) for number, table in enumerate(tables)}
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
     reading = Reading([])
-    done = train(protocol, over_clients(tables), schema, defense=Composition((reading,)))
+    training = train(protocol, over_clients(tables), schema, defense=Composition((reading,)))
     kinds = {kind for kind, *_ in reading.seen}
     assert kinds == {"labels", "gradients", "outgoing", "audience"}
-    for kind, party, held in reading.seen:
-        assert held == (None if kind == "audience" else sizes[party])
-    context = done.net.context("client-0")
+    for kind, party, n_rows in reading.seen:
+        assert n_rows == (None if kind == "audience" else sizes[party])
+    context = training.net.context("client-0")
     with pytest.raises(
         LocalDataError, match="local data of 'client-0' may be read only by the hooks of this party"
     ):
@@ -224,7 +226,7 @@ def test_a_hook_reads_what_its_own_party_holds_and_nobody_elses():
 
 @dataclass(frozen=True)
 class Peeping(Defense):
-    """Reads another party's holding."""
+    """Read the local data of another party."""
 
     others: list
 

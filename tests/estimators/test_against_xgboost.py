@@ -1,4 +1,4 @@
-"""Given XGBoost's cut points, estimators predict what XGBoost predicts, and files go both ways."""
+"""With XGBoost's cut points, estimators predict what XGBoost predicts; files are exchangeable."""
 
 import numpy as np
 import pytest
@@ -61,10 +61,19 @@ def test_weights_and_penalties_reach_the_trees():
     X, y = table(load_breast_cancer)
     weight = np.random.default_rng(1).integers(1, 4, len(y)).astype(np.float32)
     penalties = {"reg_lambda": 2.5, "reg_alpha": 0.5, "gamma": 0.1, "min_child_weight": 3}
-    more = {"learning_rate": 0.2, "grow_policy": "lossguide", "max_leaves": 6, "base_score": 0.4}
-    booster, cuts = trained(X, y, {**BINARY[2], **penalties, **more}, weight)
+    other_parameters = {
+        "learning_rate": 0.2,
+        "grow_policy": "lossguide",
+        "max_leaves": 6,
+        "base_score": 0.4,
+    }
+    booster, cuts = trained(X, y, {**BINARY[2], **penalties, **other_parameters}, weight)
     model = FederatedGBDTClassifier(
-        n_estimators=ROUNDS, max_depth=4, cuts=Cuts.from_xgboost(*cuts), **penalties, **more
+        n_estimators=ROUNDS,
+        max_depth=4,
+        cuts=Cuts.from_xgboost(*cuts),
+        **penalties,
+        **other_parameters,
     ).fit(X, y, sample_weight=weight)
     # XGBoost rounds weight times gradient to float32; here a row of weight 3 is three rows.
     expected = booster.predict(xgboost.DMatrix(X))
@@ -81,8 +90,8 @@ def test_a_saved_model_predicts_the_same_in_xgboost_and_loaded_again(
     model.save_model(tmp_path / "m.json")
     booster = xgboost.Booster(model_file=tmp_path / "m.json")
     assert np.array_equal(booster.predict(xgboost.DMatrix(X)), predictions(model, X))
-    again = fedtrees.load_model(tmp_path / "m.json")
-    assert np.array_equal(again.predict(X), predictions(model, X))
+    loaded = fedtrees.load_model(tmp_path / "m.json")
+    assert np.array_equal(loaded.predict(X), predictions(model, X))
 
 
 @pytest.mark.parametrize(("kind", "loader", "settings"), [BINARY, CLASSES, NUMBER])
@@ -94,17 +103,20 @@ def test_a_model_of_xgboost_predicts_the_same_here(kind, loader, settings, tmp_p
     assert np.array_equal(forest.predict(X), booster.predict(xgboost.DMatrix(X)))
 
 
-def test_a_saved_model_serves_in_xgboosts_own_estimator(tmp_path):
+def test_a_saved_model_works_in_xgboosts_estimator(tmp_path):
     X, y = load_breast_cancer(return_X_y=True, as_frame=True)
     model = FederatedGBDTClassifier(n_estimators=ROUNDS, random_state=0).fit(X, y)
     model.save_model(tmp_path / "m.json")
-    served = xgboost.XGBClassifier()
-    served.load_model(tmp_path / "m.json")
-    assert np.array_equal(served.predict(X), model.predict(X))
-    assert served.get_booster().feature_names == list(X.columns)
-    ours, theirs = model.feature_importances_, served.feature_importances_
-    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
-    assert ours.sum() == pytest.approx(1, abs=1e-5)
+    xgboost_model = xgboost.XGBClassifier()
+    xgboost_model.load_model(tmp_path / "m.json")
+    assert np.array_equal(xgboost_model.predict(X), model.predict(X))
+    assert xgboost_model.get_booster().feature_names == list(X.columns)
+    our_importances, xgboost_importances = (
+        model.feature_importances_,
+        xgboost_model.feature_importances_,
+    )
+    np.testing.assert_allclose(our_importances, xgboost_importances, rtol=1e-5)
+    assert our_importances.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_names_that_xgboost_refuses_are_left_out(tmp_path):
@@ -131,10 +143,10 @@ def test_category_columns_are_split_by_categories_as_xgboost_does():
     )
     y = (frame["town"].isin(list("bdg")) ^ (frame["age"] > 50)).astype(int).to_numpy()
     settings = {"n_estimators": 10, "max_depth": 4, "enable_categorical": True}
-    theirs = xgboost.XGBClassifier(**settings, n_jobs=1).fit(frame, y)
-    ours = FederatedGBDTClassifier(**settings, n_clients=3).fit(frame, y)
+    xgboost_model = xgboost.XGBClassifier(**settings, n_jobs=1).fit(frame, y)
+    our_model = FederatedGBDTClassifier(**settings, n_clients=3).fit(frame, y)
     np.testing.assert_allclose(
-        ours.predict_proba(frame), theirs.predict_proba(frame), rtol=1e-5, atol=1e-6
+        our_model.predict_proba(frame), xgboost_model.predict_proba(frame), rtol=1e-5, atol=1e-6
     )
     ordinal = FederatedGBDTClassifier(n_estimators=10, max_depth=4).fit(frame, y)
-    assert not np.array_equal(ours.predict_proba(frame), ordinal.predict_proba(frame))
+    assert not np.array_equal(our_model.predict_proba(frame), ordinal.predict_proba(frame))

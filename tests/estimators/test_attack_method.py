@@ -87,8 +87,8 @@ def test_the_vertical_estimator_predicts_attacks_and_clones(vertical, table):
     assert vertical.score(X, y) > 0.9
     assert vertical.apply(X).shape == (200, 2)
     assert vertical.attack("id2graph", threat="passive-1").threat == "passive"
-    again = clone(vertical).fit(X, y, columns=[range(10), range(10, 30)])
-    assert np.array_equal(again.predict_proba(X), vertical.predict_proba(X))
+    refitted = clone(vertical).fit(X, y, columns=[range(10), range(10, 30)])
+    assert np.array_equal(refitted.predict_proba(X), vertical.predict_proba(X))
 
 
 def test_the_vertical_estimator_spreads_columns_if_none_are_named(table):
@@ -120,16 +120,16 @@ def test_columns_that_make_up_no_table_are_refused(table, columns, text):
         (FederatedVerticalGBDTClassifier, "vertical-forest", "trains another kind of model"),
     ],
 )
-def test_a_protocol_that_an_estimator_cannot_take_is_refused_with_those_it_can(
+def test_an_unsuitable_protocol_is_refused_with_the_suitable_ones(
     table, estimator, protocol, reason
 ):
-    with pytest.raises(UsageError) as refused:
+    with pytest.raises(UsageError) as error_info:
         estimator(protocol=protocol).fit(*table)
-    assert reason in str(refused.value)
-    assert f"fedtrees model train -p {protocol}" in str(refused.value)
-    named = str(refused.value).partition("Use one of ")[2].partition(", or")[0].split(", ")
-    assert len(named) >= 3
-    assert protocol not in named
+    assert reason in str(error_info.value)
+    assert f"fedtrees model train -p {protocol}" in str(error_info.value)
+    suggested = str(error_info.value).partition("Use one of ")[2].partition(", or")[0].split(", ")
+    assert len(suggested) >= 3
+    assert protocol not in suggested
 
 
 def test_wrong_rows_are_refused_as_by_the_other_estimators(table):

@@ -1,4 +1,4 @@
-"""The code on the page about estimators runs and shows what the page says."""
+"""The code on the page about estimators runs and gives the results of the page."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "how-to/train.md"
 
 
 @pytest.mark.long
-def test_the_page_shows_what_it_says(tmp_path, monkeypatch):
+def test_the_code_of_the_page_gives_the_described_results(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.S)
     names = {}

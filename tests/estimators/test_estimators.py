@@ -1,4 +1,4 @@
-"""What estimators promise beyond scikit-learn's checks: federations, views, input, parameters."""
+"""Estimators beyond scikit-learn's checks: federations, views, input and parameters."""
 
 import pickle
 import subprocess
@@ -44,25 +44,25 @@ def same(a, b, rows=X):
 # --- the federation
 
 
-def test_rows_are_spread_over_clients_and_trained_on_once():
+def test_rows_are_distributed_to_clients_and_used_once():
     model = gbdt(n_clients=4).fit(X, Y)
-    assert list(model.local_data_) == [f"client-{i}" for i in range(4)]
-    sizes = [len(held) for held in model.local_data_.values()]
+    assert list(model.local_data_) == [f"client-{number}" for number in range(4)]
+    sizes = [len(data) for data in model.local_data_.values()]
     assert sum(sizes) == len(X)
     assert max(sizes) - min(sizes) <= 1
-    held = {row.tobytes() for part in model.local_data_.values() for row in part.X}
-    assert held == {row.tobytes() for row in X.astype(np.float32)}
+    rows_of_clients = {row.tobytes() for part in model.local_data_.values() for row in part.X}
+    assert rows_of_clients == {row.tobytes() for row in X.astype(np.float32)}
 
 
-def test_clients_hold_the_rows_they_are_given():
-    where = np.array(["north", "east", "south"])[np.arange(len(X)) % 3]
-    model = gbdt(n_clients=99).fit(X, Y, client=where)
+def test_clients_get_the_rows_that_the_argument_client_assigns():
+    region = np.array(["north", "east", "south"])[np.arange(len(X)) % 3]
+    model = gbdt(n_clients=99).fit(X, Y, client=region)
     assert model.client_ids_.tolist() == ["east", "north", "south"]
     assert list(model.transcript_.roles) == ["server", *model.local_data_, "public"]
     assert list(model.local_data_) == ["client-0", "client-1", "client-2"]
     for name, rows in zip(model.client_ids_, model.local_data_.values(), strict=True):
-        assert np.array_equal(rows.X, X[where == name].astype(np.float32))
-        assert np.array_equal(rows.y, Y[where == name])
+        assert np.array_equal(rows.X, X[region == name].astype(np.float32))
+        assert np.array_equal(rows.y, Y[region == name])
 
 
 def test_a_class_may_be_absent_from_a_client():
@@ -98,20 +98,20 @@ def test_early_stopping_shortens_the_model():
 
 
 @pytest.mark.long
-def test_a_view_is_what_a_party_saw_and_an_attack_reads_it():
+def test_a_view_contains_the_messages_of_a_party_and_an_attack_reads_it():
     model = gbdt(n_estimators=1).fit(X, Y)
     view = model.view("client-1")
     assert np.array_equal(view.rows.X, model.local_data_["client-1"].X)
-    assert {s.sender for s in view.seen} == {"server", "client-1"}
+    assert {item.sender for item in view.seen} == {"server", "client-1"}
     guess = register.make("attack", Spec("timberstrike")).run(view, np.random.default_rng(0))
     leaves, (tree,) = guessed.counts(guess)[0], model.model_.trees
-    others = [model.local_data_["client-0"], model.local_data_["client-2"]]
-    leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in others])
-    label = np.concatenate([rows.y for rows in others])
+    victims = [model.local_data_["client-0"], model.local_data_["client-2"]]
+    leaf = np.concatenate([model.model_.apply(rows.X)[:, 0] for rows in victims])
+    label = np.concatenate([rows.y for rows in victims])
     assert set(leaves.leaf) == set(tree.leaves)
     for node, n0, n1 in zip(leaves.leaf, leaves.n0, leaves.n1, strict=True):
-        inside = label[leaf == node]
-        assert (n0, n1) == ((inside == 0).sum(), (inside == 1).sum())
+        labels_in_leaf = label[leaf == node]
+        assert (n0, n1) == ((labels_in_leaf == 0).sum(), (labels_in_leaf == 1).sum())
 
 
 def test_views_name_parties():
@@ -125,27 +125,27 @@ def test_views_name_parties():
         model.view()
 
 
-def test_a_pickled_estimator_is_the_same_and_its_views_stay_read_only():
+def test_a_pickled_estimator_is_equal_and_its_views_stay_read_only():
     model = gbdt().fit(X, Y)
-    again = pickle.loads(pickle.dumps(model))
-    assert same(again, model)
-    (seen, cuts), *_ = again.view("client-0").messages(CutPoints)
-    assert seen.sender == "server"
+    unpickled = pickle.loads(pickle.dumps(model))
+    assert same(unpickled, model)
+    (item, cuts), *_ = unpickled.view("client-0").messages(CutPoints)
+    assert item.sender == "server"
     assert not cuts.values.flags.writeable
-    (own,) = again.view("client-0").own
-    assert np.array_equal(own.X, model.local_data_["client-0"].X)
-    assert not own.X.flags.writeable
+    (own_data,) = unpickled.view("client-0").local_data
+    assert np.array_equal(own_data.X, model.local_data_["client-0"].X)
+    assert not own_data.X.flags.writeable
 
 
 # --- weights
 
 
-def test_rows_of_weight_zero_are_as_if_they_were_not_there():
-    where, weight = np.arange(len(X)) % 3, np.ones(len(X))
+def test_rows_of_weight_zero_are_ignored():
+    client, weight = np.arange(len(X)) % 3, np.ones(len(X))
     weight[::7] = 0
-    kept = weight > 0
-    weighted = gbdt().fit(X, Y, sample_weight=weight, client=where)
-    assert same(weighted, gbdt().fit(X[kept], Y[kept], client=where[kept]))
+    has_weight = weight > 0
+    weighted = gbdt().fit(X, Y, sample_weight=weight, client=client)
+    assert same(weighted, gbdt().fit(X[has_weight], Y[has_weight], client=client[has_weight]))
 
 
 @pytest.mark.long
@@ -174,15 +174,17 @@ def test_unusable_weights_are_explained(weight, message):
 # --- labels
 
 
-def test_labels_of_any_kind_come_back():
+def test_predictions_have_the_type_of_the_labels():
     texts = np.array(["malignant", "benign"])[Y]
-    named = gbdt().fit(X, texts)
-    assert named.classes_.tolist() == ["benign", "malignant"]
-    assert named.training_.schema.classes == ("benign", "malignant")
-    plain = gbdt().fit(X, 1 - Y)
-    assert np.array_equal(named.predict(X), np.array(["benign", "malignant"])[plain.predict(X)])
-    odd = gbdt().fit(X, Y * 12 - 5)
-    assert odd.classes_.tolist() == [-5, 7]
+    text_model = gbdt().fit(X, texts)
+    assert text_model.classes_.tolist() == ["benign", "malignant"]
+    assert text_model.training_.schema.classes == ("benign", "malignant")
+    integer_model = gbdt().fit(X, 1 - Y)
+    assert np.array_equal(
+        text_model.predict(X), np.array(["benign", "malignant"])[integer_model.predict(X)]
+    )
+    other_model = gbdt().fit(X, Y * 12 - 5)
+    assert other_model.classes_.tolist() == [-5, 7]
 
 
 def test_numbers_are_no_classes_and_one_class_is_not_enough():
@@ -255,12 +257,12 @@ def test_categories_are_remembered_in_their_order():
     assert np.array_equal(model.predict_proba(frame), gbdt().fit(codes, Y).predict_proba(codes))
 
 
-def test_categories_of_another_dtype_mean_the_same():
+def test_categories_of_another_dtype_give_equal_predictions():
     frame = with_town()
     model = gbdt().fit(frame, Y)
-    other = frame.astype({"town": pd.CategoricalDtype(["Aarau", "Bern"])})
-    text = frame.astype({"town": object})
-    for rows in (other, text):
+    other_categories = frame.astype({"town": pd.CategoricalDtype(["Aarau", "Bern"])})
+    text_column = frame.astype({"town": object})
+    for rows in (other_categories, text_column):
         assert np.array_equal(model.predict_proba(rows), model.predict_proba(frame))
 
 
@@ -368,28 +370,30 @@ def test_random_forests_classify_and_are_saved(protocol, tmp_path):
     forest.fit(X, Y)
     assert len(forest.model_) == (10 if protocol == "forest-hist" else 30)
     forest.save_model(tmp_path / "forest.npz")
-    again = load_random_forest(tmp_path / "forest.npz")
-    assert np.array_equal(again.predict(X), forest.predict_proba(X)[:, 1])
+    loaded = load_random_forest(tmp_path / "forest.npz")
+    assert np.array_equal(loaded.predict(X), forest.predict_proba(X)[:, 1])
     if "leaf_counts" in protocol:
         with pytest.raises(AttributeError, match="leaf_counts=true"):
             forest.feature_importances_  # noqa: B018
 
 
 def test_forest_importances_are_scikit_learns():
-    theirs = RandomForestClassifier(n_estimators=8, random_state=0).fit(X, Y)
-    ours = FederatedForestClassifier(n_estimators=1).fit(X, Y)
+    sklearn_forest = RandomForestClassifier(n_estimators=8, random_state=0).fit(X, Y)
+    our_forest = FederatedForestClassifier(n_estimators=1).fit(X, Y)
     trees = []
-    for t in (e.tree_ for e in theirs.estimators_):
+    for t in (estimator.tree_ for estimator in sklearn_forest.estimators_):
         counts = np.rint(t.value[:, 0] * t.weighted_n_node_samples[:, None]).astype(np.int64)
         left, right = t.children_left, t.children_right
         trees.append(
             ClassTree(t.feature, t.threshold, left, right, left < 0, t.value[:, 0], counts)
         )
-    ours.model_ = RandomForest(tuple(trees))
-    np.testing.assert_allclose(ours.feature_importances_, theirs.feature_importances_, rtol=1e-9)
+    our_forest.model_ = RandomForest(tuple(trees))
+    np.testing.assert_allclose(
+        our_forest.feature_importances_, sklearn_forest.feature_importances_, rtol=1e-9
+    )
 
 
-def test_forests_refuse_what_they_cannot_do():
+def test_forests_refuse_unsupported_parameters():
     for protocol, message in (
         ("fedtree-hist", "trains random forests"),
         ("local-forests", "'cuts'"),
@@ -414,32 +418,34 @@ def test_boosted_estimators_refuse_protocols_of_other_models(protocol, reason):
         FederatedGBDTClassifier(protocol=protocol).fit(X, Y)
 
 
-def test_importing_fedtrees_loads_nothing_heavy():
+def test_importing_fedtrees_imports_no_large_library():
     code = (
         "import sys, fedtrees\n"
         "assert 'FederatedGBDTClassifier' in dir(fedtrees)\n"
         "print(sorted({'numpy', 'numba', 'sklearn', 'pandas', 'xgboost'} & set(sys.modules)))"
     )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert process.stdout.strip() == "[]"
 
 
-# --- what was found by trying to break it
+# --- regression tests for earlier defects
 
 
-def test_a_whole_step_rounds_like_a_fraction():
-    whole = gbdt(defense="hist-rounding[step=1]").fit(X, Y)
-    assert same(whole, gbdt(defense="hist-rounding[step=1.0]").fit(X, Y))
-    assert whole.score(X, Y) > 0.8
+def test_an_integer_step_rounds_like_an_equal_float():
+    integer_step = gbdt(defense="hist-rounding[step=1]").fit(X, Y)
+    assert same(integer_step, gbdt(defense="hist-rounding[step=1.0]").fit(X, Y))
+    assert integer_step.score(X, Y) > 0.8
     with pytest.raises(ValueError, match="sends all sums alike"):
         gbdt(defense="hist-rounding[step=1e12]").fit(X, Y)
 
 
 @pytest.mark.parametrize("size", [1e-30, 1e-11, 1e9, 1e13])
-def test_weights_of_any_size_only_scale_the_penalties(size):
+def test_weights_of_any_magnitude_only_scale_the_penalties(size):
     plain = gbdt(reg_lambda=0, min_child_weight=0).fit(X, Y)
     scaled = gbdt(reg_lambda=0, min_child_weight=0).fit(X, Y, sample_weight=np.full(len(X), size))
-    if size < 1e-8:  # no gain reaches 1e-6, the least that XGBoost splits for
+    if size < 1e-8:  # No gain reaches 1e-6, the smallest gain for which XGBoost splits.
         assert len(scaled.model_.trees[0].leaves) == 1
     else:
         np.testing.assert_allclose(scaled.predict_proba(X), plain.predict_proba(X), rtol=1e-4)
@@ -451,13 +457,13 @@ def test_an_impossible_base_score_is_a_parameter_error(score):
         gbdt(base_score=score).fit(X, Y)
 
 
-def test_holding_out_nearly_all_rows_is_told():
+def test_holding_out_almost_all_rows_is_refused():
     with pytest.raises(DataError, match=r"no training row|all training labels"):
         gbdt(early_stopping_rounds=2, validation_fraction=0.999999).fit(X, Y)
 
 
-def test_noise_on_the_number_of_held_out_rows_is_no_lack_of_rows():
-    """Noise takes the sum below 0 for some seed: that is not the error of an empty hold-out."""
+def test_noise_on_the_number_of_held_out_rows_is_not_mistaken_for_missing_rows():
+    """For some seed, noise makes the sum negative, which is no error of an empty validation set."""
     counts = []
     for seed in range(20):
         model = gbdt(
@@ -468,7 +474,7 @@ def test_noise_on_the_number_of_held_out_rows_is_no_lack_of_rows():
             random_state=seed,
             noise_from="seed",
         ).fit(X, Y)
-        sums = [m.sums for s, m in model.view("server").messages(ValidationLoss)]
+        sums = [message.sums for item, message in model.view("server").messages(ValidationLoss)]
         counts.append(sums[0][1])
         assert 1 <= model.model_.rounds <= len(sums)
     assert min(counts) < 0
@@ -499,13 +505,14 @@ def test_a_file_name_that_would_be_misread(tmp_path):
         gbdt().fit(X, Y).save_model(tmp_path / "model.ubj")
 
 
-def test_leaves_of_every_kind_of_target_are_attacked():
+def test_the_attack_joint_applies_to_every_kind_of_target():
     flowers, species = load_iris(return_X_y=True)
     numbers = FederatedGBDTRegressor(n_estimators=2, max_depth=2)
     fitted = [gbdt().fit(X, Y), gbdt().fit(flowers, species), numbers.fit(flowers, flowers[:, 0])]
     joint = register.make("attack", Spec("joint"))
-    said = [joint.inapplicable(model.view("client-2")) for model in fitted]
-    assert said == [None, None, None]  # of several classes, and of numbers, too
+    reasons = [joint.inapplicable(model.view("client-2")) for model in fitted]
+    # It applies to several classes and to numbers, too.
+    assert reasons == [None, None, None]
 
 
 def test_two_columns_of_one_name():

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks of what an estimator must do."""
+"""scikit-learn's checks of estimators."""
 
 import os
 import subprocess
@@ -34,14 +34,14 @@ def test_scikit_learn_is_content(estimator, check):
 
 @cache
 def array_api_checks_pass():
-    """Run the checks of this file that scipy must be told of before it is imported."""
-    only = ("-n", "0", "-m", "", "-q", "-k", "array_api", "-p", "no:cacheprovider", __file__)
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *only],
+    """Run the array API checks of this file, for which scipy needs a variable before its import."""
+    arguments = ("-n", "0", "-m", "", "-q", "-k", "array_api", "-p", "no:cacheprovider", __file__)
+    process = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments],
         env=os.environ | {"SCIPY_ARRAY_API": "1"},
         capture_output=True,
         text=True,
     )
-    assert run.returncode == 0, run.stdout
-    assert "5 passed" in run.stdout
-    assert "skipped" not in run.stdout
+    assert process.returncode == 0, process.stdout
+    assert "5 passed" in process.stdout
+    assert "skipped" not in process.stdout

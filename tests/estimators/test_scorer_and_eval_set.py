@@ -1,4 +1,4 @@
-"""Leakage as a score of scikit-learn's searches, and losses on rows that nobody trains on."""
+"""Leakage as a score in scikit-learn's searches, and losses on rows that are not trained on."""
 
 import numpy as np
 import pytest
@@ -20,16 +20,16 @@ def wine():
 
 
 @pytest.mark.long
-def test_a_search_takes_the_defense_that_leaks_less(wine):
+def test_a_search_selects_the_defense_with_the_smaller_leak(wine):
     model = fedtrees.FederatedGBDTClassifier(**SMALL)
     leak = fedtrees.leakage(attack="timberstrike", threat="server")
     scoring = {"auc": "roc_auc", "leak": leak}
     grid = {"defense": [None, "laplace-hist[epsilon=0.01]"]}
-    found = GridSearchCV(model, grid, scoring=scoring, refit="leak", cv=2).fit(*wine)
-    bare, guarded = found.cv_results_["mean_test_leak"]
-    assert bare < -0.5  # minus the advantage
-    assert bare + 0.03 < guarded < 0
-    assert found.best_params_ == {"defense": "laplace-hist[epsilon=0.01]"}
+    search = GridSearchCV(model, grid, scoring=scoring, refit="leak", cv=2).fit(*wine)
+    undefended, defended = search.cv_results_["mean_test_leak"]
+    assert undefended < -0.5  # The score is minus the advantage.
+    assert undefended + 0.03 < defended < 0
+    assert search.best_params_ == {"defense": "laplace-hist[epsilon=0.01]"}
 
 
 @pytest.mark.long
@@ -38,7 +38,7 @@ def test_an_attack_that_has_nothing_to_read_scores_zero(wine):
     assert fedtrees.leakage("histogram-peeling", "server")(model) == 0.0
 
 
-def test_a_scorer_refuses_what_it_cannot_attack(wine):
+def test_a_scorer_refuses_unknown_attacks_and_other_estimators(wine):
     with pytest.raises(UsageError, match=r"unknown attack 'timberstrik'; did you mean"):
         fedtrees.leakage("timberstrik")
     with pytest.raises(UsageError, match="XGBClassifier is not a federated estimator"):

@@ -1,7 +1,7 @@
-"""`python tests/federation/costs.py`: what hosts at the end of lines cost, and what crosses.
+"""`python tests/federation/costs.py` measures the costs of hosts behind connections.
 
-`--rounds`: what a round takes over NVFlare, instead.
-`--memory`: what a site takes to read its table of 1,000,000 x 28 and to take part, instead.
+`--rounds` measures the time of a round over NVFlare instead. `--memory` measures the memory of a
+site that reads a table of 1,000,000 x 28 and takes part.
 """
 
 import argparse
@@ -34,7 +34,7 @@ MASKED = make_defense(parse_composed(["masking"])[0])
 
 
 class OverBytes(Network):
-    """Clients behind lines; `wire` counts what crosses there."""
+    """A network whose clients exchange bytes; `wire` counts them."""
 
     wire = 0
 
@@ -49,102 +49,115 @@ class OverBytes(Network):
         super().connect(name, RemoteHost(name, send) if host.role == "client" else host)
 
 
-def measured(rows, columns, parties, trees, network=Network):
+def measure(rows, columns, parties, trees, network=Network):
     """Return CPU seconds, rounds, bytes of the codec, and bytes on the lines."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(rows, columns)).astype(np.float32)
     y = (X[:, 0] + X[:, 1] * X[:, 2] + rng.normal(size=rows) > 0).astype(np.int64)
-    schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
-    held = over_clients([Table(X, y).take(p) for p in np.array_split(np.arange(rows), parties)])
-    made = register.make("protocol", parse_grid(f"fedtree-hist[trees={trees},max_depth=6]")[0])
+    schema = Schema(
+        tuple(Feature(f"c{column}", low=-10, high=10) for column in range(columns)), "y"
+    )
+    local_data = over_clients(
+        [Table(X, y).take(part) for part in np.array_split(np.arange(rows), parties)]
+    )
+    protocol_object = register.make(
+        "protocol", parse_grid(f"fedtree-hist[trees={trees},max_depth=6]")[0]
+    )
     training.Network, OverBytes.wire = network, 0
-    begun = time.process_time()
-    done = training.train(made, held, schema, defense=MASKED, seed=0, noise_from="seed")
-    took = time.process_time() - begun
-    sent = [d for d in done.transcript if d.receivers != (d.sender,)]
-    codec = sum(len(encode(d.message)) * len(d.receivers) for d in sent)
-    return f"{took:.2f} s, {done.transcript.rounds} rounds, {codec:,} bytes, {OverBytes.wire:,}"
+    start = time.process_time()
+    run = training.train(
+        protocol_object, local_data, schema, defense=MASKED, seed=0, noise_from="seed"
+    )
+    seconds = time.process_time() - start
+    deliveries = [
+        delivery for delivery in run.transcript if delivery.receivers != (delivery.sender,)
+    ]
+    codec = sum(len(encode(delivery.message)) * len(delivery.receivers) for delivery in deliveries)
+    return f"{seconds:.2f} s, {run.transcript.rounds} rounds, {codec:,} bytes, {OverBytes.wire:,}"
 
 
 def memory(rows, columns=28):
-    """Return MiB of a table as float32, and what a site takes more at most: reading, training.
+    """Return MiB of a table as float32, and the additional peak of a site in reading and training.
 
-    Sites of 1,000 rows, and of so many, in one process with a coordinator.
+    Two sites, one with 1,000 rows and one with `rows` rows, run in one process with a coordinator.
     """
     rng = np.random.default_rng(0)
-    schema = Schema(tuple(Feature(f"c{i}", low=-10, high=10) for i in range(columns)), "y")
-    block = [",".join(map(repr, x)) + f",{int(x[0] > 0)}\n" for x in
+    schema = Schema(
+        tuple(Feature(f"c{column}", low=-10, high=10) for column in range(columns)), "y"
+    )
+    block = [",".join(map(repr, row)) + f",{int(row[0] > 0)}\n" for row in
              rng.normal(size=(10_000, columns)).astype(np.float32).tolist()]  # fmt: skip
-    with tempfile.TemporaryDirectory() as made:
-        folder, read = Path(made), 0.0
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder, peak_of_reading = Path(folder_name), 0.0
         tables = {"small": (block[:1000], 1), "big": (block, rows // len(block))}
-        for name, (lines, times) in tables.items():
+        for name, (lines, n_blocks) in tables.items():
             with (folder / name).open("w") as file:
                 file.write(",".join([*schema.names, "y"]) + "\n")
-                for _ in range(times):
+                for _ in range(n_blocks):
                     file.writelines(lines)
-            agreed = FederationAgreement(
+            agreement = FederationAgreement(
                             name=f"with-{name}", protocol="fedtree-hist[trees=2]", schema=schema,
                             parties={"client-0": "site-0", "client-1": "site-1"},
                             installation=code_digest(), defense="masking")  # fmt: skip
-            begin = resident(anew=True)
-            sites = {"client-0": site(agreed, 0, folder / "small"),
-                     "client-1": site(agreed, 1, folder / name)}  # fmt: skip
+            resident_before = resident(reset=True)
+            sites = {"client-0": site(agreement, 0, folder / "small"),
+                     "client-1": site(agreement, 1, folder / name)}  # fmt: skip
 
             def send(party, blob, seconds, sites=sites):
-                nonlocal read
+                nonlocal peak_of_reading
                 answer = sites[party].call("server", blob)
                 if read_call(blob)[0]["does"] == "agree":
-                    read = resident("VmHWM")
+                    peak_of_reading = resident("VmHWM")
                 return answer
 
-            run_federation(agreed, send, folder / "coordinator", lambda text: None)
-    table, most = rows * columns * 4 / 2**20, resident("VmHWM")
-    return f"{table:.0f} MiB: {read - begin:.0f}, {most - begin:.0f} MiB"
+            run_federation(agreement, send, folder / "coordinator", lambda text: None)
+    table, peak = rows * columns * 4 / 2**20, resident("VmHWM")
+    reading, training = peak_of_reading - resident_before, peak - resident_before
+    return f"{table:.0f} MiB: {reading:.0f}, {training:.0f} MiB"
 
 
 def rounds():
-    """Return milliseconds of a round over NVFlare, three sites: median, and of the fastest tenth.
+    """Return the median and the 10% quantile of times of a round over NVFlare.
 
-    A round is what is asked of all sites at once, from the first call to the last answer.
+    There are three sites. A round lasts from the first request to the last answer.
     """
     os.environ["PYTHONPATH"] = str(Path(__file__).parent)
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
-        agreed = make_trial(folder / "trial", "fedtree-hist[trees=30,max_depth=4]")
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
+        agreement = make_trial(folder / "trial", "fedtree-hist[trees=30,max_depth=4]")
         for name in ("nvflare", "job", "run"):
             (folder / name).mkdir()
-        with started(agreed, folder / "trial" / "sites", folder / "nvflare") as admin:
+        with started(agreement, folder / "trial" / "sites", folder / "nvflare") as admin:
             resources = admin.parent / "localhost" / "local" / "resources.json"
-            told = json.loads(resources.read_text())
-            told["class_allow_list"].append("simulated.")
-            resources.write_text(json.dumps(told))
-            job = job_of(agreed, folder / "job")
+            resource_config = json.loads(resources.read_text())
+            resource_config["class_allow_list"].append("simulated.")
+            resources.write_text(json.dumps(resource_config))
+            job = job_of(agreement, folder / "job")
             config = job / "at_server" / "config" / "config_fed_server.json"
             config.write_text(config.read_text().replace(COORDINATOR, "simulated.Timed"))
             deployment = Deployment(admin)
-            deployment.wait_for([*agreed.parties.values()], 300)
+            deployment.wait_for([*agreement.parties.values()], 300)
             deployment.run(job, folder / "run", lambda status: None)
             deployment.close()
         calls = json.loads((folder / "run" / "calls.json").read_text())
-    begun, ended = np.array(calls)[: len(calls) // 3 * 3].reshape(-1, 3, 2).transpose(2, 0, 1)
-    took = 1000 * (ended.max(axis=1) - begun.min(axis=1))
-    return f"{len(took)} rounds, {np.median(took):.1f}; {np.quantile(took, 0.1):.1f} ms"
+    starts, ends = np.array(calls)[: len(calls) // 3 * 3].reshape(-1, 3, 2).transpose(2, 0, 1)
+    times = 1000 * (ends.max(axis=1) - starts.min(axis=1))
+    return f"{len(times)} rounds, {np.median(times):.1f}; {np.quantile(times, 0.1):.1f} ms"
 
 
-def site(agreed, k, table):
+def site(agreement, number, table):
     """Return a site that takes part with a table."""
-    out = table.parent / f"logs-{k}"
-    given = Settings(str(table), str(out), (agreed.hash,))
-    return Site(f"site-{k}", lambda: given, lambda text: None)
+    log_folder = table.parent / f"logs-{number}"
+    settings = Settings(str(table), str(log_folder), (agreement.hash,))
+    return Site(f"site-{number}", lambda: settings, lambda text: None)
 
 
-def resident(what="VmRSS", *, anew=False):
-    """Return MiB that this process has resident, or had at most since it was measured `anew`."""
-    if anew:
+def resident(field="VmRSS", *, reset=False):
+    """Return MiB of memory of this process, or its peak since the last call with `reset`."""
+    if reset:
         Path("/proc/self/clear_refs").write_text("5")
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(what):
+        if line.startswith(field):
             return int(line.split()[1]) / 1024
 
 
@@ -152,12 +165,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--memory", type=int, nargs="?", const=1_000_000, metavar="ROWS")
     parser.add_argument("--rounds", action="store_true")
-    given = parser.parse_args()
-    if given.memory or given.rounds:
-        raise SystemExit(print(memory(given.memory) if given.memory else rounds()))
-    measured(3000, 28, 3, 1)
+    arguments = parser.parse_args()
+    if arguments.memory or arguments.rounds:
+        raise SystemExit(print(memory(arguments.memory) if arguments.memory else rounds()))
+    measure(3000, 28, 3, 1)
     for network in (Network, OverBytes) * 2:
-        print(network.__name__, measured(100_000, 28, 3, 10, network))
+        print(network.__name__, measure(100_000, 28, 3, 10, network))
     for size in ((10_000, 28, 3, 3), (100_000, 28, 3, 3), (100_000, 28, 10, 3),
                  (100_000, 56, 3, 3), (100_000, 28, 3, 6), (1_000_000, 28, 10, 3)):  # fmt: skip
-        print("rows, columns, parties, trees", size, measured(*size))
+        print("rows, columns, parties, trees", size, measure(*size))

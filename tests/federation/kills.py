@@ -1,10 +1,10 @@
-"""`python tests/federation/kills.py --kills 24`: parties and servers are lost at work.
+"""`python tests/federation/kills.py --kills 24`: lose parties and servers of a federation.
 
-Each run of a federation loses one at a random moment, in turn: the process of a site's job or of
-the server's, or all that NVFlare runs at a site or as the server; killed, or stopped. Within the
-deadline the owner must be told who is lost and the other sites must have stopped, and no model may
-be left anywhere. One deployment serves all, so that each run also shows that the losses before it
-left it whole.
+Each run of a federation loses one process group at a random moment: the job of a site or of the
+server, or all processes of NVFlare at one of them. It is killed or stopped. Before the deadline,
+the owner must receive the name of the lost party, the other sites must have stopped, and no model
+may exist anywhere. One deployment serves all runs, so each run also shows that the earlier losses
+did not damage it.
 """
 
 import argparse
@@ -26,36 +26,48 @@ WAYS = [(who, what, signum) for what in ("job", "all") for who in ("site", "serv
 
 
 def processes(kit, *, job):
-    """Return the process groups that run at a startup kit: its job's, or its NVFlare's."""
-    found = []
+    """Return the processes that run at a startup kit: those of its job, or all of NVFlare."""
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
-            told = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
-            at_job = "worker_process" in told or "runner_process" in told
-            if str(kit) in told and (at_job or not job):
-                found.append(int(pid))
-    return found
+            command_line = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+            at_job = "worker_process" in command_line or "runner_process" in command_line
+            if str(kit) in command_line and (at_job or not job):
+                pids.append(int(pid))
+    return pids
 
 
 class Losing:
-    """Loses processes a random time after the parties of a federation have agreed."""
+    """Stop or kill processes a random time after the parties of a federation have agreed."""
 
-    def __init__(self, kit, made, what, signum, after):
-        self.kit, self.made, self.what, self.signum, self.after = kit, made, what, signum, after
-        self.begun = self.at = self.named = 0
+    def __init__(self, kit, federation, processes_lost, signum, after):
+        self.kit, self.federation, self.what, self.signum, self.after = (
+            kit,
+            federation,
+            processes_lost,
+            signum,
+            after,
+        )
+        self.agreed_at = self.lost_at = self.named_at = 0
         self.pids = []
 
-    def __call__(self, status, said):
-        if said and said[-1].startswith(("stopped", "the server is lost")) and not self.named:
-            self.named = time.time()
-        if not self.begun:
-            agreed = f"parties agree on {self.made.hash}"
-            self.begun = time.monotonic() if any(agreed in line for line in said) else 0
-        elif not self.at and time.monotonic() - self.begun > self.after:
+    def __call__(self, status, progress):
+        if (
+            progress
+            and progress[-1].startswith(("stopped", "the server is lost"))
+            and not self.named_at
+        ):
+            self.named_at = time.time()
+        if not self.agreed_at:
+            agreement_line = f"parties agree on {self.federation.hash}"
+            self.agreed_at = (
+                time.monotonic() if any(agreement_line in line for line in progress) else 0
+            )
+        elif not self.lost_at and time.monotonic() - self.agreed_at > self.after:
             pids = processes(self.kit, job=True)
             if pids:
                 self.pids = pids if self.what == "job" else processes(self.kit, job=False)
-                self.at = time.time()
+                self.lost_at = time.time()
                 self.each(self.signum)
 
     def each(self, signum):
@@ -65,11 +77,11 @@ class Losing:
 
 
 class Campaign:
-    """A deployment, and what is lost of it."""
+    """A deployment, and the processes that it loses."""
 
     def __init__(self, folder, first, admin):
         self.folder, self.first, self.admin, self.kits = folder, first, admin, admin.parent
-        self.again, self.deployment = [], self.connected()
+        self.restarted, self.deployment = [], self.connected()
 
     def connected(self):
         deployment = Deployment(self.admin)
@@ -77,67 +89,80 @@ class Campaign:
         return deployment
 
     def restore(self, kit):
-        """Start what was lost with all of its processes."""
+        """Restart NVFlare at a kit whose processes were all lost."""
         is_server = kit.name == "localhost"
         if is_server:
-            with suppress(Exception):  # of the engine: its server is gone
+            # The server of the engine is gone, so closing fails.
+            with suppress(Exception):
                 self.deployment.close()
-        self.again.append(_start(kit, server=is_server))
+        self.restarted.append(_start(kit, server=is_server))
         if is_server:
-            _wait_for(kit, self.again[-1])
+            _wait_for(kit, self.restarted[-1])
             self.deployment = self.connected()
         else:
-            time.sleep(5)  # else the server still counts the one before
+            # Without this pause, the server still counts the previous process.
+            time.sleep(5)
             self.deployment.wait_for([kit.name], 300)
 
-    def left(self, logs, at):
-        """Return how long after a loss a site has ended its run; inf if it has not."""
+    def seconds_until_stopped(self, logs, time_of_loss):
+        """Return the seconds from a loss to the end of a site's run; inf if it does not end."""
         while True:
             for status in logs.glob("*/status.json"):
-                return status.stat().st_mtime - at
-            if time.time() > at + DEADLINE + 5:
+                return status.stat().st_mtime - time_of_loss
+            if time.time() > time_of_loss + DEADLINE + 5:
                 return float("inf")
             time.sleep(0.2)
 
-    def one(self, rng, n):
-        """Run one federation that loses somebody; return what went wrong, if anything."""
-        folder, out = self.folder / f"trial-{n}", self.folder / f"run-{n}"
-        given = {"protocol": "fedtree-hist[trees=400]", "round_timeout": DEADLINE}
-        made = make_trial(folder, **given, noise_from="seed")
-        for site in made.parties.values():
+    def run_with_a_loss(self, rng, number):
+        """Run one federation that loses a process; return the problems."""
+        folder, run_folder = self.folder / f"trial-{number}", self.folder / f"run-{number}"
+        options = {"protocol": "fedtree-hist[trees=400]", "round_timeout": DEADLINE}
+        federation = make_trial(folder, **options, noise_from="seed")
+        for site in federation.parties.values():
             settings = (folder / "sites" / f"{site}.toml").read_bytes()
             (self.kits / site / "local" / "site.toml").write_bytes(settings)
-        who, what, signum = WAYS[n % len(WAYS)]
-        lost = rng.choice([*made.parties.values()]) if who == "site" else "localhost"
-        losing = Losing(self.kits / lost, made, what, signum, rng.uniform(0, 20))
-        out.mkdir()
-        (self.folder / f"job-{n}").mkdir()
-        job = job_of(made, self.folder / f"job-{n}")
-        status = self.deployment.run(job, out, losing, made.patience)
-        took, ended_after = (t - losing.at for t in (losing.named or time.time(), time.time()))
-        others = [s for s in made.parties.values() if s != lost]
-        left = {s: self.left(folder / "logs" / s, losing.at) for s in others}
-        losing.each(signal.SIGKILL)
-        told = summarise_run(made, out, status)["stopped"]
-        name = "the server is lost" if who == "server" else repr(made.party(lost))
-        print(f"{n}: {lost}, {what}, {signum.name} after {losing.after:.1f} s: {told!r}, "
-              f"named after {took:.1f} s, others stop after {max(left.values()):.1f} s, "
-              f"the job after {ended_after:.1f} s", flush=True)  # fmt: skip
-        if what == "all" and losing.at:
-            self.restore(self.kits / lost)
-        models = [*out.rglob("model.*"), *folder.rglob("model.*")]
-        wrong = {
-            "nothing was lost": not losing.at,
-            f"it does not say {name}": name not in told,
-            f"{len(models)} models are left": models,
-            f"it took {took:.1f} s": took > DEADLINE,
-            f"sites stop after {left}": max(left.values()) > DEADLINE,
+        role, processes_lost, signum = WAYS[number % len(WAYS)]
+        lost_name = rng.choice([*federation.parties.values()]) if role == "site" else "localhost"
+        losing = Losing(
+            self.kits / lost_name, federation, processes_lost, signum, rng.uniform(0, 20)
+        )
+        run_folder.mkdir()
+        (self.folder / f"job-{number}").mkdir()
+        job = job_of(federation, self.folder / f"job-{number}")
+        status = self.deployment.run(job, run_folder, losing, federation.patience)
+        named_after, job_ended_after = (
+            t - losing.lost_at for t in (losing.named_at or time.time(), time.time())
+        )
+        other_sites = [site for site in federation.parties.values() if site != lost_name]
+        logs = folder / "logs"
+        stop_times = {
+            site: self.seconds_until_stopped(logs / site, losing.lost_at) for site in other_sites
         }
-        found = [text for text, is_so in wrong.items() if is_so]
-        if found:
-            kept = [*out.rglob("*"), *self.kits.glob("localhost/*/fedtrees/*")]
-            print(*(f"   {path}" for path in kept if path.is_file()), sep="\n")
-        return found
+        losing.each(signal.SIGKILL)
+        reason = summarise_run(federation, run_folder, status)["stopped"]
+        name = "the server is lost" if role == "server" else repr(federation.party(lost_name))
+        print(
+            f"{number}: {lost_name}, {processes_lost}, {signum.name} "
+            f"after {losing.after:.1f} s: {reason!r}, "
+            f"named after {named_after:.1f} s, others stop after {max(stop_times.values()):.1f} s, "
+            f"the job after {job_ended_after:.1f} s",
+            flush=True,
+        )
+        if processes_lost == "all" and losing.lost_at:
+            self.restore(self.kits / lost_name)
+        models = [*run_folder.rglob("model.*"), *folder.rglob("model.*")]
+        conditions = {
+            "nothing was lost": not losing.lost_at,
+            f"it does not say {name}": name not in reason,
+            f"{len(models)} models are left": models,
+            f"it took {named_after:.1f} s": named_after > DEADLINE,
+            f"sites stop after {stop_times}": max(stop_times.values()) > DEADLINE,
+        }
+        problems = [text for text, is_so in conditions.items() if is_so]
+        if problems:
+            remaining_files = [*run_folder.rglob("*"), *self.kits.glob("localhost/*/fedtrees/*")]
+            print(*(f"   {path}" for path in remaining_files if path.is_file()), sep="\n")
+        return problems
 
 
 def main():
@@ -145,25 +170,25 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    rng, bad = random.Random(given.seed), 0
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made)
+    arguments = parser.parse_args()
+    rng, n_bad = random.Random(arguments.seed), 0
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         first = make_trial(folder / "first")
         (folder / "nvflare").mkdir()
         with started(first, folder / "first" / "sites", folder / "nvflare") as admin:
             campaign = Campaign(folder, first, admin)
             try:
-                for n in range(given.kills):
-                    wrong = campaign.one(rng, n)
-                    bad += bool(wrong)
-                    for text in wrong:
+                for number in range(arguments.kills):
+                    problems = campaign.run_with_a_loss(rng, number)
+                    n_bad += bool(problems)
+                    for text in problems:
                         print(f"   WRONG: {text}", flush=True)
             finally:
                 end(campaign.again)
             campaign.deployment.close()
-    print(f"{given.kills} lost, {bad} went wrong")
-    return bad != 0
+    print(f"{arguments.kills} lost, {n_bad} went wrong")
+    return n_bad != 0
 
 
 if __name__ == "__main__":

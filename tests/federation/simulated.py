@@ -1,4 +1,4 @@
-"""What NVFlare runs for tests and measurements: several federations in one job, a timed one."""
+"""Components that NVFlare runs for tests: several federations in one job, and a timed one."""
 
 import json
 import time
@@ -54,7 +54,7 @@ class Timed(Coordinator):
 
 
 class Sites(FlareSite):
-    """A site, anew for each federation, with what its owner says of that one in a folder."""
+    """A site that is created again for each federation, with the settings in a folder."""
 
     def __init__(self, folder):
         super().__init__()
@@ -76,7 +76,7 @@ class Sites(FlareSite):
 
     @collab.publish
     def drive(self, federation):
-        """Coordinate; there are no certificates in the simulator to encrypt by between sites."""
+        """Coordinate a federation. In the simulator, sites have no certificates for encryption."""
         flare._sender = lambda federation, proxies, secure: SENDER(
             federation, proxies, secure=False
         )

@@ -1,4 +1,4 @@
-"""Real processes with certificates: the simulation's crossings, and what stops a run."""
+"""Real processes with certificates send the messages of the simulation, and runs can be stopped."""
 
 import json
 import os
@@ -29,74 +29,76 @@ VERTICAL = {
 }  # fmt: skip
 
 
-def allow(folder, kits, federation, **changed):
+def allow(folder, kits, federation, **changes):
     """Set up the sites of a running deployment for a trial."""
     for site in federation.parties.values():
-        given = Settings.load(folder / "sites" / f"{site}.toml")
-        given = replace(given, **changed.get(site.replace("-", "_"), {}))
-        given.save(kits / site / "local" / "site.toml")
+        settings = Settings.load(folder / "sites" / f"{site}.toml")
+        settings = replace(settings, **changes.get(site.replace("-", "_"), {}))
+        settings.save(kits / site / "local" / "site.toml")
 
 
 class Killing:
-    """Ends the process of a site's job once the server has told of a round."""
+    """Stop or kill the process of a site's job once the server reports a round."""
 
     def __init__(self, kit, signum):
         self.kit, self.signum, self.at = kit, signum, 0.0
         self.named = ""
 
-    def __call__(self, status, said):
-        self.named = next((line for line in said if line.startswith("stopped")), "")
-        if self.at or not any(line.startswith("round") for line in said):
+    def __call__(self, status, progress):
+        self.named = next((line for line in progress if line.startswith("stopped")), "")
+        if self.at or not any(line.startswith("round") for line in progress):
             return
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    told = file.read().decode()
+                    command_line = file.read().decode()
             except OSError:
                 continue
-            if "worker_process" in told and str(self.kit) in told:
+            if "worker_process" in command_line and str(self.kit) in command_line:
                 self.at = time.monotonic()
                 os.kill(int(pid), self.signum)
 
 
-def ran(deployment, folder, made, name, each=lambda status, said: None):
-    """Run a federation; return the folder of what its server kept, and its last word."""
-    out = folder / name
+def run_and_read_progress(
+    deployment, folder, federation, name, on_status=lambda status, said: None
+):
+    """Run a federation; return the folder of the server's files, and the last line of progress."""
+    run_folder = folder / name
     (folder / f"job-{name}").mkdir()
-    out.mkdir()
-    deployment.run(job_of(made, folder / f"job-{name}"), out, each)
-    return out, (out / "progress.txt").read_text().splitlines()[-1]
+    run_folder.mkdir()
+    deployment.run(job_of(federation, folder / f"job-{name}"), run_folder, on_status)
+    return run_folder, (run_folder / "progress.txt").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
 def test_secureboost_under_2048_bits_on_two_tables(tmp_path):
-    """Prints seconds; `-s` shows them."""
-    of = "secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=2048]"
-    given = {"protocol": of, "defense": "none", "parties": 2, "noise_from": "seed"}
+    """It prints seconds, which the option `-s` of pytest shows."""
+    protocol_text = "secureboost[trees=1,max_depth=2,max_bin=4,crypto=real,key_bits=2048]"
+    options = {"protocol": protocol_text, "defense": "none", "parties": 2, "noise_from": "seed"}
     tables = {"cancer": "breast-cancer[rows=90]", "wine": "wine[rows=90]"}
-    made = {
-        name: make_trial(tmp_path / name, **given, data=data, round_timeout=600.0)
+    agreements = {
+        name: make_trial(tmp_path / name, **options, data=data, round_timeout=600.0)
         for name, data in tables.items()
     }
-    first = made["cancer"]
+    first_agreement = agreements["cancer"]
     (tmp_path / "nvflare").mkdir()
-    with started(first, tmp_path / "cancer" / "sites", tmp_path / "nvflare") as admin:
+    with started(first_agreement, tmp_path / "cancer" / "sites", tmp_path / "nvflare") as admin:
         deployment = Deployment(admin)
-        deployment.wait_for([*first.parties.values()], 300)
-        for name, federation in made.items():
+        deployment.wait_for([*first_agreement.parties.values()], 300)
+        for name, federation in agreements.items():
             allow(tmp_path / name, admin.parent, federation)
-            _, last = ran(deployment, tmp_path, federation, f"{name}-run")
-            assert last == "done"
+            _, last_line = run_and_read_progress(deployment, tmp_path, federation, f"{name}-run")
+            assert last_line == "done"
             folder = tmp_path / name / "logs" / "site-1" / name
-            begun = time.process_time()
+            start = time.process_time()
             equal_to_simulation(tmp_path / name, federation, folder / LOG)
-            told = json.loads((folder / "status.json").read_text())
-            print(name, told, f"simulated: {time.process_time() - begun:.1f} CPU s")
+            status = json.loads((folder / "status.json").read_text())
+            print(name, status, f"simulated: {time.process_time() - start:.1f} CPU s")
         deployment.close()
 
 
 def test_a_deployment(tmp_path, monkeypatch):
-    """One deployment for all of it, for it takes long to start; its folder as it is typed."""
+    """All cases share one deployment, because its start takes long; its folder is relative."""
     monkeypatch.chdir(tmp_path)
     federation = make_trial(tmp_path / "trial", **HORIZONTAL)
     (tmp_path / "nvflare").mkdir()
@@ -105,51 +107,58 @@ def test_a_deployment(tmp_path, monkeypatch):
         deployment = Deployment(admin)
         deployment.wait_for([*federation.parties.values()], 120)
 
-        run = partial(ran, deployment, tmp_path)
+        # horizontal, with real masks
+        run = partial(run_and_read_progress, deployment, tmp_path)
 
         # horizontal, real masks
-        before = os.umask(0o022)
-        out, last = run(federation, "masked")
-        os.umask(before)
-        assert last == "done"
-        assert [p for p in (out, *out.rglob("*")) if p.stat().st_mode & 0o077] == []
-        log = out / "trial" / LOG
+        umask_before = os.umask(0o022)
+        run_folder, last_line = run(federation, "masked")
+        os.umask(umask_before)
+        assert last_line == "done"
+        assert [
+            path for path in (run_folder, *run_folder.rglob("*")) if path.stat().st_mode & 0o077
+        ] == []
+        log = run_folder / "trial" / LOG
         equal_to_simulation(tmp_path / "trial", federation, log)
-        own = sorted((tmp_path / "trial").glob("logs/*/trial/model.json"))
-        assert len(own) == 3
-        assert {p.read_bytes() for p in own} == {(out / "trial" / "model.json").read_bytes()}
-        truth = [str(p) for p in sorted((tmp_path / "trial" / "tables").glob("*.csv"))]
-        told = report(str(log), "", truth, "", None)
-        assert told["as"] == "server"
-        assert any(line.startswith("LEAK") for line in told["verdict"])
+        site_models = sorted((tmp_path / "trial").glob("logs/*/trial/model.json"))
+        assert len(site_models) == 3
+        assert {path.read_bytes() for path in site_models} == {
+            (run_folder / "trial" / "model.json").read_bytes()
+        }
+        truth = [str(path) for path in sorted((tmp_path / "trial" / "tables").glob("*.csv"))]
+        result = report(str(log), "", truth, "", None)
+        assert result["as"] == "server"
+        assert any(line.startswith("LEAK") for line in result["verdict"])
 
-        # vertical: a site coordinates, by end-to-end encrypted calls that the server relays
+        # Vertical: a site coordinates. The server relays calls that are encrypted from end to end.
         vertical = make_trial(tmp_path / "vertical", **VERTICAL)
         allow(tmp_path / "vertical", kits, vertical)
-        out, last = run(vertical, "sealed")
-        assert last == "done"
-        assert not (out / "vertical").exists()  # the server saw nothing of it
+        run_folder, last_line = run(vertical, "sealed")
+        assert last_line == "done"
+        # The server saw nothing of the federation.
+        assert not (run_folder / "vertical").exists()
         log = tmp_path / "vertical" / "logs" / "site-1" / "vertical" / LOG
         equal_to_simulation(tmp_path / "vertical", vertical, log)
 
-        # a site whose owner did not allow it
-        other = make_trial(tmp_path / "other", seed=1, **HORIZONTAL)
-        allow(tmp_path / "other", kits, other, site_2={"allow": ()})
-        out, last = run(other, "refused")
-        assert last.startswith("stopped: 'client-1' at 'site-2' does not take part")
-        assert not list(out.rglob("model.*"))
+        # The owner of a site did not allow the agreement.
+        unlisted_trial = make_trial(tmp_path / "other", seed=1, **HORIZONTAL)
+        allow(tmp_path / "other", kits, unlisted_trial, site_2={"allow": ()})
+        run_folder, last_line = run(unlisted_trial, "refused")
+        assert last_line.startswith("stopped: 'client-1' at 'site-2' does not take part")
+        assert not list(run_folder.rglob("model.*"))
 
-        # a site's process is killed
-        long = {**HORIZONTAL, "protocol": "fedtree-hist[trees=400]", "round_timeout": 8.0}
-        made = make_trial(tmp_path / "long", **long)
-        allow(tmp_path / "long", kits, made)
-        killing = Killing(kits / "site-3", signal.SIGKILL)
-        out, last = run(made, "killed", killing)
-        assert killing.at
-        assert last.startswith("stopped: 'client-2' at 'site-3'")
-        assert killing.named in ("", last)  # NVFlare may have ended the job before it is asked
-        assert not [*out.rglob("model.*"), *(tmp_path / "long").rglob("model.*")]
-        statuses = [json.loads(p.read_text()) for p in out.rglob("status.json")]
-        assert all("'client-2'" in s["stopped"] for s in statuses)
+        # The process of a site is killed.
+        long_options = {**HORIZONTAL, "protocol": "fedtree-hist[trees=400]", "round_timeout": 8.0}
+        long_federation = make_trial(tmp_path / "long", **long_options)
+        allow(tmp_path / "long", kits, long_federation)
+        kill_job = Killing(kits / "site-3", signal.SIGKILL)
+        run_folder, last_line = run(long_federation, "killed", kill_job)
+        assert kill_job.at
+        assert last_line.startswith("stopped: 'client-2' at 'site-3'")
+        # NVFlare may end the job before the callback is called.
+        assert kill_job.named in ("", last_line)
+        assert not [*run_folder.rglob("model.*"), *(tmp_path / "long").rglob("model.*")]
+        statuses = [json.loads(path.read_text()) for path in run_folder.rglob("status.json")]
+        assert all("'client-2'" in status["stopped"] for status in statuses)
         deployment.close()
-    assert load(tmp_path / "long" / "federation.toml") == made
+    assert load(tmp_path / "long" / "federation.toml") == long_federation

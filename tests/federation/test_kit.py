@@ -1,4 +1,4 @@
-"""A deployment that NVFlare provisioned: its own kits and start scripts, used by our commands."""
+"""Our commands work with a deployment that NVFlare provisioned, with its kits and scripts."""
 
 import os
 import subprocess
@@ -51,37 +51,37 @@ def reached(kit, seconds=300):
 
 
 def test_a_provisioned_deployment(tmp_path):
-    made = make_trial(tmp_path / "trial", "fedtree-hist[trees=1,max_depth=2]", parties=2)
+    federation = make_trial(tmp_path / "trial", "fedtree-hist[trees=1,max_depth=2]", parties=2)
     (tmp_path / "project.yml").write_text(PROJECT % free_ports(1)[0])
     subprocess.run([HERE / "nvflare", "provision", "-p", "project.yml", "-w", "made"],
                    cwd=tmp_path, check=True, capture_output=True)  # fmt: skip
     kits = tmp_path / "made" / "hospitals" / "prod_00"
     owner = tmp_path / "another-name"
     (kits / "owner@example.org").rename(owner)
-    for party, site in made.parties.items():
+    for party, site in federation.parties.items():
         table, logs = tmp_path / "trial" / "tables" / f"{party}.csv", tmp_path / "logs" / site
-        given = "--csv", table, "--allow", made.hash, "-o", logs
-        assert run("site", "--kit", kits / site, *given) == 0
+        arguments = "--csv", table, "--allow", federation.hash, "-o", logs
+        assert run("site", "--kit", kits / site, *arguments) == 0
     assert run("site", "--kit", kits / "localhost") == 0
     env = {**os.environ, "PATH": f"{HERE}:{os.environ['PATH']}"}
-    begun = [
+    started_processes = [
         subprocess.Popen(["bash", kits / name / "startup" / "start.sh"], env=env, cwd=tmp_path,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                          start_new_session=True)
-        for name in ("localhost", *made.parties.values())
+        for name in ("localhost", *federation.parties.values())
     ]  # fmt: skip
     try:
         deployment = reached(owner)
-        deployment.wait_for([*made.parties.values()], 300)
+        deployment.wait_for([*federation.parties.values()], 300)
         deployment.close()
         file = tmp_path / "trial" / "federation.toml"
         assert run("federate", file, "--kit", owner, "-o", tmp_path / "run") == 0
     finally:
-        end(begun)
+        end(started_processes)
     (model,) = (tmp_path / "run" / "trial").glob("model.*")
-    own = [*(tmp_path / "logs").glob("*/trial/model.*")]
-    assert len(own) == 2
-    assert {path.read_bytes() for path in own} == {model.read_bytes()}
+    site_models = [*(tmp_path / "logs").glob("*/trial/model.*")]
+    assert len(site_models) == 2
+    assert {path.read_bytes() for path in site_models} == {model.read_bytes()}
     assert (tmp_path / "run" / "trial" / "log.capture").is_file()
     assert [*(kits / "localhost" / "store").glob("jobs*/*")]
 

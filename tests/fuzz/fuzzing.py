@@ -1,8 +1,9 @@
-"""Damaged models, tables and specifications end in an error of ours or in an answer.
+"""Damaged models, tables and specifications give an error of fedtrees or a correct result.
 
-``python tests/fuzz/fuzzing.py --models 5000 --tables 5000 --specs 2000`` counts what does not: a
-traceback, more than 5 seconds of CPU, or more than 1 GB beyond what the imports take. Every case
-follows from ``--seed``, its kind and its number; ``--keep FOLDER`` keeps the files that failed.
+``python tests/fuzz/fuzzing.py --models 5000 --tables 5000 --specs 2000`` counts the other
+outcomes: a traceback, more than 5 seconds of CPU, or more than 1 GB in addition to the memory of
+the imports. ``--seed``, the kind and the number determine each case. ``--keep FOLDER`` stores
+the files that failed.
 """
 
 import argparse
@@ -24,15 +25,15 @@ import numpy as np
 KINDS = ("models", "tables", "specs")
 SECONDS = 5.0
 BYTES = 2**30
-LONGEST = 4000  # characters of an error: more are no clear line
+LONGEST = 4000  # Characters of an error message. A longer message is not readable.
 
 
 class SlowError(BaseException):
-    """A case took too long; no handler of errors may take it for one."""
+    """A case took too long. It is no Exception, so that handlers of errors do not catch it."""
 
 
-def read_a_model(rng, folder):
-    """Read, predict by, audit and print a damaged model; return its name."""
+def read_model_file(rng, folder):
+    """Read, apply, audit and print a damaged model; yield its name and caught errors."""
     from fedtrees.core.errors import FedtreesError
     from fedtrees.model_audit import audit, read_model
     from fedtrees.model_audit.page import render
@@ -47,13 +48,13 @@ def read_a_model(rng, folder):
         load_model(path).predict(np.zeros((2, 40), np.float32))
     except FedtreesError as error:
         yield error
-    found = audit(read_model(path))
-    json.dumps(to_json(found))
-    render(found, None)
+    report = audit(read_model(path))
+    json.dumps(to_json(report))
+    render(report, None)
 
 
-def read_a_table(rng, folder):
-    """Make a dataset of a damaged table; return its name."""
+def read_table_file(rng, folder):
+    """Make a dataset from a damaged table; yield its name."""
     from fedtrees.cli.tables import _facts, _read
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.csv_file import read_csv
@@ -64,18 +65,18 @@ def read_a_table(rng, folder):
     path.write_bytes(data)
     yield name
     usual = "column10" if name == "no-header.csv" else "ill"
-    target = usual if rng.random() < 0.7 else mutations.chosen(rng, ["bmi", "age", "date", "a"])
+    target = usual if rng.random() < 0.7 else mutations.pick(rng, ["bmi", "age", "date", "a"])
     table = read_csv(path)
     for column in columns_of(table):
         _facts(table, _read(table, column))
-    said = {"task": mutations.chosen(rng, ["", "", "", "", "binary", "classes", "number"])}
+    options = {"task": mutations.pick(rng, ["", "", "", "", "binary", "classes", "number"])}
     if rng.random() < 0.2:
-        said["keep"] = ["id", "note"]
-    load_csv(path, target, **said)
+        options["keep"] = ["id", "note"]
+    load_csv(path, target, **options)
 
 
-def read_a_spec(rng, folder):
-    """Read a damaged suite, or make what a damaged specification names; return its text."""
+def read_specification(rng, folder):
+    """Read a damaged suite or a damaged specification; yield its text."""
     from fedtrees.core.registry import register
     from fedtrees.core.specs import parse_composed
     from fedtrees.experiments.suite import Grid, Suite
@@ -86,7 +87,7 @@ def read_a_spec(rng, folder):
         yield path.name
         Suite.parse(Suite.load(str(path)).to_toml(), "again")
         return
-    kind = mutations.chosen(rng, ["protocol", "defense", "attack", "metric"])
+    kind = mutations.pick(rng, ["protocol", "defense", "attack", "metric"])
     text = mutations.spec(rng, kind, register)
     yield f"{kind} {text[:200]!r}"
     if kind != "metric":
@@ -96,70 +97,72 @@ def read_a_spec(rng, folder):
             register.make(kind, part)
 
 
-READ = dict(zip(KINDS, (read_a_model, read_a_table, read_a_spec), strict=True))
+READ = dict(zip(KINDS, (read_model_file, read_table_file, read_specification), strict=True))
 
 
-def case(kind, seed, number, folder):
-    """Return what a case was, what went wrong ("": nothing did), and whether it was refused."""
+def run_case(kind, seed, number, folder):
+    """Return the description of a case, its fault ("" if there is none), and whether it was
+    refused.
+    """
     from fedtrees.core.errors import FedtreesError
 
     rng = np.random.default_rng([seed, KINDS.index(kind), number])
-    said, began = "", time.process_time()
+    description, started = "", time.process_time()
     try:
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         signal.setitimer(
             signal.ITIMER_VIRTUAL, 4 * SECONDS
-        )  # ends the process, compiled loops, too
-        for told in READ[kind](rng, folder):
-            said = told if isinstance(told, str) else said
-            _check_line(told)
+        )  # This signal ends the process, also in compiled loops.
+        for event in READ[kind](rng, folder):
+            description = event if isinstance(event, str) else description
+            _check_line(event)
     except FedtreesError as error:
-        return said, _fault_of(error), True
+        return description, _fault_of(error), True
     except SlowError:
-        return said, f"took more than {SECONDS:g} s\n{traceback.format_exc(limit=-3)}", False
+        return description, f"took more than {SECONDS:g} s\n{traceback.format_exc(limit=-3)}", False
     except BaseException:
-        return said, traceback.format_exc(limit=-4), False
+        return description, traceback.format_exc(limit=-4), False
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    took = time.process_time() - began
-    return said, f"took {took:.1f} s" if took > SECONDS else "", False
+    seconds = time.process_time() - started
+    return description, f"took {seconds:.1f} s" if seconds > SECONDS else "", False
 
 
-def _check_line(told):
-    if isinstance(told, Exception) and (fault := _fault_of(told)):
+def _check_line(event):
+    if isinstance(event, Exception) and (fault := _fault_of(event)):
         raise AssertionError(fault)
 
 
 def _fault_of(error):
-    """Return what is wrong with an error of ours: it is no clear line, but a page."""
+    """Return the fault of an error of fedtrees: its message is too long."""
     text = str(error)
     return f"says {len(text)} characters: {text[:200]}..." if len(text) > LONGEST else ""
 
 
-def _slow(*_):
+def _raise_slow_error(*_):
     raise SlowError
 
 
-def work(kind, seed, first, last, keep):
-    """Run cases in this process and print a line of JSON for each that went wrong."""
+def run_worker(kind, seed, first, last, keep):
+    """Run cases in this process and print a line of JSON for each fault."""
     warnings.simplefilter("ignore")
-    signal.signal(signal.SIGPROF, _slow)
+    signal.signal(signal.SIGPROF, _raise_slow_error)
     with TemporaryDirectory() as name:
         folder = Path(name)
-        for number in range(3):  # imports and compiled kernels are no part of a case
+        for number in range(3):  # Imports and compiled kernels are not part of a case.
             signal.signal(signal.SIGPROF, signal.SIG_IGN)
-            case(kind, 1 << 40, number, folder)
-        signal.signal(signal.SIGPROF, _slow)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, resource.RLIM_INFINITY))
+            run_case(kind, 1 << 40, number, folder)
+        signal.signal(signal.SIGPROF, _raise_slow_error)
+        bytes_used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (bytes_used + BYTES, resource.RLIM_INFINITY))
         refused = 0
         for number in range(first, last):
             print(json.dumps({"begun": number}), flush=True)
-            what, fault, no = case(kind, seed, number, folder)
-            refused += no
+            description, fault, was_refused = run_case(kind, seed, number, folder)
+            refused += was_refused
             if fault:
-                print(json.dumps({"number": number, "what": what, "fault": fault}))
+                print(json.dumps({"number": number, "what": description, "fault": fault}))
                 for path in folder.iterdir() if keep else ():
                     (Path(keep) / f"{kind}-{seed}-{number}-{path.name}").write_bytes(
                         path.read_bytes()
@@ -169,35 +172,39 @@ def work(kind, seed, first, last, keep):
     print(json.dumps({"refused": refused}))
 
 
-def run(kind, seed, count, keep=None):
-    """Return what went wrong in so many cases, and how many were refused, in a limited process.
+def run_limited_process(kind, seed, count, keep=None):
+    """Return the faults of some cases and the number of refused ones, computed in a limited
+    process.
 
-    A process that ends before its last case is a finding, and the next begins behind it.
+    If a process ends before its last case, that is a fault, and another process starts with the
+    next case.
     """
-    found, first, refused = [], 0, 0
-    alone = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "OPENBLAS", "MKL")}
+    findings, first, refused = [], 0, 0
+    one_thread = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "OPENBLAS", "MKL")}
     while first < count:
         command = [sys.executable, __file__, "--worker", kind, f"--{kind}", str(count)]
         command += ["--seed", str(seed), "--first", str(first)]
         command += ["--keep", keep] if keep else []
-        environment = os.environ | alone
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
-        found += [line for line in lines if "fault" in line]
+        environment = os.environ | one_thread
+        process = subprocess.run(
+            command, capture_output=True, text=True, env=environment, check=False
+        )
+        lines = [json.loads(line) for line in process.stdout.splitlines()]
+        findings += [line for line in lines if "fault" in line]
         refused += sum(line.get("refused", 0) for line in lines)
-        begun = [line["begun"] for line in lines if "begun" in line]
-        if done.returncode == 0:
+        started_numbers = [line["begun"] for line in lines if "begun" in line]
+        if process.returncode == 0:
             break
-        if not begun:
-            raise RuntimeError(done.stderr)
-        fault = f"ended its process: {done.returncode}\n{done.stderr[-2000:]}"
-        found.append({"number": begun[-1], "what": kind, "fault": fault})
-        first = begun[-1] + 1
-    return found, refused
+        if not started_numbers:
+            raise RuntimeError(process.stderr)
+        fault = f"ended its process: {process.returncode}\n{process.stderr[-2000:]}"
+        findings.append({"number": started_numbers[-1], "what": kind, "fault": fault})
+        first = started_numbers[-1] + 1
+    return findings, refused
 
 
 def main():
-    """Run what the command line says; the exit status is the number of findings."""
+    """Run the cases of the command line. The exit status is the number of faults."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for kind in KINDS:
         parser.add_argument(f"--{kind}", type=int, default=0, help="cases")
@@ -205,23 +212,31 @@ def main():
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--worker", choices=KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--keep", help="folder for the files that failed")
-    said = parser.parse_args()
-    if said.keep:
-        Path(said.keep).mkdir(parents=True, exist_ok=True)
-    if said.worker:
-        work(said.worker, said.seed, said.first, getattr(said, said.worker), said.keep)
+    arguments = parser.parse_args()
+    if arguments.keep:
+        Path(arguments.keep).mkdir(parents=True, exist_ok=True)
+    if arguments.worker:
+        run_worker(
+            arguments.worker,
+            arguments.seed,
+            arguments.first,
+            getattr(arguments, arguments.worker),
+            arguments.keep,
+        )
         return 0
     total = 0
-    for kind in (k for k in KINDS if getattr(said, k)):
-        count, began = getattr(said, kind), os.times()
-        found, refused = run(kind, said.seed, count, said.keep)
-        for one in found:
-            print(f"{kind} {one['number']}: {one['what']}\n{one['fault']}")
-        ended = os.times()
-        cpu = ended.children_user + ended.children_system
-        cpu -= began.children_user + began.children_system
-        print(f"{kind}: {count} cases, {refused} refused, {len(found)} went wrong; {cpu:.0f} s CPU")
-        total += len(found)
+    for kind in (k for k in KINDS if getattr(arguments, k)):
+        count, times_before = getattr(arguments, kind), os.times()
+        findings, refused = run_limited_process(kind, arguments.seed, count, arguments.keep)
+        for finding in findings:
+            print(f"{kind} {finding['number']}: {finding['what']}\n{finding['fault']}")
+        times_after = os.times()
+        cpu = times_after.children_user + times_after.children_system
+        cpu -= times_before.children_user + times_before.children_system
+        print(
+            f"{kind}: {count} cases, {refused} refused, {len(findings)} went wrong; {cpu:.0f} s CPU"
+        )
+        total += len(findings)
     return min(total, 100)
 
 

@@ -1,4 +1,4 @@
-"""Small real files and what random damage makes of them; everything follows from the generator."""
+"""Small real files, and random damage of them. Everything is drawn from the given generator."""
 
 import copy
 import functools
@@ -17,8 +17,8 @@ from fedtrees.trees.files.sklearn_forest import from_sklearn
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 
 TESTS = Path(__file__).parents[1]
-#: What stands in for a number, a name or a part of a file.
-ODD = (
+# Replacements of a number, a name or a part of a file.
+UNUSUAL = (
     "0", "-1", "1", "2", "7", "1e9", "1000000000", "100000", "2147483647", "-2147483648",
     "4294967296", "9" * 30, "9" * 5000, "1e999", "-1e999", "1e308", "1e-320", "nan", "inf", "-inf",
     "NaN", "Infinity", "", " ", "x", "12x", "1_000", "٣", "½", "null", "true", "none", "-", "?",
@@ -26,20 +26,20 @@ ODD = (
     "{", "}", "[[", "(", "1.234,5", "12:30", "2021-02-30", "01.13.2020", "0x10", "1,2", "a" * 300,
     "\n", "\r\n", "\t", "\\",
 )  # fmt: skip
-JSON_ODD = (
+JSON_UNUSUAL = (
     None, True, -1, 0, 7, 1e39, 10**9, 10**30, 2**31, float("nan"), float("inf"), "", "x",
     "9" * 5000, "1000000000", "[1,2]", "\x1b[2J", [], {}, [[1], 2], {"a": 1}, 65535, [0] * 50,
     "\ud800",
 )  # fmt: skip
 
 
-def chosen(rng, things):
-    """Return one of several things."""
-    return things[int(rng.integers(len(things)))]
+def pick(rng, choices):
+    """Return one of several choices."""
+    return choices[int(rng.integers(len(choices)))]
 
 
-def bytes_changed(data, rng):
-    """Change, cut out, double or move some bytes."""
+def change_bytes(data, rng):
+    """Change, remove, repeat or replace some bytes."""
     data = bytearray(data)
     for _ in range(int(rng.integers(1, 5))):
         if not data:
@@ -63,32 +63,40 @@ def bytes_changed(data, rng):
     return bytes(data)
 
 
-def tokens_changed(text, rng, separators=" =,;\n"):
-    """Put odd things in the place of some tokens of a text, or move lines of it."""
+def change_tokens(text, rng, separators=" =,;\n"):
+    """Replace some tokens of a text by unusual ones, or remove, repeat or reorder its lines."""
     for _ in range(int(rng.integers(1, 4))):
         if rng.random() < 0.25:
             lines = text.split("\n")
             at = int(rng.integers(len(lines)))
-            text = "\n".join(chosen(rng, [
-                lines[:at] + lines[at + 1 :], lines[: at + 1] + lines[at:], lines[:at], lines[::-1],
-            ]))  # fmt: skip
+            text = "\n".join(
+                pick(
+                    rng,
+                    [
+                        lines[:at] + lines[at + 1 :],
+                        lines[: at + 1] + lines[at:],
+                        lines[:at],
+                        lines[::-1],
+                    ],
+                )
+            )
             continue
         at = int(rng.integers(len(text) + 1))
         ends = (text.find(s, at) for s in separators)
         begin = max((text.rfind(s, 0, at) for s in separators), default=-1) + 1
         end = min((e for e in ends if e >= 0), default=len(text))
-        text = text[:begin] + chosen(rng, ODD) + text[end:]
+        text = text[:begin] + pick(rng, UNUSUAL) + text[end:]
     return text
 
 
-def json_changed(model, rng):
-    """Put odd values in some places of a parsed JSON, or leave places out."""
+def change_json(model, rng):
+    """Replace some values of a parsed JSON by unusual ones, or remove or repeat them."""
     model = json.loads(json.dumps(model))
     for _ in range(int(rng.integers(1, 4))):
         node = model
         while True:
             keys = list(node) if isinstance(node, dict) else range(len(node))
-            key = chosen(rng, list(keys))
+            key = pick(rng, list(keys))
             deeper = isinstance(node[key], dict | list) and len(node[key])
             if not deeper or rng.random() < 0.1:
                 break
@@ -99,25 +107,25 @@ def json_changed(model, rng):
         elif how < 0.3 and isinstance(node, list):
             node += node[key : key + 1] * int(rng.choice([1, 2, 50]))
         elif how < 0.4 and isinstance(node[key], str):
-            node[key] = chosen(rng, ODD)
+            node[key] = pick(rng, UNUSUAL)
         else:
-            node[key] = copy.deepcopy(chosen(rng, JSON_ODD))
+            node[key] = copy.deepcopy(pick(rng, JSON_UNUSUAL))
         if not model:
             break
     return json.dumps(model).encode("utf-8", "surrogatepass")
 
 
-def arrays_changed(data, rng):
-    """Write the arrays of an archive anew, one of them odd, or its header a lie."""
-    with np.load(io.BytesIO(data)) as found:
-        arrays = {name: found[name] for name in found.files}
-    name = chosen(rng, list(arrays))
+def change_arrays(data, rng):
+    """Write the arrays of an archive again, with one of them changed or with a wrong header."""
+    with np.load(io.BytesIO(data)) as archive_arrays:
+        arrays = {name: archive_arrays[name] for name in archive_arrays.files}
+    name = pick(rng, list(arrays))
     array, how = arrays[name], int(rng.integers(9))
     if how == 0:
         del arrays[name]
     elif how == 1:
-        with suppress(ValueError):  # of a text no number
-            kind = chosen(rng, ["<i2", "<f4", "<f8", "<u8", "?", "<c8", "<U3"])
+        with suppress(ValueError):  # A text cannot be converted to a number.
+            kind = pick(rng, ["<i2", "<f4", "<f8", "<u8", "?", "<c8", "<U3"])
             arrays[name] = array.astype(kind)
     elif how == 2:
         arrays[name] = array[..., : int(rng.integers(3))] if array.ndim else array.reshape(1)
@@ -128,9 +136,9 @@ def arrays_changed(data, rng):
     elif how < 8 and array.size:
         flat = array.copy().reshape(-1)
         at = rng.integers(0, flat.size, int(rng.integers(1, 4)))
-        odd = [0, -1, 1, 2, 10**6, 2**31 - 1] + [np.nan, np.inf] * (flat.dtype.kind == "f")
+        unusual = [0, -1, 1, 2, 10**6, 2**31 - 1] + [np.nan, np.inf] * (flat.dtype.kind == "f")
         if flat.dtype.kind in "iufb":
-            flat[at] = np.array([chosen(rng, odd) for _ in at]).astype(flat.dtype)
+            flat[at] = np.array([pick(rng, unusual) for _ in at]).astype(flat.dtype)
         arrays[name] = flat.reshape(array.shape)
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -140,31 +148,31 @@ def arrays_changed(data, rng):
             raw = text.getvalue()
             if how == 8 and other == name:
                 size = int(rng.choice([0, 1, 10**6, 10**12, 2**62]))
-                said = (
+                header = (
                     f"{{'descr': {values.dtype.str!r}, 'fortran_order': False, 'shape': ({size},)}}"
                 )
-                raw = raw[:10] + said.ljust(117).encode() + b"\n" + raw[128:]
+                raw = raw[:10] + header.ljust(117).encode() + b"\n" + raw[128:]
             archive.writestr(f"{other}.npy", raw)
     return out.getvalue()
 
 
 @functools.cache
 def models():
-    """Return small models that other frameworks, scikit-learn and this one wrote, by name."""
-    found = {}
+    """Return small models of other frameworks, scikit-learn and fedtrees, by name."""
+    contents = {}
     for folder in ("trees/models", "audit/models"):
         for path in sorted((TESTS / folder).iterdir()):
             if path.suffix in (".json", ".ubj", ".txt") and path.name[:4] in (
                 "xgbo", "ligh", "flow", "nvfl",
             ):  # fmt: skip
-                found[path.name] = path.read_bytes()
+                contents[path.name] = path.read_bytes()
     rng = np.random.default_rng(0)
     X = rng.normal(size=(80, 4)).astype(np.float32)
     y = (X[:, 0] > 0).astype(np.int64) + (X[:, 1] > 0.7)
     path = io.BytesIO()
     for k, labels in ((2, np.minimum(y, 1)), (3, y)):
         forest = RandomForestClassifier(3, max_depth=4, random_state=0).fit(X, labels)
-        found[f"scikit-learn-{k}.npz"] = _saved(save_random_forest, from_sklearn(forest))
+        contents[f"scikit-learn-{k}.npz"] = _saved_bytes(save_random_forest, from_sklearn(forest))
     schema = Schema(tuple(Feature(f"x{k}", "continuous", -4.0, 4.0) for k in range(4)), "y")
     tests = RandomSplits(
         rng.integers(0, len(schema.features), (3, 7)).astype(np.int32),
@@ -172,13 +180,13 @@ def models():
     )
     counts = tests.count(X, np.minimum(y, 1), 2)
     private = RandomDecisionForest(tests, counts, 80)
-    found["private.npz"] = _saved(save_random_decision_forest, private, "geometric", 1.0)
+    contents["private.npz"] = _saved_bytes(save_random_decision_forest, private, "geometric", 1.0)
     path.close()
-    return found
+    return contents
 
 
-def _saved(save, *arguments):
-    """Return the bytes that a writer of files writes."""
+def _saved_bytes(save, *arguments):
+    """Return the bytes that a function writes to a file."""
     from tempfile import TemporaryDirectory
 
     with TemporaryDirectory() as folder:
@@ -188,24 +196,26 @@ def _saved(save, *arguments):
 
 
 def model(rng):
-    """Return the name of a model and what became of it."""
-    name = chosen(rng, sorted(models()))
+    """Return the name of a model and its damaged bytes."""
+    name = pick(rng, sorted(models()))
     data = models()[name]
     if rng.random() < 0.25:
-        return name, bytes_changed(data, rng)
+        return name, change_bytes(data, rng)
     if name.endswith(".json"):
-        return name, json_changed(json.loads(data), rng)
+        return name, change_json(json.loads(data), rng)
     if name.endswith(".txt"):
-        text = tokens_changed(data.decode(), rng)
+        text = change_tokens(data.decode(), rng)
         return name, text.encode("utf-8", "surrogatepass")
     if name.endswith(".npz"):
-        return name, arrays_changed(data, rng)
-    return name, bytes_changed(data, rng)
+        return name, change_arrays(data, rng)
+    return name, change_bytes(data, rng)
 
 
 @functools.cache
 def tables():
-    """Return small tables: numbers, categories, dates, ids, other separators and encodings."""
+    """Return small tables with numbers, categories, dates, ids, and several separators and
+    encodings.
+    """
     rng, rows = np.random.default_rng(1), range(30)
     columns = {
         "age": [str(20 + i % 50) for i in rows],
@@ -235,16 +245,16 @@ def tables():
 
 
 def table(rng):
-    """Return the name of a table and what became of it."""
-    name = chosen(rng, sorted(tables()))
+    """Return the name of a table and its damaged bytes."""
+    name = pick(rng, sorted(tables()))
     data = tables()[name]
     if rng.random() < 0.2:
-        return name, bytes_changed(data, rng)
+        return name, change_bytes(data, rng)
     coding = {"semicolons.csv": "cp1252", "tabs.tsv": "utf-16"}.get(name, "utf-8")
     text = data.decode(coding)
     for _ in range(int(rng.integers(1, 3))):
         separator = {"semicolons.csv": ";", "tabs.tsv": "\t"}.get(name, ",")
-        text = tokens_changed(text, rng, f"{separator}\n")
+        text = change_tokens(text, rng, f"{separator}\n")
     if rng.random() < 0.1:
         lines = text.split("\n")
         text = "\n".join(line + "," + ",".join(["1"] * 60) for line in lines)
@@ -270,24 +280,26 @@ attacks = ["random-leaf", "timberstrike"]
 def suite(rng):
     """Return a damaged suite."""
     if rng.random() < 0.3:
-        return bytes_changed(SUITE.encode(), rng)
-    return tokens_changed(SUITE, rng, ' =,[]{}"\n').encode("utf-8", "surrogatepass")
+        return change_bytes(SUITE.encode(), rng)
+    return change_tokens(SUITE, rng, ' =,[]{}"\n').encode("utf-8", "surrogatepass")
 
 
 def spec(rng, kind, register):
-    """Return a specification of one kind: a known name with odd parameters, or a damaged text."""
+    """Return a specification of one kind: a registered name with unusual parameters, or a
+    damaged text.
+    """
     import inspect
 
     names = register.names(kind)
     parts = []
     for _ in range(int(rng.integers(1, 3 if kind == "defense" else 2))):
-        name = chosen(rng, names)
-        known = [*inspect.signature(register.get(kind, name)).parameters] or ["k"]
-        given = []
+        name = pick(rng, names)
+        parameter_names = [*inspect.signature(register.get(kind, name)).parameters] or ["k"]
+        options = []
         for _ in range(int(rng.integers(0, 4))):
-            key = chosen(rng, known) if rng.random() < 0.9 else chosen(rng, ODD)
-            values = (chosen(rng, ODD) for _ in range(int(rng.integers(1, 3))))
-            given.append(f"{key}={','.join(values)}")
-        parts.append(f"{name}[{','.join(given)}]" if given else name)
+            key = pick(rng, parameter_names) if rng.random() < 0.9 else pick(rng, UNUSUAL)
+            values = (pick(rng, UNUSUAL) for _ in range(int(rng.integers(1, 3))))
+            options.append(f"{key}={','.join(values)}")
+        parts.append(f"{name}[{','.join(options)}]" if options else name)
     text = "+".join(parts)
-    return tokens_changed(text, rng, "[]=,+") if rng.random() < 0.2 else text
+    return change_tokens(text, rng, "[]=,+") if rng.random() < 0.2 else text

@@ -1,48 +1,54 @@
-"""Damage drawn from a seed ends in an error of ours or in an answer, in bounded time and memory."""
+"""Damage that is drawn from a seed gives an error of fedtrees or a result, in bounded time and
+memory.
+"""
 
 import fuzzing
 import pytest
 
 from fedtrees.core.errors import Problem, Problems
 
-COUNT = 120  # of each; thousands are for the command
+COUNT = 120  # Cases of each kind. The command checks thousands.
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", fuzzing.KINDS)
-def test_damage_is_refused_or_read_in_bounded_time_and_memory(kind):
-    found, refused = fuzzing.run(kind, seed=0, count=COUNT)
-    assert not found, f"{len(found)} cases, the first: {found[0]}"
-    assert 0.2 < refused / COUNT < 0.98  # neither is nothing damaged, nor all refused
+def test_damaged_files_are_refused_or_read_in_bounded_time_and_memory(kind):
+    findings, refused = fuzzing.run_limited_process(kind, seed=0, count=COUNT)
+    assert not findings, f"{len(findings)} cases, the first: {findings[0]}"
+    assert 0.2 < refused / COUNT < 0.98  # Some cases are refused, and some are not.
 
 
-def test_a_name_as_long_as_a_page_is_told_by_its_beginning():
-    found = Problems("a.csv", [Problem(f"no column {'9' * 5000!r}; known: b")])
-    assert str(found) == f"a.csv: no column '{'9' * 59}... known: b"
+def test_a_very_long_name_is_shortened_in_the_message():
+    problems = Problems("a.csv", [Problem(f"no column {'9' * 5000!r}; known: b")])
+    assert str(problems) == f"a.csv: no column '{'9' * 59}... known: b"
 
 
-def test_what_goes_wrong_is_found(tmp_path, monkeypatch):
-    """A traceback, a case that takes too long and one that says too much."""
+def test_faults_are_detected(tmp_path, monkeypatch):
+    """A traceback, a case that takes too long, and a case with a long message."""
 
-    def wrong(rng, folder):
+    def raise_key_error(rng, folder):
         yield "file"
         raise KeyError("x")
 
-    def slow(rng, folder):
+    def loop_forever(rng, folder):
         yield "file"
         while True:
             pass
 
-    def long(rng, folder):
+    def raise_long_error(rng, folder):
         from fedtrees.core.errors import DataError
 
         yield "file"
         raise DataError("x" * 10_000)
 
-    fuzzing.signal.signal(fuzzing.signal.SIGPROF, fuzzing._slow)
+    fuzzing.signal.signal(fuzzing.signal.SIGPROF, fuzzing._raise_slow_error)
     monkeypatch.setattr(fuzzing, "SECONDS", 0.2)
-    told = {wrong: "KeyError: 'x'", slow: "took more than 0.2 s", long: "says 10000 characters"}
-    for read, said in told.items():
+    expected_faults = {
+        raise_key_error: "KeyError: 'x'",
+        loop_forever: "took more than 0.2 s",
+        raise_long_error: "says 10000 characters",
+    }
+    for read, message in expected_faults.items():
         monkeypatch.setitem(fuzzing.READ, "models", read)
-        what, fault, _ = fuzzing.case("models", 0, 0, tmp_path)
-        assert (what, said in fault) == ("file", True)
+        description, fault, _ = fuzzing.run_case("models", 0, 0, tmp_path)
+        assert (description, message in fault) == ("file", True)

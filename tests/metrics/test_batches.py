@@ -1,4 +1,4 @@
-"""Blind guesses of batches: as many rows as a batch has, made once for all rounds of a size."""
+"""Blind guesses of batches have as many rows as the batch, and rounds of equal size share them."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,18 @@ def claim(round, rows=4):
 
 
 @pytest.mark.long
-def test_rounds_of_a_size_have_one_blind_guess(batches):
+def test_rounds_of_equal_size_share_one_blind_guess(batches):
     first = batches.blind(claim(0))
     assert batches.blind(claim(1)) is first
-    assert batches.blind(claim(3)) is first  # fewer were drawn than was said
+    assert batches.blind(claim(3)) is first  # Fewer rows were drawn than announced.
     assert {len(table) for table in first.values()} == {4}
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("round", "told", "rows"), [(2, 4, 12), (0, 1, 9)])
-def test_who_claims_too_few_rows_is_held_against_all(batches, round, told, rows):
-    assert {len(table) for table in batches.blind(claim(round, told)).values()} == {rows}
+@pytest.mark.parametrize(("round", "claimed_rows", "expected_rows"), [(2, 4, 12), (0, 1, 9)])
+def test_a_claim_of_too_few_rows_is_compared_with_the_rows_of_the_batch(
+    batches, round, claimed_rows, expected_rows
+):
+    assert {len(table) for table in batches.blind(claim(round, claimed_rows)).values()} == {
+        expected_rows
+    }

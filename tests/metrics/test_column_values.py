@@ -1,4 +1,4 @@
-"""Columns that are claimed against the victims' own."""
+"""Claimed columns are compared with the columns of the victims."""
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ TABLES = {
 
 
 def case(principals=("mine",)):
-    held = {
+    local_data = {
         name: LocalData.of(Table(np.array(rows, dtype=np.float32), np.zeros(len(rows), np.int64)))
         for name, rows in TABLES.items()
     }
-    return Case(held, dict.fromkeys(held, "client"), principals, SCHEMA, Streams(0))
+    return Case(local_data, dict.fromkeys(local_data, "client"), principals, SCHEMA, Streams(0))
 
 
 def claim(owner, feature, **counts):
@@ -48,8 +48,8 @@ def test_the_columns_themselves_score_one():
     assert scores(*ALL) == {"column_values": 1, "column_extremes": 1, "column_singles": 1}
 
 
-def test_what_is_not_claimed_counts_nothing():
-    # 9 cells, of which 7 are single values; 4 columns with two ends each
+def test_columns_without_a_claim_score_nothing():
+    # There are 9 cells, of which 7 are single values, and 4 columns with two ends each.
     assert scores(ALL[0]) == {
         "column_values": 4 / 9,
         "column_extremes": 2 / 8,
@@ -57,13 +57,13 @@ def test_what_is_not_claimed_counts_nothing():
     }
 
 
-def test_copies_are_counted_and_more_than_there_are_do_not_pay():
+def test_copies_count_and_claiming_too_many_does_not_pay():
     one_copy = scores(claim("hers", 0, v1=1, v2=1, v5=1))
     assert one_copy["column_values"] == 3 / 9
-    many = scores(claim("hers", 0, v0=1, v1=2, v2=2, v3=1, v5=2))
-    assert many["column_values"] == pytest.approx(4 / 9 * 4 / 8)
-    assert many["column_singles"] == 0
-    assert many["column_extremes"] == 1 / 8
+    many_copies = scores(claim("hers", 0, v0=1, v1=2, v2=2, v3=1, v5=2))
+    assert many_copies["column_values"] == pytest.approx(4 / 9 * 4 / 8)
+    assert many_copies["column_singles"] == 0
+    assert many_copies["column_extremes"] == 1 / 8
 
 
 def test_claiming_every_possible_value_does_not_find_the_single_ones():
@@ -73,48 +73,53 @@ def test_claiming_every_possible_value_does_not_find_the_single_ones():
     assert enough["column_singles"] == pytest.approx(2 / 7)
 
 
-def test_the_blind_baseline_is_of_own_columns_or_declared_values():
-    metric, now = ColumnValuesMetric(), case()
-    line = metric.line(now, metric.truth(now), {})
-    # own a: 1, 2, 2, 9 meets hers in 1, 2, 2; own b as three cells: 0, 1, 1 or 1, 1, 3
-    assert line["column_values"] >= 4 / 9
-    assert line["column_extremes"] >= 2 / 8
+def test_the_blind_baseline_uses_own_columns_or_declared_values():
+    metric, client_case = ColumnValuesMetric(), case()
+    baseline = metric.line(client_case, metric.truth(client_case), {})
+    # Own column a (1, 2, 2, 9) matches 1, 2, 2 of hers; own b as three cells is 0, 1, 1 or 1, 1, 3.
+    assert baseline["column_values"] >= 4 / 9
+    assert baseline["column_extremes"] >= 2 / 8
     server = case(principals=())
     blind = metric.blind(server, metric.truth(server))
     assert set(blind) == {"declared", "zeros", "rounded-range"}
-    told = {(c.owner, c.feature): c.values.tolist() for c in blind["declared"]}
-    assert told["mine", 1] == [0, 1, 2, 3]
-    assert told["mine", 0] == []
+    declared_claims = {(c.owner, c.feature): c.values.tolist() for c in blind["declared"]}
+    assert declared_claims["mine", 1] == [0, 1, 2, 3]
+    assert declared_claims["mine", 0] == []
 
 
-def test_who_holds_other_columns_of_the_rows_takes_their_values_for_others():
+def test_the_baseline_of_a_vertical_party_is_its_own_values():
     ids = np.arange(4)
-    own = LocalData(ids, np.array([0]), np.array([[1], [2], [2], [3]], np.float32))
-    theirs = LocalData(ids, np.array([1]), np.array([[1], [2], [3], [3]], np.float32))
+    own_data = LocalData(ids, np.array([0]), np.array([[1], [2], [2], [3]], np.float32))
+    victim_data = LocalData(ids, np.array([1]), np.array([[1], [2], [3], [3]], np.float32))
     schema = Schema((Feature("a"), Feature("b")), "y")
-    held = {"active": own, "passive-1": theirs}
-    now = Case(held, {n: n for n in held}, ("active",), schema, Streams(0))
+    local_data = {"active": own_data, "passive-1": victim_data}
+    vertical_case = Case(
+        local_data, {name: name for name in local_data}, ("active",), schema, Streams(0)
+    )
     metric = ColumnValuesMetric()
-    assert metric.line(now, metric.truth(now), {})["column_values"] == 3 / 4  # 1, 2 and one 3
+    # It matches 1, 2 and one 3.
+    assert metric.line(vertical_case, metric.truth(vertical_case), {})["column_values"] == 3 / 4
 
 
-def test_claims_of_what_nobody_has_are_refused():
-    metric, now = ColumnValuesMetric(), case()
-    assert metric.refuses(ALL, now) is None
-    assert "no victim has it" in metric.refuses([claim("mine", 0, v1=1)], now)
-    assert "no victim has it" in metric.refuses([claim("hers", 2, v1=1)], now)
-    assert "more than once" in metric.refuses([ALL[0], ALL[0]], now)
+def test_claims_of_columns_that_no_victim_has_are_refused():
+    metric, client_case = ColumnValuesMetric(), case()
+    assert metric.refuses(ALL, client_case) is None
+    assert "no victim has it" in metric.refuses([claim("mine", 0, v1=1)], client_case)
+    assert "no victim has it" in metric.refuses([claim("hers", 2, v1=1)], client_case)
+    assert "more than once" in metric.refuses([ALL[0], ALL[0]], client_case)
 
 
-def test_the_share_of_a_category_at_one_owner_is_off_by_what_was_claimed():
+def test_the_category_error_is_the_difference_of_the_claimed_and_the_true_share():
     schema = Schema((Feature("a", kind="categorical", categories=("x", "y")),), "y")
     X = np.array([[0], [1], [1], [1]], dtype=np.float32)
-    held = {n: LocalData.of(Table(X, np.zeros(4, np.int64))) for n in ("mine", "hers")}
+    local_data = {name: LocalData.of(Table(X, np.zeros(4, np.int64))) for name in ("mine", "hers")}
     metric = ColumnValuesMetric()
-    truth = metric.truth(Case(held, dict.fromkeys(held, "client"), ("mine",), schema, Streams(0)))
+    truth = metric.truth(
+        Case(local_data, dict.fromkeys(local_data, "client"), ("mine",), schema, Streams(0))
+    )
 
     def error(*claims):
-        return {s.name: s.value for s in metric.score(claims, truth)}["category_error"]
+        return {score.name: score.value for score in metric.score(claims, truth)}["category_error"]
 
     assert error(claim("hers", 0, v0=1, v1=3)) == 0
     assert error(claim("hers", 0, v0=2, v1=2)) == error() == 0.25

@@ -1,4 +1,4 @@
-"""Matching and voting: what a cell becomes, and which rows are matched at all."""
+"""Consensus of samples: the value that a cell takes, and the rows that are matched."""
 
 import numpy as np
 import pytest
@@ -44,26 +44,29 @@ def test_a_cell_is_missing_where_more_votes_are_than_agree_on_a_value():
     scale=st.sampled_from([1.0, 0.1, 1 / 3]),
     width=st.floats(0, 20),
 )
-def test_no_value_agrees_with_more_votes(values, scale, width):
+def test_no_other_value_agrees_with_more_votes(values, scale, width):
     values = np.array(values) * scale
-    won = voted(values, width)
-    agree = (np.abs(values - won) <= width + 1e-9).sum()
-    inside = [(v, ((values >= v) & (values <= v + 2 * width * (1 - 1e-6))).sum()) for v in values]
-    assert agree >= max(count for _, count in inside)
-    chosen = voted(values, width, discrete=True)
-    agreements = [(np.abs(values - v) <= width).sum() for v in values]
-    assert (np.abs(values - chosen) <= width).sum() == max(agreements)
+    winner = voted(values, width)
+    n_votes = (np.abs(values - winner) <= width + 1e-9).sum()
+    counts = [
+        (value, ((values >= value) & (values <= value + 2 * width * (1 - 1e-6))).sum())
+        for value in values
+    ]
+    assert n_votes >= max(count for _, count in counts)
+    discrete_winner = voted(values, width, discrete=True)
+    agreements = [(np.abs(values - value) <= width).sum() for value in values]
+    assert (np.abs(values - discrete_winner) <= width).sum() == max(agreements)
 
 
-def test_equal_samples_are_their_consensus_in_any_order():
+def test_the_consensus_of_equal_samples_is_the_sample_in_any_order():
     rng = np.random.default_rng(0)
     base = random_table(40, rng)
     samples = [base.take(rng.permutation(40)) for _ in range(5)]
-    found = matched_consensus(samples, np.zeros(4), block=40)
-    assert sorted(map(bytes, found.X)) == sorted(map(bytes, base.X))
+    consensus = matched_consensus(samples, np.zeros(4), block=40)
+    assert sorted(map(bytes, consensus.X)) == sorted(map(bytes, base.X))
 
 
-def test_rows_that_most_samples_agree_on_are_restored():
+def test_rows_on_which_most_samples_agree_are_restored():
     rng = np.random.default_rng(0)
     base = random_table(40, rng)
     samples = []
@@ -72,30 +75,31 @@ def test_rows_that_most_samples_agree_on_are_restored():
         X[rng.random(40) < 0.2, 2] += 50
         samples.append(Table(X, base.y).take(rng.permutation(40)))
     samples[-1] = base
-    found = matched_consensus(samples, np.zeros(4), block=40)
-    assert score_records(found, base, SCHEMA).exact_rows > 0.95
+    consensus = matched_consensus(samples, np.zeros(4), block=40)
+    assert score_records(consensus, base, SCHEMA).exact_rows > 0.95
 
 
-def test_rows_are_matched_inside_their_group_and_block():
-    """Samples agree but for the order of two rows: only a matching can tell."""
+def test_rows_are_matched_within_their_group_and_block():
+    """The samples agree up to the order of two rows, so only the matching makes a difference."""
     X = np.array([[0.0], [10], [20], [30]], dtype=np.float32)
-    one = Table(X, np.zeros(4, np.int64))
-    other = one.take(np.array([2, 1, 0, 3]))
-    samples, width = [other, one, one], np.array([0.5])
+    in_order = Table(X, np.zeros(4, np.int64))
+    swapped = in_order.take(np.array([2, 1, 0, 3]))
+    samples, width = [swapped, in_order, in_order], np.array([0.5])
 
-    def rows(**how):
-        return matched_consensus([*samples[1:], other], width, **how).X[:, 0].tolist()
+    def first_column(**options):
+        return matched_consensus([*samples[1:], swapped], width, **options).X[:, 0].tolist()
 
-    assert rows(block=4) == [20, 10, 0, 30]  # matched to the last sample, which all agree with
-    assert rows(block=4, start=one) == [0, 10, 20, 30]
-    apart = np.array([5, 5, 7, 7])
-    assert rows(block=4, groups=apart) == rows(block=2) == [0, 10, 20, 30]
+    # The rows are matched to the last sample, with which all agree.
+    assert first_column(block=4) == [20, 10, 0, 30]
+    assert first_column(block=4, start=in_order) == [0, 10, 20, 30]
+    groups_of_two = np.array([5, 5, 7, 7])
+    assert first_column(block=4, groups=groups_of_two) == first_column(block=2) == [0, 10, 20, 30]
 
 
-def test_whole_numbers_with_a_frequent_value_stay_whole():
+def test_the_consensus_of_whole_numbers_with_a_frequent_value_is_whole():
     rng = np.random.default_rng(0)
     X = np.column_stack([rng.poisson(1.5, 600), rng.normal(size=600)]).astype(np.float32)
-    samples = [Table(X[k::20], np.zeros(30, np.int64)) for k in range(20)]
-    found = matched_consensus(samples, np.array([0.4, 0.3]))
-    assert np.isin(found.X[:, 0], np.unique(X[:, 0])).all()
-    assert not np.isin(found.X[:, 1], X[:, 1]).any()
+    samples = [Table(X[number::20], np.zeros(30, np.int64)) for number in range(20)]
+    consensus = matched_consensus(samples, np.array([0.4, 0.3]))
+    assert np.isin(consensus.X[:, 0], np.unique(X[:, 0])).all()
+    assert not np.isin(consensus.X[:, 1], X[:, 1]).any()

@@ -16,27 +16,29 @@ def counts(guess):
     return {row: rows.count(row) for row in set(rows)}
 
 
-def test_rows_are_repeated_as_often_as_the_samples_have_them():
-    """Five samples: `common` three times in all of them, `near` once, `rare` once in two."""
+def test_rows_are_repeated_as_often_as_they_occur_in_the_samples():
+    """In five samples, `common` occurs three times in each, `near` once, and `rare` once in two."""
     common, near, rare = (1.0, 0.0, 1), (4.0, 2.0, 0), (9.0, 1.0, 1)
     rng = np.random.default_rng(0)
     samples = []
-    for s in range(5):
-        close = (4.0 + 0.1 * s, 2.0, 0)
-        other = rare if s < 2 else (20.0 + s, 0.0, 0)
-        rows = table(common, common, common, close, other)
+    for number in range(5):
+        near_variant = (4.0 + 0.1 * number, 2.0, 0)
+        changing_row = rare if number < 2 else (20.0 + number, 0.0, 0)
+        rows = table(common, common, common, near_variant, changing_row)
         samples.append(rows.take(rng.permutation(5)))
     guess = frequent_rows(table(rare, near, common, common, (5.0, 0.0, 1)), samples, WIDTH)
     assert counts(guess) == {common: 3, near: 1, rare: 1}
 
 
-def test_slots_that_no_frequent_row_fills_go_to_a_consensus():
-    samples = [table((1, 0, 1), (7 + 0.1 * s, 1, 0), (2, 0, 0), (1, 0, 1)) for s in range(5)]
+def test_slots_that_no_frequent_row_fills_are_filled_by_a_consensus():
+    samples = [
+        table((1, 0, 1), (7 + 0.1 * number, 1, 0), (2, 0, 0), (1, 0, 1)) for number in range(5)
+    ]
     guess = frequent_rows(table((1, 0, 1)), samples, WIDTH)
     assert counts(guess)[(1.0, 0.0, 1)] == 2
-    rest = guess.take(np.lexsort((guess.X[:, 0],))[2:])
-    assert rest.X[:, 0].tolist()[0] == 2
-    assert 7 <= rest.X[1, 0] <= 7.5
+    other_rows = guess.take(np.lexsort((guess.X[:, 0],))[2:])
+    assert other_rows.X[:, 0].tolist()[0] == 2
+    assert 7 <= other_rows.X[1, 0] <= 7.5
     assert len(guess) == 4
 
 

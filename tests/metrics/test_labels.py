@@ -1,4 +1,4 @@
-"""Guessed labels against true ones: what clusters are called changes nothing."""
+"""Guessed labels are compared with the true ones, whatever the clusters are called."""
 
 import numpy as np
 import pytest
@@ -25,42 +25,46 @@ def scores(cluster, y, classes, probability=None, ids=None):
     return {s.name: s.value for s in LabelScores().score([claim], truth)}
 
 
-def case(classes=2, n=60, seed=0, principals=("passive-0",)):
+def case(classes=2, n_rows=60, seed=0, principals=("passive-0",)):
     rng = np.random.default_rng(seed)
-    y = rng.integers(0, classes, n)
-    X = rng.normal(size=(n, 4))
+    y = rng.integers(0, classes, n_rows)
+    X = rng.normal(size=(n_rows, 4))
     X[:, 2:] += 5 * y[:, None]
-    schema = Schema(tuple(Feature(f"x{i}") for i in range(4)), "y", tuple(map(str, range(classes))))
+    schema = Schema(
+        tuple(Feature(f"x{number}") for number in range(4)), "y", tuple(map(str, range(classes)))
+    )
     table = Table(X, y)
-    held = {
+    local_data = {
         "active": columns_of(table, np.array([0]), True),
         "passive-0": columns_of(table, np.array([2, 3]), False),
         "passive-1": columns_of(table, np.array([1]), False),
     }
     roles = {"active": "active", "passive-0": "passive", "passive-1": "passive"}
-    return Case(held, roles, principals, schema, Streams(seed), "passive"), y
+    return Case(local_data, roles, principals, schema, Streams(seed), "passive"), y
 
 
 @settings(max_examples=15, deadline=None)
 @given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
-def test_names_of_clusters_and_order_of_rows_change_nothing(n, k, seed):
+def test_names_of_clusters_and_order_of_rows_change_no_score(n_rows, n_classes, seed):
     rng = np.random.default_rng(seed)
-    y, cluster = rng.integers(0, k, n), rng.integers(0, k + 1, n)
-    names = rng.permutation(k + 1) * 7 - 3
-    turn = rng.permutation(n)
-    plain = scores(cluster, y, k)
-    renamed = scores(names[cluster][turn], y, k, ids=turn)
-    assert renamed == pytest.approx(plain)
+    y, cluster = rng.integers(0, n_classes, n_rows), rng.integers(0, n_classes + 1, n_rows)
+    names = rng.permutation(n_classes + 1) * 7 - 3
+    permutation = rng.permutation(n_rows)
+    original = scores(cluster, y, n_classes)
+    renamed = scores(names[cluster][permutation], y, n_classes, ids=permutation)
+    assert renamed == pytest.approx(original)
 
 
 @settings(max_examples=10, deadline=None)
 @given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
-def test_the_truth_under_any_names_is_perfect(n, k, seed):
+def test_the_truth_with_any_cluster_names_scores_perfectly(n_rows, n_classes, seed):
     rng = np.random.default_rng(seed)
-    y = np.concatenate([[0, 1], rng.integers(0, k, n)])
-    got = scores((rng.permutation(k) + 3)[y], y, k)
-    assert [got[s] for s in ("v_measure", "ami", "label_accuracy")] == pytest.approx([1, 1, 1])
-    assert {m.best for m in LabelScores.measures} == {1.0}
+    y = np.concatenate([[0, 1], rng.integers(0, n_classes, n_rows)])
+    scores_of_truth = scores((rng.permutation(n_classes) + 3)[y], y, n_classes)
+    assert [
+        scores_of_truth[name] for name in ("v_measure", "ami", "label_accuracy")
+    ] == pytest.approx([1, 1, 1])
+    assert {measure.best for measure in LabelScores.measures} == {1.0}
 
 
 def test_accuracy_is_that_of_the_best_matching_by_hand():
@@ -70,14 +74,14 @@ def test_accuracy_is_that_of_the_best_matching_by_hand():
     assert scores([0] * 6, y, 3)["v_measure"] == 0
 
 
-def test_rows_that_are_left_out_are_clusters_of_their_own():
+def test_rows_without_a_claim_are_clusters_of_their_own():
     y = [0, 0, 1, 1]
-    part = scores([0, 1], y, 2, ids=[0, 2])
-    alone = scores([0, 2, 1, 3], y, 2)
-    assert part == alone
-    assert part["label_accuracy"] == 0.5
-    nothing = scores(np.zeros(0, int), y, 2, ids=np.zeros(0, int))
-    assert nothing == scores([5, 6, 7, 8], y, 2)
+    partial_scores = scores([0, 1], y, 2, ids=[0, 2])
+    scores_with_singletons = scores([0, 2, 1, 3], y, 2)
+    assert partial_scores == scores_with_singletons
+    assert partial_scores["label_accuracy"] == 0.5
+    scores_of_nothing = scores(np.zeros(0, int), y, 2, ids=np.zeros(0, int))
+    assert scores_of_nothing == scores([5, 6, 7, 8], y, 2)
 
 
 def test_auc_needs_probabilities_of_all_rows_and_two_classes():
@@ -94,104 +98,106 @@ def test_auc_needs_probabilities_of_all_rows_and_two_classes():
 
 @pytest.mark.long
 @pytest.mark.parametrize("classes", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_blind_baseline_clusters_what_somebody_holds_of_the_rows(classes):
-    found, y = case(classes)
-    (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
+def test_the_blind_baseline_clusters_the_columns_of_the_adversary(classes):
+    label_case, y = case(classes)
+    (claim,) = ClusterOwnColumns().run(label_case.blind_view(), label_case.blind_rng()).claims
     assert claim.ids.tolist() == list(range(60))
     assert len(np.unique(claim.cluster)) == classes
     metric = LabelScores()
-    truth = metric.truth(found)
+    truth = metric.truth(label_case)
     np.testing.assert_array_equal(truth.y, y)
-    blind = metric.blind(found, truth)
+    blind = metric.blind(label_case, truth)
     assert list(blind)[:3] == ["one-cluster", "cl", "k-means"]
     assert {name.removesuffix("-z") for name in [*blind][2:]} == {*METHODS}
     best = metric.best_of({name: metric.score(claims, truth) for name, claims in blind.items()})
-    assert best["label_accuracy"].value > 0.9  # these columns say it
-    line = metric.line(found, truth, {})
-    assert line == {name: b.value for name, b in best.items()}
-    both, _ = case(classes, principals=("passive-0", "passive-1"))
-    assert metric.blind(both, truth)["cl"][0].ids.tolist() == list(range(60))
+    assert best["label_accuracy"].value > 0.9  # These columns determine the label.
+    baseline = metric.line(label_case, truth, {})
+    assert baseline == {name: score.value for name, score in best.items()}
+    joint_case, _ = case(classes, principals=("passive-0", "passive-1"))
+    assert metric.blind(joint_case, truth)["cl"][0].ids.tolist() == list(range(60))
 
 
 @pytest.mark.long
-def test_who_clusters_otherwise_than_by_k_means_is_no_better_than_the_blind_baseline():
-    """One row in ten is of class 1 and lies a little higher in six columns; a coin splits all."""
+def test_the_baseline_includes_other_clusterings_than_cl():
+    """One row in ten has class 1 and larger values in six columns; a coin column misleads cl."""
     rng = np.random.default_rng(0)
     y = (np.arange(400) % 10 == 0).astype(np.int64)
     X = np.column_stack([rng.normal(2.0 * y[:, None], 0.5, (400, 6)), rng.integers(0, 2, 400)])
-    ids, left, right = np.arange(400), np.arange(7), np.zeros(0, dtype=int)
-    held = {
-        "active": LocalData(ids, right, np.zeros((400, 0)), y),
-        "passive-0": LocalData(ids, left, X),
+    ids, passive_columns, no_columns = np.arange(400), np.arange(7), np.zeros(0, dtype=int)
+    local_data = {
+        "active": LocalData(ids, no_columns, np.zeros((400, 0)), y),
+        "passive-0": LocalData(ids, passive_columns, X),
     }
-    schema = Schema(tuple(Feature(f"x{k}") for k in range(7)), "y")
+    schema = Schema(tuple(Feature(f"x{number}") for number in range(7)), "y")
     roles = {"active": "active", "passive-0": "passive"}
-    found = Case(held, roles, ("passive-0",), schema, Streams(0))
+    label_case = Case(local_data, roles, ("passive-0",), schema, Streams(0))
     metric = LabelScores()
-    truth = metric.truth(found)
-    one = {
-        name: {s.name: s.value for s in metric.score(claims, truth)}["v_measure"]
-        for name, claims in metric.blind(found, truth).items()
+    truth = metric.truth(label_case)
+    v_measures = {
+        name: {score.name: score.value for score in metric.score(claims, truth)}["v_measure"]
+        for name, claims in metric.blind(label_case, truth).items()
     }
-    assert one["cl"] < 0.01
-    assert metric.line(found, truth, {})["v_measure"] == max(one.values()) > 0.9
+    assert v_measures["cl"] < 0.01
+    assert metric.line(label_case, truth, {})["v_measure"] == max(v_measures.values()) > 0.9
 
 
-def test_missing_values_and_empty_columns_do_not_stop_it():
-    found, _ = case()
-    mine = found.local_data["passive-0"]
-    X = np.column_stack([mine.X, np.full(60, np.nan), np.ones(60)])
+def test_missing_values_and_empty_columns_are_accepted():
+    label_case, _ = case()
+    passive_data = label_case.local_data["passive-0"]
+    X = np.column_stack([passive_data.X, np.full(60, np.nan), np.ones(60)])
     X[::7, 0] = np.nan
-    found.local_data["passive-0"] = LocalData(mine.ids, np.array([2, 3, 0, 1]), X)
-    (claim,) = ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims
+    label_case.local_data["passive-0"] = LocalData(passive_data.ids, np.array([2, 3, 0, 1]), X)
+    (claim,) = ClusterOwnColumns().run(label_case.blind_view(), label_case.blind_rng()).claims
     assert len(np.unique(claim.cluster)) == 2
-    found.local_data["passive-0"] = LocalData(mine.ids, mine.columns, np.full((60, 2), np.nan))
-    assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
+    label_case.local_data["passive-0"] = LocalData(
+        passive_data.ids, passive_data.columns, np.full((60, 2), np.nan)
+    )
+    assert ClusterOwnColumns().run(label_case.blind_view(), label_case.blind_rng()).claims == ()
 
 
 @pytest.mark.parametrize("principals", [("active",), ("server",)])
-def test_who_has_the_labels_or_no_rows_has_none_to_guess(principals):
-    found, _ = case(principals=principals)
-    assert LabelScores().truth(found) is None
+def test_a_party_with_labels_or_without_rows_has_no_labels_to_guess(principals):
+    label_case, _ = case(principals=principals)
+    assert LabelScores().truth(label_case) is None
     assert "have no rows without labels" in str(
-        ClusterOwnColumns().inapplicable(found.blind_view())
+        ClusterOwnColumns().inapplicable(label_case.blind_view())
     )
-    assert ClusterOwnColumns().run(found.blind_view(), found.blind_rng()).claims == ()
+    assert ClusterOwnColumns().run(label_case.blind_view(), label_case.blind_rng()).claims == ()
 
 
-def test_one_cluster_is_a_blind_guess_too():
-    """With 9 in 10 rows of one class, who says nothing is right of 9 in 10."""
+def test_a_single_cluster_is_a_blind_guess_too():
+    """If 9 in 10 rows have one class, a constant guess is right for 9 in 10."""
     metric, y = LabelScores(), np.array([1] * 6 + [0] * 54)
     truth = TrueLabels(np.arange(60), y, 2)
-    found, _ = case()
-    blind = metric.blind(found, truth)
-    (scores,) = ({s.name: s.value for s in metric.score(blind["one-cluster"], truth)},)
+    label_case, _ = case()
+    blind = metric.blind(label_case, truth)
+    (scores,) = ({score.name: score.value for score in metric.score(blind["one-cluster"], truth)},)
     assert scores["label_accuracy"] == 0.9
     assert (scores["v_measure"], scores["label_auc"]) == (0, 0.5)
 
 
-def test_rows_whose_labels_nobody_else_has_cannot_be_scored():
-    found, _ = case()
-    labelled = found.local_data["active"]
-    found.local_data["active"] = LocalData(
-        labelled.ids + 1000, labelled.columns, labelled.X, labelled.y
+def test_rows_without_a_label_at_any_other_party_are_not_scored():
+    label_case, _ = case()
+    active_data = label_case.local_data["active"]
+    label_case.local_data["active"] = LocalData(
+        active_data.ids + 1000, active_data.columns, active_data.X, active_data.y
     )
-    assert LabelScores().truth(found) is None
+    assert LabelScores().truth(label_case) is None
 
 
-def test_labels_that_cannot_be_compared_are_refused_and_named():
-    found, _ = case()
-    some = Labels(np.arange(3), np.zeros(3, int))
-    for claims, said in (
-        ((some, some), "claimed more than once"),
+def test_labels_that_cannot_be_compared_are_refused():
+    label_case, _ = case()
+    claim = Labels(np.arange(3), np.zeros(3, int))
+    for claims, error_message in (
+        ((claim, claim), "claimed more than once"),
         ((Labels(np.array([1, 77]), np.zeros(2, int)),), r"unknown ids \[77\]"),
     ):
-        with pytest.raises(ProtocolError, match=f"attack 'odd': labels.*{said}"):
-            list(score_guess("odd", Guess(claims), found, None))
-    for wrong in (
+        with pytest.raises(ProtocolError, match=f"attack 'odd': labels.*{error_message}"):
+            list(score_guess("odd", Guess(claims), label_case, None))
+    for arguments in (
         (np.arange(3), np.zeros(2, int)),
         (np.arange(3), np.zeros(3, int), np.zeros((2, 2))),
         (np.zeros((3, 1)), np.zeros((3, 1))),
     ):
         with pytest.raises(ProtocolError, match="give one of shape"):
-            Labels(*wrong)
+            Labels(*arguments)

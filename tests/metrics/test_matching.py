@@ -67,13 +67,15 @@ def test_ties_go_to_the_matching_with_most_exact_pairs(n, levels, seed):
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 50), m=st.integers(1, 50), seed=st.integers(0, 2**30))
-def test_settling_ties_never_costs_anything(n, m, seed):
-    cost = np.random.default_rng(seed).integers(0, 5, (n, m)).astype(np.uint8)
+def test_matching_with_most_exact_pairs_costs_no_more(n_true, n_guessed, seed):
+    cost = np.random.default_rng(seed).integers(0, 5, (n_true, n_guessed)).astype(np.uint8)
     pair, plain = assign_most_exact(cost), assign(cost)
-    assert (pair >= 0).sum() == min(n, m)
+    assert (pair >= 0).sum() == min(n_true, n_guessed)
     assert total(cost, pair) == total(cost, plain)
-    matched, before = np.flatnonzero(pair >= 0), np.flatnonzero(plain >= 0)
-    assert (cost[matched, pair[matched]] == 0).sum() >= (cost[before, plain[before]] == 0).sum()
+    matched, matched_before = np.flatnonzero(pair >= 0), np.flatnonzero(plain >= 0)
+    assert (cost[matched, pair[matched]] == 0).sum() >= (
+        cost[matched_before, plain[matched_before]] == 0
+    ).sum()
 
 
 def test_an_empty_side_matches_nothing():
@@ -91,11 +93,11 @@ def test_mismatches_equal_the_definition(seed):
     B[rng.random(B.shape) < 0.2] = np.nan
     tolerance = np.array([0, 0.5, 1, 1.5, 2.5])
     brute = np.zeros((7, 9), int)
-    for i, a in enumerate(A):
-        for j, b in enumerate(B):
-            for x, g, t in zip(a, b, tolerance, strict=True):
-                both = np.isnan(x) and np.isnan(g)
-                brute[i, j] += not (both or abs(x - g) <= t)
+    for i, true_row in enumerate(A):
+        for j, guessed_row in enumerate(B):
+            for true_value, guessed_value, t in zip(true_row, guessed_row, tolerance, strict=True):
+                both_missing = np.isnan(true_value) and np.isnan(guessed_value)
+                brute[i, j] += not (both_missing or abs(true_value - guessed_value) <= t)
     assert np.array_equal(mismatch_counts(A, B, tolerance), brute)
 
 
@@ -106,7 +108,7 @@ def test_graded_costs_equal_the_definition():
     assert cost.tolist() == [[3 + 7 + 0, 10 + 0 + 4]]
 
 
-def test_what_does_not_fit_is_refused(monkeypatch):
+def test_inputs_that_cannot_be_matched_are_refused(monkeypatch):
     with pytest.raises(DataError, match="3 columns with rows of 2"):
         mismatch_counts(np.zeros((1, 3)), np.zeros((1, 2)), np.zeros(3))
     with pytest.raises(DataError, match="256 columns"):

@@ -75,9 +75,9 @@ def test_training_rows_of_parties_are_joined_by_id():
         "active": party(values, 0, values, values % 2),
         "passive-1": party(values[::-1], 1, values[::-1]),
     }
-    asked = Table(np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64))
+    queries = Table(np.zeros((3, 2), dtype=np.float32), np.zeros(3, dtype=np.int64))
     case = Case(data, {"active": "active", "passive-1": "passive"}, ("active",), SCHEMA,
-                Streams(0), model=model, asked=asked,
+                Streams(0), model=model, queried_rows=queries,
                 splits={(0, 0): ("passive-1", 1, 10.0)})  # fmt: skip
     truth = BranchesMetric().truth(case)
     assert truth.trained[:, 0].tolist() == [1] * 10 + [0] * 10
@@ -119,7 +119,7 @@ def test_colluding_parties_order_rows_to_predict_by_their_columns_together():
         "passive-2": party(ids, 1, ids),
     }
     case = Case(data, dict.fromkeys(data, "passive"), ("passive-1", "passive-2"), SCHEMA,
-                Streams(0), asked=Table(X, y))  # fmt: skip
+                Streams(0), queried_rows=Table(X, y))  # fmt: skip
     metric = RoutedLabelScores()
     truth = metric.truth(case)
     auc = {

@@ -23,23 +23,30 @@ cases = given(n=st.integers(1, 40), m=st.integers(1, 40), seed=st.integers(0, 2*
 
 
 def brute_ra(guess, truth, schema):
-    """Reconstruction accuracy straight from its definition, with scipy's matching."""
-    known = [c[~np.isnan(c)] for c in truth.X.T.astype(float)]
-    sigma = [c.std() if len(c) else 0.0 for c in known]
-    agree = np.zeros((len(truth), len(guess)))
-    for i in range(len(truth)):
-        for j in range(len(guess)):
-            for k, feature in enumerate(schema.features):
-                x, g = float(truth.X[i, k]), float(guess.X[j, k])
-                if np.isnan(x) or np.isnan(g):
-                    agree[i, j] += np.isnan(x) and np.isnan(g)
+    """Compute the reconstruction accuracy from its definition, with the matching of scipy."""
+    present_values = [column[~np.isnan(column)] for column in truth.X.T.astype(float)]
+    sigma = [column.std() if len(column) else 0.0 for column in present_values]
+    n_agreements = np.zeros((len(truth), len(guess)))
+    for row in range(len(truth)):
+        for guessed_row in range(len(guess)):
+            for number, feature in enumerate(schema.features):
+                true_value, guessed_value = (
+                    float(truth.X[row, number]),
+                    float(guess.X[guessed_row, number]),
+                )
+                if np.isnan(true_value) or np.isnan(guessed_value):
+                    n_agreements[row, guessed_row] += np.isnan(true_value) and np.isnan(
+                        guessed_value
+                    )
                 elif feature.kind == "categorical":
-                    agree[i, j] += x == g
+                    n_agreements[row, guessed_row] += true_value == guessed_value
                 else:
-                    agree[i, j] += abs(x - g) <= 0.319 * sigma[k]
-            agree[i, j] += truth.y[i] == guess.y[j]
-    pairs = linear_sum_assignment(-agree)
-    return agree[pairs].sum() / (len(truth) * (len(schema.features) + 1))
+                    n_agreements[row, guessed_row] += (
+                        abs(true_value - guessed_value) <= 0.319 * sigma[number]
+                    )
+            n_agreements[row, guessed_row] += truth.y[row] == guess.y[guessed_row]
+    pairs = linear_sum_assignment(-n_agreements)
+    return n_agreements[pairs].sum() / (len(truth) * (len(schema.features) + 1))
 
 
 @settings(max_examples=40, deadline=None)
@@ -52,14 +59,14 @@ def test_ra_equals_its_definition(n, m, seed):
 
 @settings(max_examples=30, deadline=None)
 @cases
-def test_order_of_rows_changes_no_score(n, m, seed):
+def test_the_order_of_rows_changes_no_score(n_true, n_guessed, seed):
     rng = np.random.default_rng(seed)
-    truth, guess = random_table(n, rng, 0.1), random_table(min(m, n), rng, 0.1)
+    truth, guess = random_table(n_true, rng, 0.1), random_table(min(n_guessed, n_true), rng, 0.1)
     scores = score_records(guess, truth, SCHEMA, TOP)
-    other = score_records(
-        guess.take(rng.permutation(len(guess))), truth.take(rng.permutation(n)), SCHEMA, TOP
+    scores_of_permuted = score_records(
+        guess.take(rng.permutation(len(guess))), truth.take(rng.permutation(n_true)), SCHEMA, TOP
     )
-    assert asdict(other) == asdict(scores)
+    assert asdict(scores_of_permuted) == asdict(scores)
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,16 +82,18 @@ def test_the_truth_scores_perfectly(n, holes, seed):
 
 @settings(max_examples=30, deadline=None)
 @given(n=st.integers(2, 30), cut=st.integers(1, 29), seed=st.integers(0, 2**30))
-def test_guessing_fewer_or_more_rows_never_pays(n, cut, seed):
+def test_guessing_fewer_or_more_rows_never_increases_a_score(n_rows, cut, seed):
     rng = np.random.default_rng(seed)
-    truth, guess = random_table(n, rng), random_table(n, rng)
-    full = score_records(guess, truth, SCHEMA, TOP)
-    fewer = score_records(guess.take(np.arange(min(cut, n))), truth, SCHEMA, TOP)
-    more = score_records(Table.concat([guess, truth]), truth, SCHEMA, TOP)
-    assert fewer.ra <= full.ra
-    assert fewer.ra_top <= full.ra_top
-    assert fewer.gower >= full.gower - 0.02  # the Gower matching rounds to 1/16 per column
-    assert asdict(more) == {**asdict(full), "guessed": 2 * n}
+    truth, guess = random_table(n_rows, rng), random_table(n_rows, rng)
+    full_scores = score_records(guess, truth, SCHEMA, TOP)
+    scores_of_fewer = score_records(guess.take(np.arange(min(cut, n_rows))), truth, SCHEMA, TOP)
+    scores_of_more = score_records(Table.concat([guess, truth]), truth, SCHEMA, TOP)
+    assert scores_of_fewer.ra <= full_scores.ra
+    assert scores_of_fewer.ra_top <= full_scores.ra_top
+    assert (
+        scores_of_fewer.gower >= full_scores.gower - 0.02
+    )  # the Gower matching rounds to 1/16 per column
+    assert asdict(scores_of_more) == {**asdict(full_scores), "guessed": 2 * n_rows}
 
 
 def test_an_empty_guess_scores_zero():
@@ -124,20 +133,22 @@ def test_hamming_is_the_share_of_wrong_bits_of_binary_tables():
 
 @settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 30), seed=st.integers(0, 2**30))
-def test_gower_is_close_to_the_optimal_matching(n, seed):
+def test_gower_is_close_to_the_optimal_matching(n_rows, seed):
     rng = np.random.default_rng(seed)
-    A, B = sorted_rows(random_table(n, rng)), sorted_rows(random_table(n, rng))
-    span = Tolerance.of(random_table(n, rng), SCHEMA).range
-    full = np.zeros((n, n))
-    for k in range(A.shape[1]):
-        gap = np.abs(A[:, k, None] - B[None, :, k])
-        full += np.minimum(gap / span[k], 1) if span[k] > 0 else gap > 0
-    best = full[linear_sum_assignment(full)].mean() / A.shape[1]
-    found = gower_distance(A, B, span)
-    assert best - 1e-9 <= found <= best + 1 / 16
+    A, B = sorted_rows(random_table(n_rows, rng)), sorted_rows(random_table(n_rows, rng))
+    ranges = Tolerance.of(random_table(n_rows, rng), SCHEMA).range
+    distances = np.zeros((n_rows, n_rows))
+    for column in range(A.shape[1]):
+        differences = np.abs(A[:, column, None] - B[None, :, column])
+        distances += (
+            np.minimum(differences / ranges[column], 1) if ranges[column] > 0 else differences > 0
+        )
+    optimum = distances[linear_sum_assignment(distances)].mean() / A.shape[1]
+    distance = gower_distance(A, B, ranges)
+    assert optimum - 1e-9 <= distance <= optimum + 1 / 16
 
 
-def test_what_cannot_be_scored_is_refused():
+def test_tables_that_cannot_be_scored_are_refused():
     truth = random_table(3, np.random.default_rng(0))
     with pytest.raises(DataError, match="no true rows"):
         score_records(truth, truth.take(np.arange(0)), SCHEMA)
@@ -147,20 +158,24 @@ def test_what_cannot_be_scored_is_refused():
         score_records(Table(truth.X[:, :1], truth.y), truth, SCHEMA)
 
 
-def test_a_sample_of_the_true_rows_is_matched_with_all_guessed_ones():
+def test_a_sample_of_the_true_rows_is_matched_with_all_guessed_rows():
     rng = np.random.default_rng(0)
     truth = Table(rng.normal(size=(400, 12)).astype(np.float32), rng.integers(0, 2, 400))
     guess = truth.take(rng.permutation(400))
     X = guess.X.copy()
-    X[:300] += 100  # 100 rows are right, whichever of the true ones are scored
+    X[:300] += 100  # 100 rows are right, whichever true rows are scored.
     guess, schema = Table(X, guess.y), Schema(tuple(map(Feature, "abcdefghijkl")), "y")
-    part = truth.take(np.arange(0, 400, 4))
-    cut, whole = (score_records(guess, part, schema, limit=m) for m in (None, 400))
-    assert cut.exact_rows < 0.03  # the first 100 guesses are wrong ones
-    assert abs(whole.exact_rows - 0.25) < 3 * whole.errors["exact_rows"]
-    p = whole.exact_rows
-    assert p == whole.bit_exact_rows
-    assert whole.errors["exact_rows"] == pytest.approx(np.sqrt(0.75 * p * (1 - p) / 100))
+    sample = truth.take(np.arange(0, 400, 4))
+    limited_scores, complete_scores = (
+        score_records(guess, sample, schema, limit=limit) for limit in (None, 400)
+    )
+    assert limited_scores.exact_rows < 0.03  # The first 100 guesses are wrong.
+    assert abs(complete_scores.exact_rows - 0.25) < 3 * complete_scores.errors["exact_rows"]
+    share = complete_scores.exact_rows
+    assert share == complete_scores.bit_exact_rows
+    assert complete_scores.errors["exact_rows"] == pytest.approx(
+        np.sqrt(0.75 * share * (1 - share) / 100)
+    )
     assert set(score_records(guess, truth, schema).errors.values()) == {0.0}
 
 
@@ -169,18 +184,18 @@ def test_more_victims_than_can_be_matched_are_sampled_by_the_seed(monkeypatch):
     monkeypatch.setattr(victims_rows, "SCORED", 50)
     federation = spread(load("breast-cancer"), Partition("iid"), client_names(3), 0)
     roles = dict.fromkeys(client_names(3), "client")
-    drawn = []
+    sampled_rows = []
     for seed in (0, 0, 1):
         case = federation.case(roles, client_names(3)[:1], seed, "client")
         truth = RecordMetric().truth(case)
         assert (len(truth.rows), truth.n_rows) == (50, len(case.victims_rows))
-        drawn.append(truth.rows.X.tobytes())
-    assert drawn[0] == drawn[1] != drawn[2]
+        sampled_rows.append(truth.rows.X.tobytes())
+    assert sampled_rows[0] == sampled_rows[1] != sampled_rows[2]
     scores = RecordMetric().score([Records(case.victims_rows)], truth)
-    found = {s.name: (s.value, s.error) for s in scores}
-    assert (found["scored_rows"][0], found["exact_rows"]) == (50, (1.0, 0))
-    assert found["ra_of mean_radius"][1] == 0
-    assert found["gower"][1] is None
+    by_name = {score.name: (score.value, score.error) for score in scores}
+    assert (by_name["scored_rows"][0], by_name["exact_rows"]) == (50, (1.0, 0))
+    assert by_name["ra_of mean_radius"][1] == 0
+    assert by_name["gower"][1] is None
 
 
 def test_of_a_large_table_as_many_guesses_count_as_are_wanted_and_all_that_are_sure():

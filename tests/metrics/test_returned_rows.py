@@ -1,4 +1,4 @@
-"""Rows returned as certain are matched one to one on bins and label."""
+"""Rows returned as certain are matched one to one by bins and label."""
 
 from __future__ import annotations
 
@@ -56,23 +56,25 @@ def test_owners_count_where_they_are_named():
 
 
 def test_rows_are_not_scored_by_bins_if_cut_points_differ_between_trees():
-    held = over_clients(tuple(TRUTH.values()))
-    moved = replace(CUTS, values=CUTS.values + np.float32(0.25))
-    for announced, scored in (([CUTS, CUTS], True), ([CUTS, moved], False), ([], False)):
-        sent = [SimpleNamespace(message=CutPoints(c.values, c.offsets, c.minimum))
-                for c in announced]  # fmt: skip
-        case = Case(held, dict.fromkeys(held, "client"), (), SCHEMA, Streams(0), transcript=sent)
+    local_data = over_clients(tuple(TRUTH.values()))
+    shifted_cuts = replace(CUTS, values=CUTS.values + np.float32(0.25))
+    for announced, is_scored in (([CUTS, CUTS], True), ([CUTS, shifted_cuts], False), ([], False)):
+        sent = [SimpleNamespace(message=CutPoints(cuts.values, cuts.offsets, cuts.minimum))
+                for cuts in announced]  # fmt: skip
+        case = Case(
+            local_data, dict.fromkeys(local_data, "client"), (), SCHEMA, Streams(0), transcript=sent
+        )
         for metric in (ReturnedRowsMetric(), BinCountsMetric()):
-            assert (metric.truth(case) is not None) is scored
+            assert (metric.truth(case) is not None) is is_scored
 
 
-def test_nothing_returned_is_not_wrong():
+def test_returning_no_rows_is_not_wrong():
     scores = score_returned_rows(rows((0, 0)).take(np.array([], int)), TRUTH, CUTS)
     claim = Records(rows((0, 0)).take(np.array([], int)), confidence=np.zeros(0))
-    found = ReturnedRowsMetric().score([claim], BinnedVictims(TRUTH, CUTS))
+    metric_scores = ReturnedRowsMetric().score([claim], BinnedVictims(TRUTH, CUTS))
     assert (
         scores
-        == {s.name: s.value for s in found}
+        == {score.name: score.value for score in metric_scores}
         == {
             "returned_right": 0.0,
             "returned_wrong": None,

@@ -1,8 +1,8 @@
-"""No simple guess without a transcript beats a blind baseline: published advantages are no larger.
+"""No simple guess beats the blind baseline, so published advantages are not too large.
 
-Each test lists guesses that anybody could make: constants, empty ones, rounded or repeated
-quantiles, and the adversary's own share. An advantage is conservative only if none of them beats
-the baseline of its metric.
+The guesses need no transcript: constants, empty ones, rounded or repeated quantiles, and the
+adversary's own share. An advantage is conservative only if none of them beats the baseline of its
+metric.
 """
 
 from functools import cache
@@ -39,95 +39,109 @@ ROOM = 0.02
 
 @cache
 def case_of(table, protocol, threat, clients=3):
-    """Return what scoring knows of a training."""
+    """Return the case with which metrics score attacks on a training."""
     spec = parse_grid(protocol)[0]
-    made = register.make("protocol", spec)
+    protocol_object = register.make("protocol", spec)
     iid = parse_grid("iid")[0]
-    setting = FederationConfig.of(DataRef.parse(table), iid, clients, 0, made)
+    setting = FederationConfig.of(DataRef.parse(table), iid, clients, 0, protocol_object)
     federation = federation_of(setting, None)
-    run = train(made, federation.local_data, federation.schema, seed=0)
+    run = train(protocol_object, federation.local_data, federation.schema, seed=0)
     roles = dict(setting.roles)
     principals = Threat.parse(threat).principals(roles)
     return federation.case(roles, principals, 0, threat, run)
 
 
-def check(name, case, guesses, room=ROOM):
+def check(name, case, guesses, tolerance=ROOM):
     """Check that no guess beats the baseline of a metric, by any score with a phrase."""
     metric = register.get("metric", name)()
     truth = metric.truth(case)
     assert truth is not None
-    line, tried = metric.line(case, truth, {}), 0
-    for how, claims in guesses(case, truth).items():
-        assert metric.refuses(claims, case) is None, how
+    baseline, n_checked = metric.line(case, truth, {}), 0
+    for guess_name, claims in guesses(case, truth).items():
+        assert metric.refuses(claims, case) is None, guess_name
         for score in metric.score(claims, truth):
             measure = metric.measure(score)
-            best = line.get(score.name) if score.blind is None else score.blind
-            if score.value is None or best is None or not measure.phrase:
+            best_blind = baseline.get(score.name) if score.blind is None else score.blind
+            if score.value is None or best_blind is None or not measure.phrase:
                 continue
-            tried += 1
-            assert measure.sign * (score.value - best) <= room, (how, score.name)
-    assert tried
+            n_checked += 1
+            assert measure.sign * (score.value - best_blind) <= tolerance, (guess_name, score.name)
+    assert n_checked
 
 
 def values(case, truth):
     """Claim constants, steps of the range, and rounded quantiles of own columns."""
-    own = case.blind_view().rows
+    own_rows = case.blind_view().rows
 
     def claims(guess):
-        made = []
-        for (owner, f), (there, counts) in truth.columns.items():
-            n, step = int(counts.sum()), decimal_step(there.astype(np.float64))
-            cells = np.unique(np.asarray(guess(f, n, step), np.float32), return_counts=True)
-            made.append(ColumnValues(owner, f, *cells, False))
-        return made
+        columns = []
+        for (owner, feature), (true_values, counts) in truth.columns.items():
+            n_values, step = int(counts.sum()), decimal_step(true_values.astype(np.float64))
+            cells = np.unique(
+                np.asarray(guess(feature, n_values, step), np.float32), return_counts=True
+            )
+            columns.append(ColumnValues(owner, feature, *cells, False))
+        return columns
 
-    found = {
-        "zeros": claims(lambda f, n, step: np.zeros(n)),
-        "ones": claims(lambda f, n, step: np.ones(n)),
-        "steps": claims(lambda f, n, step: round_to_step(part_centres(n), step)),
-        "repeated steps": claims(lambda f, n, step: np.arange(n) // 3 * step),
+    guesses = {
+        "zeros": claims(lambda feature, n_values, step: np.zeros(n_values)),
+        "ones": claims(lambda feature, n_values, step: np.ones(n_values)),
+        "steps": claims(
+            lambda feature, n_values, step: round_to_step(part_centres(n_values), step)
+        ),
+        "repeated steps": claims(lambda feature, n_values, step: np.arange(n_values) // 3 * step),
     }
-    if own is not None:
-        X = own.X.astype(np.float64)
+    if own_rows is not None:
+        X = own_rows.X.astype(np.float64)
 
-        def every_step(f, n, step):
-            first, last = (int(end / step) for end in (X[:, f].min(), X[:, f].max()))
-            return np.arange(first, min(last, first + 5000) + 1) * step
+        def every_step(feature, n_values, step):
+            first_step, last_step = (
+                int(end / step) for end in (X[:, feature].min(), X[:, feature].max())
+            )
+            return np.arange(first_step, min(last_step, first_step + 5000) + 1) * step
 
-        found |= {
+        guesses |= {
             "every step of the own range": claims(every_step),
-            "quantiles": claims(lambda f, n, step: np.quantile(X[:, f], part_centres(n))),
-            "rounded quantiles": claims(
-                lambda f, n, step: round_to_step(np.quantile(X[:, f], part_centres(n)), step)
+            "quantiles": claims(
+                lambda feature, n_values, step: np.quantile(X[:, feature], part_centres(n_values))
             ),
-            "own values repeated": claims(lambda f, n, step: np.resize(X[:, f], n)),
-            "own mode": claims(lambda f, n, step: np.full(n, _mode(X[:, f]))),
+            "rounded quantiles": claims(
+                lambda feature, n_values, step: round_to_step(
+                    np.quantile(X[:, feature], part_centres(n_values)), step
+                )
+            ),
+            "own values repeated": claims(
+                lambda feature, n_values, step: np.resize(X[:, feature], n_values)
+            ),
+            "own mode": claims(
+                lambda feature, n_values, step: np.full(n_values, _mode(X[:, feature]))
+            ),
         }
-    return found
+    return guesses
 
 
 def _mode(x):
-    found, counts = np.unique(x, return_counts=True)
-    return found[counts.argmax()]
+    distinct, counts = np.unique(x, return_counts=True)
+    return distinct[counts.argmax()]
 
 
 def rows(case, truth):
     """Claim equal rows, own rows repeated, and the most frequent own row."""
-    own, n = case.blind_view().rows, truth.guessed
-    y = np.full(n, np.bincount(truth.rows.y).argmax())
+    own_rows, n_rows = case.blind_view().rows, truth.guessed
+    y = np.full(n_rows, np.bincount(truth.rows.y).argmax())
 
     def equal(row):
-        return [Records(Table(np.tile(np.asarray(row, np.float32), (n, 1)), y))]
+        return [Records(Table(np.tile(np.asarray(row, np.float32), (n_rows, 1)), y))]
 
     width = len(case.schema.features)
-    found = {f"all {share}": equal(np.full(width, share)) for share in (0, 0.1, 0.25, 1)}
-    if own is not None:
-        found |= {
-            "medians": equal(np.median(own.X, axis=0)),
-            "modes": equal([_mode(column) for column in own.X.T]),
-            "own repeated": [Records(own.take(np.resize(np.arange(len(own)), n)))],
+    guesses = {f"all {share}": equal(np.full(width, share)) for share in (0, 0.1, 0.25, 1)}
+    if own_rows is not None:
+        guesses |= {
+            "medians": equal(np.median(own_rows.X, axis=0)),
+            "modes": equal([_mode(column) for column in own_rows.X.T]),
+            "own repeated": [Records(own_rows.take(np.resize(np.arange(len(own_rows)), n_rows)))],
         }
-    return found
+    return guesses
 
 
 def ranks(case, truth):
@@ -147,83 +161,100 @@ def entries(case, truth):
 
     def claims(constant):
         guess = np.empty(len(truth.value))
-        for f in np.unique(truth.feature):
-            at = truth.feature == f
-            guess[at] = constant(truth.value[at])
+        for feature in np.unique(truth.feature):
+            is_feature = truth.feature == feature
+            guess[is_feature] = constant(truth.value[is_feature])
         return [
-            Entries(o, *(part[truth.owner == o] for part in (truth.ids, truth.feature, guess)))
-            for o in owners
+            Entries(
+                owner, *(part[truth.owner == owner] for part in (truth.ids, truth.feature, guess))
+            )
+            for owner in owners
         ]
 
-    quantile = {f"quantile {q}": claims(lambda x, q=q: np.quantile(x, q)) for q in (0.1, 0.3, 0.5)}
-    return {"zeros": claims(lambda x: 0.0), "modes": claims(_mode), **quantile}
+    quantiles = {
+        f"quantile {level}": claims(lambda column, level=level: np.quantile(column, level))
+        for level in (0.1, 0.3, 0.5)
+    }
+    return {"zeros": claims(lambda column: 0.0), "modes": claims(_mode), **quantiles}
 
 
 def shares(case, truth):
     """Claim equal shares, own shares, and that all rows are of one class."""
-    K, own = len(truth.assumed), case.blind_view().rows
-    made = {"even": np.full(K, 1 / K)} | {f"all {k}": np.eye(K)[k] for k in range(K)}
-    if own is not None:
-        made["own"] = np.bincount(own.y, minlength=K) / len(own)
-    return {how: [ClassShares(o, share) for o in truth.counts] for how, share in made.items()}
+    K, own_rows = len(truth.assumed), case.blind_view().rows
+    guesses = {"even": np.full(K, 1 / K)} | {f"all {k}": np.eye(K)[k] for k in range(K)}
+    if own_rows is not None:
+        guesses["own"] = np.bincount(own_rows.y, minlength=K) / len(own_rows)
+    return {
+        name: [ClassShares(owner, share) for owner in truth.counts]
+        for name, share in guesses.items()
+    }
 
 
 def leaves(case, truth):
-    """Claim empty leaves, one row in each, equal shares, and own counts scaled and rounded down."""
+    """Claim empty leaves, one row in each, equal shares, and own counts, also rounded down."""
     from fedtrees.metrics.leaf_counts import _count
 
-    own = case.blind_view().rows
-    first = {t: _count(case, t, Table.empty(case.schema)) for t in truth.rows}
+    own_rows = case.blind_view().rows
+    empty_counts = {tree: _count(case, tree, Table.empty(case.schema)) for tree in truth.rows}
 
     def claims(counts):
-        return [LeafCounts(t, c.leaf, counts(t, c).astype(np.int64)) for t, c in first.items()]
+        return [
+            LeafCounts(tree, leaf_counts.leaf, counts(tree, leaf_counts).astype(np.int64))
+            for tree, leaf_counts in empty_counts.items()
+        ]
 
-    found = {
-        "empty": claims(lambda t, c: 0 * c.counts),
-        "one row": claims(lambda t, c: 0 * c.counts + 1),
-        "equal": claims(lambda t, c: 0 * c.counts + truth.rows[t] // c.counts.size),
+    guesses = {
+        "empty": claims(lambda tree, leaf_counts: 0 * leaf_counts.counts),
+        "one row": claims(lambda tree, leaf_counts: 0 * leaf_counts.counts + 1),
+        "equal": claims(
+            lambda tree, leaf_counts: (
+                0 * leaf_counts.counts + truth.rows[tree] // leaf_counts.counts.size
+            )
+        ),
     }
-    if own is not None:
-        mine = {t: _count(case, t, own).counts for t in first}
-        found |= {
-            "own": claims(lambda t, c: mine[t]),
-            "rounded down": claims(lambda t, c: mine[t] * truth.rows[t] / len(own)),
+    if own_rows is not None:
+        own_counts = {tree: _count(case, tree, own_rows).counts for tree in empty_counts}
+        guesses |= {
+            "own": claims(lambda tree, leaf_counts: own_counts[tree]),
+            "rounded down": claims(
+                lambda tree, leaf_counts: own_counts[tree] * truth.rows[tree] / len(own_rows)
+            ),
         }
-    return found
+    return guesses
 
 
 def bins(case, truth):
     """Claim empty bins and own counts."""
-    own = case.blind_view().rows
+    own_rows = case.blind_view().rows
     owner = next(iter(truth.counts))
-    there = truth.counts[owner]
-    found = {"empty": 0 * there, "one": 0 * there + 1}
-    if own is not None:
-        found["own"] = truth.adversary_counts
-    return {how: [BinClassCounts(owner, counts)] for how, counts in found.items()}
+    true_counts = truth.counts[owner]
+    guesses = {"empty": 0 * true_counts, "one": 0 * true_counts + 1}
+    if own_rows is not None:
+        guesses["own"] = truth.adversary_counts
+    return {name: [BinClassCounts(owner, counts)] for name, counts in guesses.items()}
 
 
 def thresholds(case, truth):
     """Claim the same share of every range, also rounded to the precision of the column."""
-    made = {}
+    guesses = {}
     for share in (0.1, 0.3, 0.5):
         rows, rounded = [], []
-        for (t, node), split in truth.splits.items():
+        for (tree, node), split in truth.splits.items():
             low, high = truth.schema.features[split.feature].declared_range or (0.0, 1.0)
             step, value = truth.step[split.feature], low + share * (high - low)
-            rows.append((t, node, split.feature, value, low, high))
-            near = min(max(np.rint(value / step) * step, low), high)
-            rounded.append((t, node, split.feature, near, low, high))
-        made[f"{share} of the range"] = [Thresholds(*map(np.array, zip(*rows, strict=True)))]
-        made[f"{share}, rounded"] = [Thresholds(*map(np.array, zip(*rounded, strict=True)))]
-    return made
+            rows.append((tree, node, split.feature, value, low, high))
+            rounded_value = min(max(np.rint(value / step) * step, low), high)
+            rounded.append((tree, node, split.feature, rounded_value, low, high))
+        guesses[f"{share} of the range"] = [Thresholds(*map(np.array, zip(*rows, strict=True)))]
+        guesses[f"{share}, rounded"] = [Thresholds(*map(np.array, zip(*rounded, strict=True)))]
+    return guesses
 
 
 def routed(case, truth):
     """Claim one class for all rows."""
-    n, K = len(truth.y), truth.classes
-    found = {f"all {k}": np.tile(np.eye(K)[k], (n, 1)) for k in range(K)}
-    return {how: [RoutedLabels(np.arange(n), p)] for how, p in found.items()}
+    n_rows, K = len(truth.y), truth.classes
+    guesses = {f"all {k}": np.tile(np.eye(K)[k], (n_rows, 1)) for k in range(K)}
+    return {name: [RoutedLabels(np.arange(n_rows), p)] for name, p in guesses.items()}
 
 
 @pytest.mark.parametrize("table", TABLES)

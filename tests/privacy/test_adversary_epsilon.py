@@ -1,4 +1,4 @@
-"""Epsilon by adversary: figures that were computed independently, and sums over all outcomes."""
+"""Epsilon by adversary, compared with independently computed figures and sums over all outcomes."""
 
 import math
 
@@ -40,16 +40,19 @@ def grid_counts(clients, calibrated, columns=30, rounds=2):
 def test_noise_for_outsiders_protects_less_against_clients_that_know_their_shares(
     clients, colluders, epsilon
 ):
-    found = compose_releases([leaf_sums(clients, clients)], DELTA, colluders=colluders)
-    assert found == pytest.approx(epsilon, abs=0.005)
+    computed = compose_releases([leaf_sums(clients, clients)], DELTA, colluders=colluders)
+    assert computed == pytest.approx(epsilon, abs=0.005)
 
 
 @pytest.mark.parametrize("clients", [2, 3, 5])
 def test_noise_for_one_insider_keeps_the_claim_against_every_single_client(clients):
-    rows = {a.adversary: a for a in epsilon_by_adversary([leaf_sums(clients, clients - 1)], DELTA)}
+    rows = {
+        row.adversary: row for row in epsilon_by_adversary([leaf_sums(clients, clients - 1)], DELTA)
+    }
     assert rows["1 client"].epsilon == pytest.approx(4.0, rel=1e-6)
     assert rows["outsider"].epsilon < 4.0
-    assert len(rows) == clients  # the outsider, and coalitions of up to all other clients
+    # The rows are the outsider and coalitions of up to all other clients.
+    assert len(rows) == clients
 
 
 def test_a_replaced_row_costs_as_much_as_two():
@@ -75,12 +78,15 @@ def test_probabilities_of_shares_are_those_of_differences_of_negative_binomials(
 
 @pytest.mark.parametrize("draws", [0.5, 2 / 3, 1.0, 1.5])
 @pytest.mark.parametrize("counts", [1, 2, 3])
-def test_losses_of_counts_are_an_upper_bound_and_nearly_exact(draws, counts):
-    """Every outcome of a small scale is enumerated."""
+def test_losses_of_counts_are_a_close_upper_bound(draws, counts):
+    """Enumerate every outcome of a small scale."""
     scale = 2.0
-    p = log_probabilities(scale, draws)
+    log_probability = log_probabilities(scale, draws)
     k = np.arange(-70, 70)
-    loss, chance = p[abs(k)] - p[abs(k + 1)], np.exp(p[abs(k)])
+    loss, chance = (
+        log_probability[abs(k)] - log_probability[abs(k + 1)],
+        np.exp(log_probability[abs(k)]),
+    )
     losses, chances = loss, chance
     for _ in range(counts - 1):
         losses = np.add.outer(losses, loss).ravel()
@@ -94,7 +100,7 @@ def test_losses_of_counts_are_an_upper_bound_and_nearly_exact(draws, counts):
         assert exact - 1e-9 <= bound <= exact * 1.08 + 2e-5
 
 
-def test_a_delta_lowers_what_counts_cost_and_never_below_what_they_do():
+def test_a_delta_lowers_the_epsilon_of_counts_to_the_exact_value():
     grid, mass, beyond = count_losses(60.0, 0.5, 60)
     left = lambda e: float(mass @ np.maximum(-np.expm1(e - grid), 0.0)) + beyond  # noqa: E731
     assert least_epsilon(left, DELTA, 60 * pure_loss(60.0, 0.5)) == pytest.approx(3.82, abs=0.005)
@@ -117,10 +123,10 @@ def test_the_published_law_of_a_sum_has_the_variance_of_all_shares():
     assert Share(Laplace(3.0, integers=True), colluders=1).law(2) == Laplace(3.0, True, 2.0)
 
 
-def test_a_guarantee_names_what_it_is_worth_against_others():
-    found = with_adversaries(ApproximateDP(4.0, DELTA), [leaf_sums(3, 2)])
-    assert found.colluders == 1
-    assert found.outsider < found.epsilon < found.coalition < found.replaced
+def test_a_guarantee_contains_the_epsilon_against_other_adversaries():
+    approximate = with_adversaries(ApproximateDP(4.0, DELTA), [leaf_sums(3, 2)])
+    assert approximate.colluders == 1
+    assert approximate.outsider < approximate.epsilon < approximate.coalition < approximate.replaced
     pure = with_adversaries(PureDP(1.0), [grid_counts(3, 2)])
     assert (pure.colluders, pure.outsider) == (1, 0.0)
     assert pure.coalition == pytest.approx(60 * pure_loss(60.0, 0.5))

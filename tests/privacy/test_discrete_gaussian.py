@@ -1,4 +1,4 @@
-"""Discrete Gaussian noise: its exact distribution, over all that random bits can be."""
+"""Discrete Gaussian noise has its exact distribution, by enumeration of all random bits."""
 
 import math
 from fractions import Fraction
@@ -23,78 +23,87 @@ def pmf(scale, k=K):
     return weight / weight.sum()
 
 
-class Waiting(Exception):
-    """The outcomes that are given are used up; one of these follows, each with its chance."""
+class OutcomesExhausted(Exception):
+    """The scripted outcomes are used up. The argument contains the next outcomes with their
+    probabilities.
+    """
 
 
-class Given(Randomness):
-    """Randomness that fall as they are told to."""
+class ScriptedRandomness(Randomness):
+    """Randomness that returns scripted outcomes."""
 
     def __init__(self, outcomes):
         self.outcomes = list(outcomes)
 
     def next(self, chances):
         if not self.outcomes:
-            raise Waiting(chances)
+            raise OutcomesExhausted(chances)
         return self.outcomes.pop(0)
 
     def below(self, stop):
         return 0 if stop == 1 else self.next(dict.fromkeys(range(stop), Fraction(1, stop)))
 
 
-class GivenEvents(Given):
+class ScriptedEvents(ScriptedRandomness):
     def happens(self, p, q):
         chance = math.exp(-p / q)
         return p == 0 or self.next({True: chance, False: 1 - chance})
 
 
-def chances(draw, randomness, least):
-    """Return the chance of every result, and of all paths rarer than `least`."""
-    found, left, rest = {}, [((), 1)], 0
-    while left:
-        outcomes, chance = left.pop()
-        if chance < least:
-            rest += chance
+def result_probabilities(draw, randomness, smallest):
+    """Return the probability of every result, and the total probability of paths below `least`."""
+    probabilities, open_paths, undecided = {}, [((), 1)], 0
+    while open_paths:
+        outcomes, chance = open_paths.pop()
+        if chance < smallest:
+            undecided += chance
             continue
         try:
-            k = draw(randomness(outcomes))
-        except Waiting as more:
-            left += [((*outcomes, o), chance * c) for o, c in more.args[0].items()]
+            result = draw(randomness(outcomes))
+        except OutcomesExhausted as exhausted:
+            open_paths += [
+                ((*outcomes, outcome), chance * outcome_chance)
+                for outcome, outcome_chance in exhausted.args[0].items()
+            ]
         else:
-            found[k] = found.get(k, 0) + chance
-    assert sum(found.values()) + rest == pytest.approx(1, abs=1e-12)
-    return found, float(rest)
+            probabilities[result] = probabilities.get(result, 0) + chance
+    assert sum(probabilities.values()) + undecided == pytest.approx(1, abs=1e-12)
+    return probabilities, float(undecided)
 
 
 @pytest.mark.parametrize(("p", "q"), [(0, 1), (1, 3), (1, 1), (3, 2), (2, 1)])
-def test_events_have_the_chance_of_a_power_of_e(p, q):
-    found, rest = chances(lambda randomness: randomness.happens(p, q), Given, 1e-4)
-    assert rest < 0.03
-    assert float(found[True]) <= math.exp(-p / q) <= float(found[True]) + rest
+def test_events_have_the_probability_of_a_power_of_e(p, q):
+    probabilities, undecided = result_probabilities(
+        lambda randomness: randomness.happens(p, q), ScriptedRandomness, 1e-4
+    )
+    assert undecided < 0.03
+    assert float(probabilities[True]) <= math.exp(-p / q) <= float(probabilities[True]) + undecided
 
 
 @pytest.mark.parametrize("variance", [Fraction(1, 3), Fraction(2), Fraction(5, 2)])
 def test_the_sampler_has_the_exact_distribution(variance):
-    found, rest = chances(lambda randomness: one_draw(variance, randomness), GivenEvents, 1e-4)
-    assert rest < 0.25
+    probabilities, undecided = result_probabilities(
+        lambda randomness: one_draw(variance, randomness), ScriptedEvents, 1e-4
+    )
+    assert undecided < 0.25
     expected = dict(zip(K.tolist(), pmf(math.sqrt(variance)), strict=True))
-    for k, chance in found.items():  # what is not yet decided may end anywhere
-        assert chance <= expected[k] * (1 + 1e-9) <= (chance + rest) * (1 + 1e-9)
-        assert found[-k] == pytest.approx(chance)
+    for result, chance in probabilities.items():  # Undecided paths may end in any result.
+        assert chance <= expected[result] * (1 + 1e-9) <= (chance + undecided) * (1 + 1e-9)
+        assert probabilities[-result] == pytest.approx(chance)
 
 
 @pytest.mark.parametrize("scale", [0.4, 2.7, 2.0**35 + 0.5])
-def test_draws_are_of_that_distribution(scale):
+def test_draws_have_the_exact_distribution(scale):
     draws = discrete_gaussian(scale, 4000, np.random.default_rng(4))
     if scale > 100:
         assert stats.kstest(draws / scale, "norm").pvalue > 1e-3
         assert (draws % 2).mean() == pytest.approx(0.5, abs=0.03)
         return
-    often = pmf(scale) * len(draws) > 5
-    seen = np.array([(draws == k).sum() for k in K[often]])
-    expected = len(draws) * pmf(scale)[often]
-    beyond = len(draws) - np.array([seen.sum(), expected.sum()])
-    table = [*seen, beyond[0]], [*expected, beyond[1]]
+    is_frequent = pmf(scale) * len(draws) > 5
+    observed = np.array([(draws == k).sum() for k in K[is_frequent]])
+    expected = len(draws) * pmf(scale)[is_frequent]
+    beyond = len(draws) - np.array([observed.sum(), expected.sum()])
+    table = [*observed, beyond[0]], [*expected, beyond[1]]
     assert stats.chisquare(*table).pvalue > 1e-3
 
 
@@ -114,6 +123,6 @@ def test_shares_add_up_to_the_noise():
         (lambda rng: discrete_gaussian_share(15.0, 1, rng, 4), "has scale 7.5 grid steps; below 8"),
     ],
 )
-def test_scales_that_cannot_be_are_refused(draw, message):
+def test_invalid_scales_are_refused(draw, message):
     with pytest.raises(UsageError, match=message):
         draw(np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Canaries are found by the class of a protocol, or by the hooks of plug-ins of version 1.0."""
+"""Canaries are chosen by the class of a protocol, or by the hooks of plug-ins of version 1.0."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ NONE = Composition(())
 
 
 @pytest.mark.parametrize("name", here("protocol", ["fedtree-hist", "nvflare-hist", "federboost-h"]))
-def test_a_setting_is_found_for_subclasses_of_a_registered_class(name):
+def test_a_setting_is_chosen_for_subclasses_of_a_registered_class(name):
     protocol = register.make("protocol", Spec(name))
     chosen, canaries = choose_audit_setting(protocol, NONE)
     assert (type(chosen), chosen.trees) == (type(protocol), 1)

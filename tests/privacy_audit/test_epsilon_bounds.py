@@ -1,4 +1,4 @@
-"""Lower bounds on epsilon: against closed forms, and against mechanisms of known epsilon."""
+"""Lower bounds on epsilon, compared with closed forms and with mechanisms of known epsilon."""
 
 import math
 
@@ -10,7 +10,7 @@ from fedtrees.core.errors import UsageError
 from fedtrees.privacy_audit.bounds import bound_of_guesses, most_of_guesses
 
 
-def test_right_guesses_bound_by_their_number():
+def test_the_bound_depends_on_the_number_of_correct_guesses():
     there = np.arange(100) % 2 == 0
     p = 0.0125 ** (1 / 100)
     assert bound_of_guesses(np.where(there, 1.0, -1.0), there) == pytest.approx(
@@ -24,26 +24,28 @@ def test_right_guesses_bound_by_their_number():
     assert most_of_guesses(100, delta=1e-5) == with_delta
 
 
-def test_bounds_hold_as_often_as_they_say():
-    rng, found = np.random.default_rng(1), []
+def test_bounds_are_valid_with_their_confidence():
+    rng, bounds = np.random.default_rng(1), []
     for _ in range(200):
-        there = rng.random(300) < 0.5
-        right = rng.random(300) < 1 / (1 + math.exp(-1.0))
-        found.append(bound_of_guesses(np.where(there == right, 1.0, -1.0), there))
-    assert stats.binomtest(sum(b > 1 for b in found), 200, 0.05, "greater").pvalue > 0.01
-    assert 0.5 < np.median(found) < 1
+        is_included = rng.random(300) < 0.5
+        is_correct = rng.random(300) < 1 / (1 + math.exp(-1.0))
+        bounds.append(bound_of_guesses(np.where(is_included == is_correct, 1.0, -1.0), is_included))
+    assert stats.binomtest(sum(bound > 1 for bound in bounds), 200, 0.05, "greater").pvalue > 0.01
+    assert 0.5 < np.median(bounds) < 1
 
 
-def test_a_confidence_that_is_none_is_refused():
+def test_an_invalid_confidence_is_refused():
     with pytest.raises(UsageError, match="confidence must be a number between 0 and 1; got 1"):
         bound_of_guesses(np.ones(3), np.ones(3, bool), confidence=1)
 
 
-def test_normal_noise_is_bounded_from_below_and_by_one_share_of_the_guesses():
-    """Noise 1/.536 of a row's sum: an epsilon of 2.15 at delta 1e-5 (Dong, Roth and Su 2022)."""
-    rng, mu, found = np.random.default_rng(2), 0.536, []
+def test_bounds_for_gaussian_noise_stay_below_the_true_epsilon():
+    """Noise of 1/0.536 times the sum of a row has an epsilon of 2.15 at delta 1e-5 (Dong, Roth
+    and Su 2022).
+    """
+    rng, mu, bounds = np.random.default_rng(2), 0.536, []
     for _ in range(5):
-        there = rng.random(40_000) < 0.5
-        scores = rng.normal(mu * (there - 0.5))
-        found.append(bound_of_guesses(scores, there, delta=1e-5))
-    assert 1.12 < np.mean(found) < max(found) < 2.15
+        is_included = rng.random(40_000) < 0.5
+        scores = rng.normal(mu * (is_included - 0.5))
+        bounds.append(bound_of_guesses(scores, is_included, delta=1e-5))
+    assert 1.12 < np.mean(bounds) < max(bounds) < 2.15

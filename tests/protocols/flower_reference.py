@@ -1,9 +1,9 @@
-"""What Flower's XGBoost strategies and their example client do, with XGBoost alone.
+"""Reference implementation of Flower's XGBoost strategies and their example client.
 
-Bagging follows `FedXgbBagging`: the first model to arrive is the global model, of later ones the
-trees are appended to its JSON. A client's first round is ``xgb.train``; later it loads the global
-model, updates it, and sends the slice of its last trees. Cyclic follows `FedXgbCyclic`: one client
-after the other, whole models.
+Only XGBoost is used. Bagging follows `FedXgbBagging`: the first model to arrive becomes the global
+model, and the trees of later models are appended to its JSON. A client calls ``xgb.train`` in its
+first round. Later it loads the global model, updates it, and sends its last trees. Cyclic training
+follows `FedXgbCyclic`: the clients take turns, and each one sends its complete model.
 """
 
 import json
@@ -31,28 +31,28 @@ def model_bytes(model):
     return bytearray(json.dumps(model), "utf-8")
 
 
-def appended(model, new):
-    """Return a model with the trees of another behind its own."""
+def append_trees(model, new):
+    """Return `model` with the trees of `new` appended, or `new` if there is no model yet."""
     if model is None:
         return new
-    into, of = (m["learner"]["gradient_booster"]["model"] for m in (model, new))
-    for tree, info in zip(of["trees"], of["tree_info"], strict=True):
-        into["trees"].append({**tree, "id": len(into["trees"])})
-        into["tree_info"].append(info)
+    global_trees, new_trees = (m["learner"]["gradient_booster"]["model"] for m in (model, new))
+    for tree, info in zip(new_trees["trees"], new_trees["tree_info"], strict=True):
+        global_trees["trees"].append({**tree, "id": len(global_trees["trees"])})
+        global_trees["tree_info"].append(info)
     outputs = max(1, int(model["learner"]["learner_model_param"]["num_class"]))
-    into["iteration_indptr"] = list(range(0, len(into["trees"]) + 1, outputs))
-    into["gbtree_model_param"]["num_trees"] = str(len(into["trees"]))
+    global_trees["iteration_indptr"] = list(range(0, len(global_trees["trees"]) + 1, outputs))
+    global_trees["gbtree_model_param"]["num_trees"] = str(len(global_trees["trees"]))
     return model
 
 
 def bagging(params, clients, rounds, local=1, order=None):
-    """Return the global model, and every client's replies, round by round."""
+    """Return the global model, and the replies of all clients for each round."""
     model, sent = None, []
-    for r in range(rounds):
-        replies = [grown(params, c, model, local, True) for c in clients]
+    for round_number in range(rounds):
+        replies = [grown(params, client, model, local, True) for client in clients]
         sent.append(json.loads(json.dumps(replies)))
-        for i in range(len(clients)) if order is None else order[r]:
-            model = appended(model, replies[i])
+        for i in range(len(clients)) if order is None else order[round_number]:
+            model = append_trees(model, replies[i])
     return model, sent
 
 

@@ -1,21 +1,23 @@
 """Run a protocol while one message is changed or repeated, and record all draws of noise.
 
-What "the privacy loss is unchanged" means here. The loss of a party's rows follows from the answers
-that it gives: the law of the noise in each of them, how many there are, and whether they are drawn
-independently. `Recorded` therefore notes for every party
+The privacy loss of a party's rows follows from the answers that it sends: the distribution of the
+noise in each of them, how many there are, and whether they are drawn independently. `Recorded`
+therefore notes for every party
 
 - each draw of noise: the sampler, and its parameters (scale, number of shares, bounds);
 - each stream of secret randomness that was opened, by its name and number;
-- each answer: the type of message, and how many numbers it holds.
+- each answer: the type of message, and how many numbers it contains.
 
 A run with a dishonest sender has the same loss as the honest run if, for every honest party,
 
 1. no draw has other parameters than some draw of the honest run (`noise_channels`);
 2. no stream is opened twice, unless both answers are identical (`repeated`);
-3. it gives at most as many different answers of each type as the agreement allows, and of no type
-   that an honest run lacks (`answers`); and no summary of columns is larger than the honest one;
-4. it does not fail because of its rows (`DataError`, `failures`): the sender learns of an error.
-   A refusal (`BeyondParametersError`) follows from the message and the agreement alone.
+3. it sends at most as many different answers of each type as the agreement allows, and of no type
+   that is absent from an honest run (`answers`); and no summary of columns is larger than the
+   honest one;
+4. it does not fail because of its rows (`DataError`, `failures`), which would tell the sender
+   something about them. A refusal (`BeyondParametersError`) follows from the message and the
+   agreement only.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ from fedtrees.core.messages import Sealed, without_payload
 from fedtrees.core.party import acting_party
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
+
+# Samplers and the positions of the parameters that determine their distribution. A sampler is named
+# by the module that calls it.
 from fedtrees.privacy import noise
 
 #: Samplers, as the modules that draw name them, with the parameters that decide their law.
@@ -50,7 +55,7 @@ SAMPLERS = {
 
 @dataclass
 class Recorded:
-    """What honest parties drew and answered; `handled` are the messages that they received."""
+    """Draws and answers of the honest parties; `handled` are the messages that they received."""
 
     laws: set = field(default_factory=set)
     streams: list = field(default_factory=list)
@@ -67,7 +72,7 @@ class Recorded:
         by_stream = defaultdict(list)
         for stream, answer in self.streams:
             by_stream[stream].append(self.replies.get(answer))
-        return [s for s, found in by_stream.items() if len(found) > 1 and len({*found}) > 1]
+        return [s for s, replies in by_stream.items() if len(replies) > 1 and len({*replies}) > 1]
 
 
 class Tampering:
@@ -75,54 +80,54 @@ class Tampering:
 
     Parameters
     ----------
-    at : int or None
-        The message to tamper with, by its number among all that honest parties receive.
-    how : callable
-        Returns the messages that arrive in its place, given it.
+    position : int or None
+        Number of the message to tamper with among all that honest parties receive.
+    replace_message : callable
+        Takes the message, and returns the messages that arrive in its place.
     """
 
-    def __init__(self, at=None, how=None):
-        self.at, self.how = at, how
-        self.found, self.now = Recorded(), None
+    def __init__(self, position=None, replace_message=None):
+        self.at, self.how = position, replace_message
+        self.recording, self.now = Recorded(), None
         self.kind = ""  # of the message that is being answered
-        self._known: dict[int, list] = {}
+        self._replacements: dict[int, list] = {}
 
     def arriving(self, message):
-        """Return what arrives in place of a message, the same for all of its receivers."""
-        if id(message) not in self._known:
-            number = len(self.found.handled)
-            self.found.handled.append(message)  # also keeps its id from being used again
+        """Return the messages that arrive in place of `message`, equal for all of its receivers."""
+        if id(message) not in self._replacements:
+            number = len(self.recording.handled)
+            self.recording.handled.append(message)  # also keeps its id from being used again
             arrives = [message] if number != self.at else self.how(message)
-            self._known[id(message)] = arrives
-        return self._known[id(message)]
+            self._replacements[id(message)] = arrives
+        return self._replacements[id(message)]
 
-    def delivered(self, original, host, message, why):
-        """Let a party hear a message, or what arrives in its place; return its last reply."""
+    def delivered(self, original, host, message, reason):
+        """Deliver a message, or its replacements, to a party, and return the party's last reply."""
         reply = None
         for arrived in self.arriving(message):
-            before, self.now = (self.now, self.kind), len(self.found.replies)
+            previous, self.now = (self.now, self.kind), len(self.recording.replies)
             self.kind = type(arrived).__name__
-            self.found.replies[self.now] = b""
+            self.recording.replies[self.now] = b""
             answer = self.now
             try:
-                reply = original(host, arrived, why)
+                reply = original(host, arrived, reason)
             except FedtreesError as err:
                 if isinstance(err, DataError):
-                    self.found.failures.append((type(arrived).__name__, err))
+                    self.recording.failures.append((type(arrived).__name__, err))
                 raise
             except Exception as err:
-                self.found.crashes.append((type(arrived).__name__, err))
+                self.recording.crashes.append((type(arrived).__name__, err))
                 raise
             finally:
-                self.now, self.kind = before
+                self.now, self.kind = previous
             if reply.message is not None:
-                told = reply.message if not reply.awaits_sum else host._stored_reply
-                self.found.replies[answer] = encode(without_payload(told))
-                kind = type(told).__name__
-                self.found.answers[host.name, kind].add(self.found.replies[answer])
-                size = sum(np.size(getattr(told, f.name)) for f in fields(told)
-                           if not isinstance(getattr(told, f.name), Sealed))  # fmt: skip
-                self.found.sizes[kind] = max(self.found.sizes[kind], size)
+                answer_message = reply.message if not reply.awaits_sum else host._stored_reply
+                self.recording.replies[answer] = encode(without_payload(answer_message))
+                kind = type(answer_message).__name__
+                self.recording.answers[host.name, kind].add(self.recording.replies[answer])
+                size = sum(np.size(getattr(answer_message, f.name)) for f in fields(answer_message)
+                           if not isinstance(getattr(answer_message, f.name), Sealed))  # fmt: skip
+                self.recording.sizes[kind] = max(self.recording.sizes[kind], size)
         return reply
 
     @contextmanager
@@ -138,16 +143,16 @@ class Tampering:
             ),
             mock.patch.object(Streams, "rng", lambda s, *name: self.opened(rng, s, *name)),
         ]
-        for law in (noise.Laplace, noise.Gaussian, noise.Response):
-            patches.append(mock.patch.object(law, "send", self.sent(law)))
-        for name, kept in SAMPLERS.items():
+        for channel in (noise.Laplace, noise.Gaussian, noise.Response):
+            patches.append(mock.patch.object(channel, "send", self.sent(channel)))
+        for name, recorded_parameters in SAMPLERS.items():
             module, _, function = name.rpartition(".")
             original = getattr(__import__(module, fromlist=["x"]), function)
-            patches.append(mock.patch(name, self.drawn(function, original, kept)))
+            patches.append(mock.patch(name, self.drawn(function, original, recorded_parameters)))
         for patch in patches:
             patch.start()
         try:
-            yield self.found
+            yield self.recording
         finally:
             for patch in patches:
                 patch.stop()
@@ -156,33 +161,33 @@ class Tampering:
         """Note which secret stream an honest party opens while it answers."""
         party = acting_party()
         if self.now is not None and party is not None and streams._key == streams._noise:
-            self.found.streams.append(((streams._key, *name), self.now))
+            self.recording.streams.append(((streams._key, *name), self.now))
         return rng(streams, *name)
 
-    def drawn(self, name, original, kept):
-        """Return a sampler that notes its parameters."""
+    def drawn(self, name, original, recorded_parameters):
+        """Return a sampler that records its parameters."""
 
-        def draw(*args, **named):
+        def draw(*args, **keywords):
             if self.now is not None:
-                bound = [*inspect.signature(original).bind(*args, **named).arguments.values()]
-                self.found.laws.add((name, *(_plain(bound[k]) for k in kept)))
-            return original(*args, **named)
+                values = [*inspect.signature(original).bind(*args, **keywords).arguments.values()]
+                self.recording.laws.add((name, *(_plain(values[k]) for k in recorded_parameters)))
+            return original(*args, **keywords)
 
         return draw
 
-    def sent(self, law):
-        """Return the sending of a channel that notes its parameters."""
-        original = law.send
+    def sent(self, channel_type):
+        """Return a version of the `send` method of a noise channel that records its parameters."""
+        original = channel_type.send
 
-        def send(channel, *args, **named):
+        def send(channel, *args, **keywords):
             if self.now is not None:
                 scale, *others = (getattr(channel, f.name) for f in fields(channel))
-                # Beside sums of gradients, noise has the units that the party sums them in.
+                # In sums of gradients, noise has the units in which the party adds them up.
                 units = np.ldexp(1.0, getattr(acting_party(), "bits", 0))
-                if self.kind != "ValidationRequest":  # losses have units of their own
+                if self.kind != "ValidationRequest":  # losses use other units
                     scale = scale / units[: np.size(scale)] if np.ndim(units) else scale
-                self.found.laws.add((law.__name__, *map(_plain, (scale, *others))))
-            return original(channel, *args, **named)
+                self.recording.laws.add((channel_type.__name__, *map(_plain, (scale, *others))))
+            return original(channel, *args, **keywords)
 
         return send
 
@@ -214,27 +219,27 @@ def _other_array(array, rng):
     if not array.size:
         return np.zeros(3, array.dtype) if array.ndim == 1 else None
     changed = array.copy()
-    at = tuple(rng.integers(n) for n in array.shape)
-    kind = rng.integers(7)
-    if kind == 0:
+    index = tuple(rng.integers(n) for n in array.shape)
+    change = rng.integers(7)
+    if change == 0:
         return rng.permutation(changed)
-    if kind == 1:
+    if change == 1:
         return changed[:-1]
-    if kind == 2:
+    if change == 2:
         return np.concatenate([changed, changed])
-    if kind == 3:
+    if change == 3:
         return changed[::-1].copy()
-    if kind == 4:
+    if change == 4:
         return np.repeat(changed[:1], len(changed), axis=0)
     if array.dtype.kind == "b":
-        changed[at] = not changed[at]
+        changed[index] = not changed[index]
     elif array.dtype.kind == "f":
-        changed[at] = rng.choice(
-            [0.0, 1e30, 3e38, np.inf, np.nan, -1.0, float(changed[at]) * 2 + 1]
+        changed[index] = rng.choice(
+            [0.0, 1e30, 3e38, np.inf, np.nan, -1.0, float(changed[index]) * 2 + 1]
         )
     else:
-        most = np.iinfo(array.dtype).max
-        changed[at] = rng.choice([0, most, int(changed[at]) // 2, rng.integers(most)])
+        largest = np.iinfo(array.dtype).max
+        changed[index] = rng.choice([0, largest, int(changed[index]) // 2, rng.integers(largest)])
     return changed
 
 
@@ -257,5 +262,5 @@ def tampered(message, rng):
     if value is None or np.array_equal(value, getattr(message, name)):
         return None, ""
     changed = replace(message, **{name: value})
-    found = [message, changed] if twice else [changed]
-    return found, f"{kind}.{name}{' twice' if twice else ''}"
+    messages = [message, changed] if twice else [changed]
+    return messages, f"{kind}.{name}{' twice' if twice else ''}"

@@ -1,4 +1,4 @@
-"""Parties that cheat: what they read, who stops them, and that the honest are as before."""
+"""Dishonest parties: what they infer, who stops them, and which runs they leave unchanged."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -49,14 +49,21 @@ HIST = FedTreeHist(trees=8, max_depth=2, max_bin=16)
 WIDE = FedTreeHist(trees=20, max_depth=2, max_bin=16)
 
 
-def cheated(behaviour, defense=None, protocol=HIST, who="server"):
-    """Return what an attack would see of a run in which somebody cheats, and the run."""
-    held, (_, schema) = sample_local_data(protocol), sample_table()
-    composed = Composition((defense,) if defense else ())
-    options = {"seed": 3, "noise_from": "seed", "behaviours": {who: behaviour}}
-    run = train(protocol, held, schema, defense=composed, **options)
-    case = Case(held, run.transcript.roles, (who,), schema, Streams(0), transcript=run.transcript)
-    return view_of(run, (who,), held), run, case
+def cheated(behaviour, defense=None, protocol=HIST, adversary="server"):
+    """Return the view of a dishonest party, its run, and the case for metrics."""
+    local_data, (_, schema) = sample_local_data(protocol), sample_table()
+    composition = Composition((defense,) if defense else ())
+    options = {"seed": 3, "noise_from": "seed", "behaviours": {adversary: behaviour}}
+    run = train(protocol, local_data, schema, defense=composition, **options)
+    case = Case(
+        local_data,
+        run.transcript.roles,
+        (adversary,),
+        schema,
+        Streams(0),
+        transcript=run.transcript,
+    )
+    return view_of(run, (adversary,), local_data), run, case
 
 
 def read(name, view):
@@ -84,7 +91,7 @@ SUMS = ["masking[mode=real]", "masking[mode=ideal]", "paillier[bits=1024]",
 
 
 @pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
-def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
+def test_splits_sent_to_one_client_reveal_its_bins_unless_sums_are_secure():
     view, run, case = cheated("isolating")
     score, opened = scored(view, case)
     assert (opened, run.refused) == (5, "")
@@ -95,70 +102,75 @@ def test_splits_told_to_one_client_open_its_bins_and_nothing_under_any_sum():
     for text in here("defense", SUMS):
         (sums,) = make_defense(parse_composed([text])[0]).parts
         view, run, case = cheated("isolating", sums)
-        bare, opened = scored(view, case)
+        bare_score, opened = scored(view, case)
         assert opened == 0
-        assert bare.value < 0.35
-        if text.startswith("paillier"):  # an honest party sees it
+        assert bare_score.value < 0.35
+        if text.startswith("paillier"):  # The honest clients notice the difference.
             assert "not all parties received the same values" in run.refused
         else:
-            assert run.model.trees[-1].feature[0] < 0  # and there is nothing to grow from
+            assert (
+                run.model.trees[-1].feature[0] < 0
+            )  # The sums stay sealed, so the tree has no split.
 
 
 @pytest.mark.parametrize(
-    ("defense", "least"),
+    ("defense", "minimum_score"),
     [
         (LaplaceHistogram(epsilon=64.0), 0.99),
         (LaplaceHistogram(epsilon=10.0), 0.8),
         (MinBin(), 0.4),
     ],
 )
-def test_a_clients_own_sums_are_read_through_what_a_defense_does_to_them(defense, least):
+def test_isolated_histograms_are_estimated_despite_noise_and_minimum_bins(defense, minimum_score):
     view, _, case = cheated("isolating", defense)
     score, opened = scored(view, case)
     assert opened == 5
-    assert score.value > least
-    first = tuple(s for s in view.seen if getattr(s.message, "tree", 0) == 0)
-    fewer, _ = scored(replace(view, seen=first), case)
-    assert score.value >= fewer.value - 0.05  # noise of one tree is not that of another
+    assert score.value > minimum_score
+    # The noise in the histograms of one tree is independent of that of another.
+    first_tree = tuple(s for s in view.seen if getattr(s.message, "tree", 0) == 0)
+    score_of_first_tree, _ = scored(replace(view, seen=first_tree), case)
+    assert (
+        score.value >= score_of_first_tree.value - 0.05
+    )  # noise of one tree is not that of another
 
 
-def test_attacks_read_only_who_did_what_they_read():
+def test_attacks_refuse_views_of_parties_with_another_behaviour():
     view, _, _ = cheated("isolating")
 
-    asked = [Spec("timberstrike"), Spec("joint", {"steps": 9}), Spec("isolated-histogram")]
-    codes = [r.code for r in check_attacks(asked, KnownFacts(view=view))]
+    attacks = [Spec("timberstrike"), Spec("joint", {"steps": 9}), Spec("isolated-histogram")]
+    codes = [r.code for r in check_attacks(attacks, KnownFacts(view=view))]
     assert codes == ["other-behaviour", "other-behaviour", "fits"]
     assert (
-        check_without_view(asked[1], KnownFacts(view=view)).code == "other-behaviour"
-    )  # where a bench asks no more
+        check_without_view(attacks[1], KnownFacts(view=view)).code == "other-behaviour"
+    )  # the check that a benchmark makes before it has a view
 
 
-def test_a_behaviour_takes_the_place_of_its_party_alone():
+def test_a_behaviour_must_fit_the_role_of_its_party():
     with pytest.raises(Unfit, match="replaces the behaviour of a DecidingServer"):
-        cheated("isolating", who="client-0")
+        cheated("isolating", adversary="client-0")
     with pytest.raises(UsageError, match="unknown behaviour"):
         cheated("isolatign")
 
 
-def test_an_ideal_sum_never_opens_for_one_party_that_others_sum_with():
-    held, (_, schema) = sample_local_data(HIST), sample_table()
-    run = train(HIST, held, schema, defense=Composition((SecureSum(),)), seed=3)
+def test_an_ideal_sum_refuses_to_open_for_a_single_party():
+    local_data, (_, schema) = sample_local_data(HIST), sample_table()
+    run = train(HIST, local_data, schema, defense=Composition((SecureSum(),)), seed=3)
     net = run.net
     with acting(net.party("server")), pytest.raises(BeyondParametersError, match="answered once"):
         net.request(
-            "client-1", LabelSumsRequest(), reason="one alone"
-        )  # a client answers each once
-    lets = mock.patch.object(Once, "take")
+            "client-1", LabelSumsRequest(), reason="one party only"
+        )  # a client answers each request once
+    allow_second_answer = mock.patch.object(Once, "take")
     with (
-        lets,
+        allow_second_answer,
         acting(net.party("server")),
         pytest.raises(ProtocolError, match="only would reveal"),
     ):
-        net.request("client-1", LabelSumsRequest(), reason="one alone")
+        net.request("client-1", LabelSumsRequest(), reason="one party only")
 
 
-def moved(behaviour, defense=None):
-    """Return the scores of what a client moved, and the run."""
+def moved_cuts_scores(behaviour, defense=None):
+    """Return the scores of the attack `moved-cuts` by a client with this behaviour, and the run."""
     view, run, case = cheated(behaviour, defense, WIDE, "client-2")
     metric = MovedCutsMetric()
     truth = metric.truth(replace(case, model=run.model))
@@ -168,24 +180,24 @@ def moved(behaviour, defense=None):
 
 def test_a_client_that_lies_beyond_its_rows_is_refused_unless_it_may_be_noise():
     for defense in (None, SecureSum(), MinBin()):
-        scores, run = moved("poisoned-unbounded", defense)
+        scores, run = moved_cuts_scores("poisoned-unbounded", defense)
         assert "of tree 0 are beyond what" in run.refused
         assert not scores
-    scores, run = moved("poisoned-unbounded", LaplaceHistogram(epsilon=8.0))
+    scores, run = moved_cuts_scores("poisoned-unbounded", LaplaceHistogram(epsilon=8.0))
     assert (scores["cuts_won"].value, run.refused) == (1.0, "")
     assert scores["cuts_won"].blind < 0.5
-    scores, _ = moved("poisoned")
+    scores, _ = moved_cuts_scores("poisoned")
     assert scores["cuts_won"].value < 1
 
 
 def test_a_sketch_draws_cut_points_to_a_window_and_no_more_than_its_rows_can():
-    scores, run = moved("crafted-sketch")
+    scores, run = moved_cuts_scores("crafted-sketch")
     assert not run.refused
     assert scores["cuts_inside"].blind < 0.15 < 0.25 < scores["cuts_inside"].value < 0.6
 
 
 def test_a_sketch_of_more_rows_than_its_client_declared_is_refused():
-    scores, run = moved("crafted-sketch-unbounded")
+    scores, run = moved_cuts_scores("crafted-sketch-unbounded")
     assert "the sketch of 'client-2' counts" in run.refused
     assert not scores
     weights = np.array([5, -2, 4])
@@ -196,19 +208,23 @@ def test_a_sketch_of_more_rows_than_its_client_declared_is_refused():
     check_sketches(net, [replace(part, weights=abs(weights) - 2)])
 
 
-def test_splits_that_halve_read_every_row_where_the_parameters_leave_the_depth():
-    for depth, most in ((14, 1.0), (3, 0.2)):
+def test_halving_splits_reveal_every_row_if_the_tree_may_be_deep_enough():
+    for depth, maximum_share in ((14, 1.0), (3, 0.2)):
         protocol = FedTreeHist(trees=2, max_depth=depth, max_bin=16)
         view, run, case = cheated("halving", SecureSum(), protocol)
         metric = ReturnedRowsMetric()
         scores = metric.score(read("halved-rows", view).claims, metric.truth(case))
-        found = {score.key: score.value for score in scores}
+        values = {score.key: score.value for score in scores}
         assert not run.refused
-        assert not found["returned_wrong"]
-        assert found["returned_right"] == 1 if most == 1 else found["returned_right"] < most
+        assert not values["returned_wrong"]
+        assert (
+            values["returned_right"] == 1
+            if maximum_share == 1
+            else values["returned_right"] < maximum_share
+        )
 
 
-def test_rows_that_are_read_are_taken_out_and_leave_others_alone():
+def test_identified_rows_are_removed_so_that_more_rows_are_identified():
     view, _, case = cheated("halving", None, FedTreeHist(trees=8, max_depth=5, max_bin=16))
     cuts = next(m for _, m in view.messages(CutPoints)).offsets
     start = next(m for _, m in view.messages(BaseScore))
@@ -216,73 +232,81 @@ def test_rows_that_are_read_are_taken_out_and_leave_others_alone():
     at_once = sum(dict(rows_alike(trees, cuts)).values())
     metric = ReturnedRowsMetric()
     scores = metric.score(read("halved-rows", view).claims, metric.truth(case))
-    found = {score.key: score.value for score in scores}
-    assert not found["returned_wrong"]
-    assert found["returned_rows"] > 1.1 * at_once
+    values = {score.key: score.value for score in scores}
+    assert not values["returned_wrong"]
+    assert values["returned_rows"] > 1.1 * at_once
 
 
-def test_lone_rows_are_read_through_little_noise_and_none_through_much():
+def test_single_rows_are_identified_through_little_noise_and_none_through_much():
     rng, names = np.random.default_rng(0), [f"f{k}" for k in range(6)]
     schema = Schema(tuple(Feature(n, complete=True) for n in names), "y", ("0", "1"))
     X, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 2
-    held = over_clients([Table(X[k::3], y[k::3]) for k in range(3)])
+    local_data = over_clients([Table(X[client::3], y[client::3]) for client in range(3)])
     protocol, metric = FedTreeHist(trees=4, max_depth=6, max_bin=8), ReturnedRowsMetric()
-    for epsilon, least, most in ((200.0, 0.2, 1.0), (1.0, 0.0, 0.0)):
+    for epsilon, minimum_share, maximum_share in ((200.0, 0.2, 1.0), (1.0, 0.0, 0.0)):
         noise = Composition((LaplaceHistogram(epsilon=epsilon),))
         options = {"seed": 3, "noise_from": "seed", "behaviours": {"server": "halving"}}
-        run = train(protocol, held, schema, defense=noise, **options)
-        roles, sent = run.transcript.roles, run.transcript
-        case = Case(held, roles, ("server",), schema, Streams(0), transcript=sent)
-        guess = read("halved-rows", view_of(run, ("server",), held))
+        run = train(protocol, local_data, schema, defense=noise, **options)
+        roles, transcript = run.transcript.roles, run.transcript
+        case = Case(local_data, roles, ("server",), schema, Streams(0), transcript=transcript)
+        guess = read("halved-rows", view_of(run, ("server",), local_data))
         if not guess.claims:
             assert guess.reason.code == "no-certain-rows"
-            assert least == 0
+            assert minimum_share == 0
             continue
         scores = metric.score(guess.claims, metric.truth(case))
-        found = {score.key: score.value or 0.0 for score in scores}
-        assert found["returned_wrong"] == 0
-        assert least <= found["returned_right"] <= most
+        values = {score.key: score.value or 0.0 for score in scores}
+        assert values["returned_wrong"] == 0
+        assert minimum_share <= values["returned_right"] <= maximum_share
 
 
 @pytest.mark.parametrize(
-    ("told", "refused"),
+    ("changed_fields", "error_message"),
     [
         ({"bin": 3}, "bin 3 of column 0 is no cut"),
         ({"bin": -1}, "bin -1 of column 0 is no cut"),
         ({"left": 3}, "its children begin at 3; next is 1"),
         ({"nodes": 1}, "node 1 was never announced"),
-        ({"feature": 1, "bin": 3}, ""),  # where values are missing, they may go alone
+        (
+            {"feature": 1, "bin": 3},
+            "",
+        ),  # allowed: the rows with a missing value may form a child of their own
     ],
 )
-def test_a_client_refuses_splits_that_parameters_rule_out(told, refused):
+def test_a_client_refuses_splits_that_the_parameters_exclude(changed_fields, error_message):
     arguments = np.array([4, 4]), np.array([True, False])
-    said = {"nodes": 0, "feature": 0, "bin": 1, "left": 1, **told}
-    arrays = {key: np.array([value], dtype=np.int32) for key, value in said.items()}
+    split_fields = {"nodes": 0, "feature": 0, "bin": 1, "left": 1, **changed_fields}
+    arrays = {key: np.array([value], dtype=np.int32) for key, value in split_fields.items()}
     split = Decisions(threshold=np.zeros(1, np.float32), default_left=np.ones(1, bool), **arrays)
     tree = TreeLimits(HIST.max_depth, HIST.max_leaves, in_order=True)
-    if not refused:
+    if not error_message:
         check_splits(split, tree, *arguments)
         return
-    with pytest.raises(BeyondParametersError, match=refused):
+    with pytest.raises(BeyondParametersError, match=error_message):
         check_splits(split, tree, *arguments)
 
 
-def test_a_client_is_asked_of_one_child_once_and_no_deeper_than_the_parameters():
+def test_a_client_answers_for_one_child_of_a_split_and_not_below_the_maximum_depth():
     tree = TreeLimits(HIST.max_depth, HIST.max_leaves, in_order=True)
     tree.request(0)
     for node, left in ((0, 1), (1, 3)):
         tree.split(node, left)
     tree.request(2)
-    for asked, refused in ((2, "or its sibling was requested before"), (3, "max_depth=2")):
-        with pytest.raises(BeyondParametersError, match=refused):
-            tree.request(asked)
+    for node_requested, error_message in (
+        (2, "or its sibling was requested before"),
+        (3, "max_depth=2"),
+    ):
+        with pytest.raises(BeyondParametersError, match=error_message):
+            tree.request(node_requested)
     with pytest.raises(BeyondParametersError, match="node 0 was split before"):
         tree.split(0, 5)
 
 
-def test_a_client_bins_its_rows_once_into_as_many_bins_as_agreed():
-    held, (_, schema) = sample_local_data(HIST), sample_table()
-    client = HIST.create_party(Seat("client-0", "client", held["client-0"], schema, Composition()))
+def test_a_client_accepts_cut_points_once_and_at_most_the_agreed_number_of_bins():
+    local_data, (_, schema) = sample_local_data(HIST), sample_table()
+    client = HIST.create_party(
+        Seat("client-0", "client", local_data["client-0"], schema, Composition())
+    )
     few, many = (
         CutPoints(np.arange(n * 5, dtype=np.float32), np.arange(0, n * 5 + 1, n, dtype=np.int32),
                   np.full(5, -99, np.float32)) for n in (9, 17)
@@ -311,18 +335,18 @@ def test_the_behaviours_here_keep_the_rules():
         assert all(f.holds for f in findings), findings
 
 
-def test_a_run_that_an_honest_party_ended_has_a_detection_and_no_utility(tmp_path):
+def test_a_run_that_an_honest_party_stopped_has_a_detection_but_no_auc(tmp_path):
     path = tmp_path / "prying.py"
     path.write_text(fill_template("behaviour", "prying", path))
     load_plugin(path)
     setting = FederationConfig.of(DataRef("wine"), Spec("iid"), 3, 0, HIST)
-    spec = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
-    cell = Task.for_training(setting, spec, Composed(), (("server", "prying"),))
+    config = Spec("fedtree-hist", {"trees": 2, "max_depth": 3})
+    cell = Task.for_training(setting, config, Composed(), (("server", "prying"),))
     federation = federation_of(setting, None)
     run = run_training(cell, federation)
     assert "or its sibling was requested before" in run.refused
-    found = evaluate_training(cell, federation, run, 1.0, 1.0)
-    values = {row["metric"]: row["value"] for row in found.rows}
+    evaluation = evaluate_training(cell, federation, run, 1.0, 1.0)
+    values = {row["metric"]: row["value"] for row in evaluation.rows}
     assert values["detection"] == 1
     assert "auc" not in values
-    assert (found.common["stage"], found.common["threat"]) == ("cheated", "server:prying")
+    assert (evaluation.common["stage"], evaluation.common["threat"]) == ("cheated", "server:prying")

@@ -56,18 +56,18 @@ def trained(protocol, defense="none", behaviour="", seed=3, watching=None, other
 
     With `other_rows`, every party has a random sample of its rows, with repetitions.
 
-    Where torch or dp-accounting are missing, numbers take the place of gradients and of the noise
-    multiplier: which requests are answered does not depend on them.
+    If torch or dp-accounting is not installed, constants replace the gradients and the noise
+    multiplier. This does not change which requests are answered.
     """
-    made = register.make("protocol", parse_grid(protocol)[0])
-    if missing := {*made.missing()} - {"torch"}:
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    if missing := {*protocol_object.missing()} - {"torch"}:
         pytest.skip(f"needs {', '.join(missing)}, of an extra")
-    held, (_, schema) = sample_local_data(made), sample_table()
+    local_data, (_, schema) = sample_local_data(protocol_object), sample_table()
     if other_rows:
-        held = {name: resampled(data) for name, data in held.items()}
-    composed = make_defense(parse_composed([defense])[0])
-    (driving,) = [name for name in made.roles(3) if name in ("server", "active")]
-    cheats = {driving: behaviour} if behaviour else {}
+        local_data = {name: resampled(data) for name, data in local_data.items()}
+    composition = make_defense(parse_composed([defense])[0])
+    (coordinator,) = [name for name in protocol_object.roles(3) if name in ("server", "active")]
+    behaviours = {coordinator: behaviour} if behaviour else {}
     with ExitStack() as stack:
         if find_spec("torch") is None:
             network = "fedtrees.protocols.networks.network_training"
@@ -83,7 +83,13 @@ def trained(protocol, defense="none", behaviour="", seed=3, watching=None, other
         if watching is not None:
             stack.enter_context(watching)
         return train(
-            made, held, schema, defense=composed, seed=seed, noise_from="seed", behaviours=cheats
+            protocol_object,
+            local_data,
+            schema,
+            defense=composition,
+            seed=seed,
+            noise_from="seed",
+            behaviours=behaviours,
         )
 
 
@@ -116,23 +122,27 @@ def test_requests_beyond_the_agreement_are_refused_where_parties_add_noise(
     assert honest.refused == ""
     assert cheated.model is None
     assert re.match(r"\w+(\.\w+=.*)?: .*; the sender must keep to the agreement", cheated.refused)
-    # What was released before is a part of what an honest run releases, and of no larger cost.
-    spent = [event for event in cheated.transcript.events if event.party != "server"]
-    assert all(event in honest.transcript.events for event in spent)
-    assert len(spent) <= len(honest.transcript.events)
+    # The noisy answers before the refusal are a subset of the honest run's, so they cost no more.
+    client_events = [event for event in cheated.transcript.events if event.party != "server"]
+    assert all(event in honest.transcript.events for event in client_events)
+    assert len(client_events) <= len(honest.transcript.events)
 
 
-def changed(setting, kind, how, which=0):
-    """Run a setting in which the receivers of one message get others in its place.
+def changed(setting, message_type, replace_message, index=0):
+    """Run a setting in which receivers get other messages in place of one message.
 
-    `kind`: Name of the type of message. `how`: Returns what arrives, given the message. `which`: Of
-    the messages of this type.
+    `message_type` is the name of the type of message and `index` its number among messages of this
+    type. `replace_message` takes the message and returns the ones that arrive.
 
-    Returns what stopped the run, and what honest parties drew and answered.
+    Returns the error that stopped the run, and the recorded draws and answers of honest parties.
     """
     honest = SHARED.honest_run(setting)
-    numbers = [i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]
-    return SHARED.recorded(setting, Tampering(numbers[which], how))[::-1]
+    numbers = [
+        number
+        for number, message in enumerate(honest.handled)
+        if type(message).__name__ == message_type
+    ]
+    return SHARED.recorded(setting, Tampering(numbers[index], replace_message))[::-1]
 
 
 GBDT, FOREST = "dp-gbdt[trees=2,max_depth=2,noise=distributed]", NOISY[4][0]
@@ -141,7 +151,7 @@ LAPLACE = "laplace-hist[epsilon=1]"
 
 
 @pytest.mark.parametrize(
-    ("setting", "kind", "how", "why"),
+    ("setting", "message_type", "replace_message", "error_message"),
     [
         # Two answers for the leaves of one tree in another order used one stream of noise.
         ((GBDT, "none"), "LeafSumsRequest",
@@ -157,23 +167,23 @@ LAPLACE = "laplace-hist[epsilon=1]"
           for x in (np.nan, np.inf, -3e38) for defense in ("none", "masking[mode=ideal]")),
         ((HIST, LAPLACE), "LeafValues",
          lambda m: [replace(m, value=np.full_like(m.value, np.nan))], "LeafValues.value="),
-        # Binning by codes fails for the values that are none.
+        # A client cannot bin by category codes if its values are not codes.
         ((GBDT, "dp-grid-cuts[epsilon=1,cells=8]"), "CutPoints",
          lambda m: [replace(m, categorical=np.ones(len(m.minimum), bool))],
          "CutPoints.categorical="),
         (("fedsgd-mlp[rounds=1,units=2,batch=8,statistics=public]", "dp-sgd[epsilon=4]"),
          "NetworkWeights", lambda m: [replace(m, weights=np.full_like(m.weights, np.inf))],
          "NetworkWeights.weights="),
-        # Units in which noise has a standard deviation far below 1 are no noise.
+        # Noise whose standard deviation is far below one unit protects nothing.
         ((GBDT, "none"), "BaseScore", lambda m: [replace(m, g_bits=-30)], "BaseScore.g_bits=-30"),
-        # Without a defense of cut points dp-gbdt asks nobody for any.
+        # Without a defense of cut points, dp-gbdt uses public cuts and sends no such request.
         ((GBDT, "none"), "CutPoints", lambda m: [CutsRequest("sketch", 32)],
          "settled by 'public'"),
         ((GBDT, "dp-grid-cuts[epsilon=1,cells=8]"), "GridRequest", lambda m: [m, m],
          "GridRequest.round=0: this request was answered before"),
         ((GBDT, "dp-grid-cuts[epsilon=1,cells=8]"), "GridRequest",
          lambda m: [replace(m, borders=m.borders * np.float32(0.5))], "the first grid is public"),
-        # The noise of each count is that of the agreed number of trees.
+        # The noise scale of each count assumes the agreed number of trees.
         ((FOREST, "none"), "RandomTests",
          lambda m: [replace(m, feature=np.concatenate([m.feature] * 2),
                             threshold=np.concatenate([m.threshold] * 2))], "RandomTests.feature="),
@@ -185,7 +195,7 @@ LAPLACE = "laplace-hist[epsilon=1]"
         # A finer sketch reveals more values.
         (("fedtree-hist[trees=1,max_bin=4]", LAPLACE), "CutsRequest",
          lambda m: [replace(m, max_bin=255)], "CutsRequest.max_bin=255: max_bin is agreed to be 4"),
-        # A second private summary, or an exact one in its place.
+        # A second private summary, or an exact summary instead.
         ((NOISY[3][0], "dp-quantile-cuts[epsilon=1]"), "CutsRequest", lambda m: [m, m],
          "CutsRequest: it was answered before"),
         ((NOISY[3][0], "dp-quantile-cuts[epsilon=1]"), "CutsRequest",
@@ -203,18 +213,20 @@ LAPLACE = "laplace-hist[epsilon=1]"
         # Another round of Poisson sampling is a step more than the accountant counted.
         (("fedsgd-mlp[rounds=1,units=2,batch=8,statistics=public]", "dp-sgd[epsilon=4]"),
          "NetworkWeights", lambda m: [m, replace(m, round=1)], "the agreed numbers are 0 to 0"),
-        # A gradient that is said to have fewer binary places is larger beside the noise.
+        # Fewer declared binary places make a gradient larger relative to the noise.
         ((NOISY[13][0], "dp-gd[epsilon=1]"), "EncryptedGradient",
          lambda m: [replace(m, bits=m.bits - 20)], "EncryptedGradient.bits="),
         ((NOISY[13][0], "dp-gd[epsilon=1]"), "EncryptedGradient", lambda m: [m, m],
          "EncryptedGradient.round=0: this request was answered before"),
     ],
 )  # fmt: skip
-def test_a_changed_message_is_refused_by_name_of_its_field(setting, kind, how, why):
-    stopped, found = changed(setting, kind, how)
-    assert isinstance(stopped, BeyondParametersError)
-    assert why in str(stopped)
-    assert not differences(SHARED.honest_run(setting), found)
+def test_a_changed_message_is_refused_by_the_name_of_its_field(
+    setting, message_type, replace_message, error_message
+):
+    error, recorded = changed(setting, message_type, replace_message)
+    assert isinstance(error, BeyondParametersError)
+    assert error_message in str(error)
+    assert not differences(SHARED.honest_run(setting), recorded)
 
 
 def test_an_error_names_the_value_the_rule_and_the_remedy():
@@ -242,20 +254,20 @@ TAMPERED = [
 ALLOWED = {"Histogram": 2 * 2, "OpenedBinSums": 2 * 2, "BinSums": 2 * 2, "GridCounts": 2}
 
 
-def differences(honest, found):
-    """Return in which ways the privacy loss of a run differs from that of the honest one."""
-    wrong = [f"law {law}" for law in found.laws - honest.laws]
-    wrong += [f"stream {stream[1:]} opened twice" for stream in found.repeated]
-    wrong += [f"{kind} failed at a party: {err!r}" for kind, err in found.failures]
-    for (name, kind), answers in found.answers.items():
-        count, most = len(answers), len(honest.answers.get((name, kind), ()))
-        most = max(most, ALLOWED.get(kind, 0) * (kind in honest.sizes))
-        if count > most:
-            wrong.append(f"{name} answered {count} times with {kind}; at most {most}")
+def differences(honest, recorded):
+    """List the ways in which the privacy loss of a run differs from that of the honest run."""
+    problems = [f"law {channel}" for channel in recorded.laws - honest.laws]
+    problems += [f"stream {stream[1:]} opened twice" for stream in recorded.repeated]
+    problems += [f"{kind} failed at a party: {err!r}" for kind, err in recorded.failures]
+    for (name, kind), answers in recorded.answers.items():
+        count, maximum = len(answers), len(honest.answers.get((name, kind), ()))
+        maximum = max(maximum, ALLOWED.get(kind, 0) * (kind in honest.sizes))
+        if count > maximum:
+            problems.append(f"{name} answered {count} times with {kind}; at most {maximum}")
     summaries = ("FeatureSketch", "FeatureRanges")
-    wrong += [f"{kind} of {found.sizes[kind]} numbers" for kind in summaries
-              if found.sizes.get(kind, 0) > honest.sizes.get(kind, 0)]  # fmt: skip
-    return wrong
+    problems += [f"{kind} of {recorded.sizes[kind]} numbers" for kind in summaries
+              if recorded.sizes.get(kind, 0) > honest.sizes.get(kind, 0)]  # fmt: skip
+    return problems
 
 
 class Campaign:
@@ -266,82 +278,96 @@ class Campaign:
 
     def honest_run(self, setting):
         if setting not in self.honest:
-            found, stopped = self.recorded(setting)
-            assert stopped is None, (setting, stopped)
-            self.honest[setting] = found
+            recorded, error = self.recorded(setting)
+            assert error is None, (setting, error)
+            self.honest[setting] = recorded
         return self.honest[setting]
 
     def recorded(self, setting, tampering=None, other_rows=False):
         tampering = tampering or Tampering()
         try:
             trained(*setting, watching=tampering.watching(), other_rows=other_rows)
-        except Exception as err:  # a refusal, or what the dishonest sender itself stumbles over
-            return tampering.found, err
-        return tampering.found, None
+        except Exception as err:  # a refusal, or a failure of the dishonest sender itself
+            return tampering.recording, err
+        return tampering.recording, None
 
     def draw(self, number):
-        """Tamper with one message of one setting; return what was done, refusals, differences."""
+        """Tamper with one message of one setting; return the change, error and differences."""
         rng = np.random.default_rng([9, number])
         setting = HERE[rng.integers(len(HERE))]
         honest = self.honest_run(setting)
         kinds = sorted({type(m).__name__ for m in honest.handled})
-        kind = str(rng.choice(kinds))
-        at = int(rng.choice([i for i, m in enumerate(honest.handled) if type(m).__name__ == kind]))
-        arrives, done = tampered(honest.handled[at], rng)
-        if arrives is None:
+        message_type = str(rng.choice(kinds))
+        position = int(
+            rng.choice(
+                [i for i, m in enumerate(honest.handled) if type(m).__name__ == message_type]
+            )
+        )
+        messages, description = tampered(honest.handled[position], rng)
+        if messages is None:
             return None
 
-        def how(message):
-            return again(message, arrives)
+        def replace_message(message):
+            return replay(message, messages)
 
-        found, err = self.recorded(setting, Tampering(at, how))
-        if found.failures:  # does the same message fail whatever the rows are?
-            other, _ = self.recorded(setting, Tampering(at, how), other_rows=True)
+        recorded, error = self.recorded(setting, Tampering(position, replace_message))
+        if recorded.failures:  # Does the same message fail for other rows, too?
+            other_recorded, _ = self.recorded(
+                setting, Tampering(position, replace_message), other_rows=True
+            )
             # Numbers in the text, such as those of bins, may differ between tables.
-            texts = ([re.sub(r"\d+", "", str(f)) for f in of.failures] for of in (found, other))
+            texts = (
+                [re.sub(r"\d+", "", str(failure)) for failure in recording.failures]
+                for recording in (recorded, other_recorded)
+            )
             if len({*map(tuple, texts)}) == 1:
-                found.failures.clear()
-        return f"{setting}: {done}", err, differences(honest, found), found.crashes
+                recorded.failures.clear()
+        return f"{setting}: {description}", error, differences(honest, recorded), recorded.crashes
 
 
 #: Honest runs are recorded once for all tests.
 SHARED = Campaign()
 
 
-def again(message, arrives):
-    """Return the messages that were drawn; an unchanged one is the message of this run."""
-    return [message if sent is arrives[0] and len(arrives) > 1 else sent for sent in arrives]
+def replay(message, arrives):
+    """Return the replacements, in which an unchanged message is the message of the current run."""
+    return [
+        message if replacement is arrives[0] and len(arrives) > 1 else replacement
+        for replacement in arrives
+    ]
 
 
 HERE = [s for s in TAMPERED if not s[0].startswith("dp-ebm") or find_spec("interpret")]
 
 
 def campaign(numbers):
-    """Return how many draws changed something, how many were refused, and all differences."""
-    drawn, refused, wrong = 0, Counter(), []
+    """Return how many draws changed a message, counts of the errors, and all differences."""
+    drawn, refused, problems = 0, Counter(), []
     for number in numbers:
-        found = SHARED.draw(number)
-        if found is None:
+        outcome = SHARED.draw(number)
+        if outcome is None:
             continue
-        done, err, differs, crashes = found
+        description, error, differs, crashes = outcome
         drawn += 1
-        refused[type(err).__name__ if err else "unchanged"] += 1
-        wrong += [(number, done, what) for what in differs]
-        wrong += [(number, done, f"crash at {kind}: {crash!r}") for kind, crash in crashes]
-    return drawn, refused, wrong
+        refused[type(error).__name__ if error else "unchanged"] += 1
+        problems += [(number, description, difference) for difference in differs]
+        problems += [
+            (number, description, f"crash at {kind}: {crash!r}") for kind, crash in crashes
+        ]
+    return drawn, refused, problems
 
 
 def test_a_hundred_tampered_messages_are_refused_or_leave_the_privacy_loss_unchanged():
-    drawn, _, wrong = campaign(range(100))
+    drawn, _, problems = campaign(range(100))
     assert drawn > 80
-    assert not wrong, wrong[:5]
+    assert not problems, problems[:5]
 
 
 @pytest.mark.slow
 def test_two_thousand_tampered_messages_are_refused_or_leave_the_privacy_loss_unchanged():
-    drawn, _, wrong = campaign(range(2600))
+    drawn, _, problems = campaign(range(2600))
     assert drawn >= 2000
-    assert not wrong, wrong[:5]
+    assert not problems, problems[:5]
 
 
 def test_every_field_of_every_message_that_a_party_handles_has_a_rule():

@@ -1,4 +1,4 @@
-"""dp-forest: which counts are released, who sees what, what it claims and spends."""
+"""dp-forest: which counts are released, who receives them, and the claimed and spent epsilon."""
 
 import math
 
@@ -29,14 +29,18 @@ BITS = tuple(Feature(n, "categorical", categories=("0", "1")) for n in "abcdef")
 SCHEMA = Schema(BITS, "y")
 
 
-def protocol(inside="epsilon=2"):
-    return register.make("protocol", parse_grid(f"dp-forest[depth=3,trees=6,{inside}]")[0])
+def protocol(options="epsilon=2"):
+    return register.make("protocol", parse_grid(f"dp-forest[depth=3,trees=6,{options}]")[0])
 
 
-def grown(inside="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS):
-    held = over_clients([rows.take(p) for p in np.array_split(np.arange(len(rows)), clients)])
-    made = make_defense(parse_composed([defense])[0])
-    return train(protocol(inside), held, SCHEMA, defense=made, seed=seed), held
+def grown(options="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS):
+    local_data = over_clients(
+        [rows.take(part) for part in np.array_split(np.arange(len(rows)), clients)]
+    )
+    defense_object = make_defense(parse_composed([defense])[0])
+    return train(
+        protocol(options), local_data, SCHEMA, defense=defense_object, seed=seed
+    ), local_data
 
 
 @pytest.fixture(scope="module")
@@ -62,46 +66,49 @@ def test_infinite_epsilon_is_the_exact_forest(exact, noise, defense):
 
 
 @pytest.mark.parametrize(
-    ("inside", "pmf"),
+    ("options", "pmf"),
     [
         ("noise=central", "geometric"),
         ("noise=distributed", "geometric"),
         ("mechanism=published", "published"),
     ],
 )
-def test_released_counts_carry_the_noise_that_is_stated(exact, inside, pmf):
-    noise = np.concatenate([_noise(inside, seed) for seed in range(12)])
-    k = np.arange(-3, 4)
-    expected = np.exp(noise_log_pmf(pmf, 1.0, k))
-    if inside == "noise=distributed":  # three shares, of which two make up the noise
-        expected = np.exp(log_probabilities(1.0, 3 / 2)[abs(k)])
-    seen = [(noise == i).sum() for i in k]
-    table = [*seen, len(noise) - sum(seen)], len(noise) * np.append(expected, 1 - expected.sum())
+def test_released_counts_carry_the_declared_noise(exact, options, pmf):
+    noise = np.concatenate([_noise(options, seed) for seed in range(12)])
+    values = np.arange(-3, 4)
+    expected = np.exp(noise_log_pmf(pmf, 1.0, values))
+    if options == "noise=distributed":  # three shares, of which two make up the noise
+        expected = np.exp(log_probabilities(1.0, 3 / 2)[abs(values)])
+    observed = [(noise == value).sum() for value in values]
+    table = (
+        [*observed, len(noise) - sum(observed)],
+        len(noise) * np.append(expected, 1 - expected.sum()),
+    )
     assert stats.chisquare(*table).pvalue > 1e-3
 
 
-def _noise(inside, seed):
-    model = grown(f"epsilon=6,{inside}", seed=seed)[0].model
+def _noise(options, seed):
+    model = grown(f"epsilon=6,{options}", seed=seed)[0].model
     return (model.counts - model.splits.count(ROWS.X, ROWS.y, 2)).reshape(-1)
 
 
-def test_tests_do_not_depend_on_rows():
-    one, other = grown()[0].model, grown(rows=ROWS.take(np.arange(40)))[0].model
-    assert np.array_equal(one.splits.feature, other.splits.feature)
-    assert np.array_equal(one.splits.threshold, other.splits.threshold)
+def test_split_tests_do_not_depend_on_rows():
+    forest, smaller_forest = grown()[0].model, grown(rows=ROWS.take(np.arange(40)))[0].model
+    assert np.array_equal(forest.splits.feature, smaller_forest.splits.feature)
+    assert np.array_equal(forest.splits.threshold, smaller_forest.splits.threshold)
 
 
-@pytest.mark.parametrize("inside", ["epsilon=2", "epsilon=inf"])
-def test_labels_alone_are_one_per_leaf(exact, inside):
-    counts = grown(f"{inside},mechanism=majority")[0].model.counts
+@pytest.mark.parametrize("options", ["epsilon=2", "epsilon=inf"])
+def test_majority_labels_are_one_per_leaf(exact, options):
+    counts = grown(f"{options},mechanism=majority")[0].model.counts
     assert (counts.sum(axis=2) == 1).all()
-    if inside == "epsilon=inf":
+    if options == "epsilon=inf":
         decided = exact.counts[..., 0] != exact.counts[..., 1]
         assert np.array_equal(counts.argmax(2)[decided], exact.counts.argmax(2)[decided])
 
 
 @pytest.mark.parametrize(
-    ("inside", "spent"),
+    ("options", "spent"),
     [
         ("epsilon=2", 2),
         ("epsilon=2,noise=distributed", 2),
@@ -109,51 +116,56 @@ def test_labels_alone_are_one_per_leaf(exact, inside):
         ("epsilon=2,mechanism=published", 2 + 6 * math.log(2)),
     ],
 )
-def test_what_is_claimed_and_what_is_spent(inside, spent):
-    training, _ = grown(inside, "secure-sum")
-    claim, found = training.claims[0], training.spent[0]
+def test_claimed_and_spent_epsilon(options, spent):
+    training, _ = grown(options, "secure-sum")
+    claim, spent_guarantee = training.claims[0], training.spent[0]
     assert claim.epsilon == 2
-    assert found.epsilon == pytest.approx(spent)
-    assert (found.unit, found.unprotected) == ("record", ("rows",))
-    assert found.trusted == ("clients" if "distributed" in inside else "server",)
+    assert spent_guarantee.epsilon == pytest.approx(spent)
+    assert (spent_guarantee.unit, spent_guarantee.unprotected) == ("record", ("rows",))
+    assert spent_guarantee.trusted == ("clients" if "distributed" in options else "server",)
     assert type(parse(join(training.spent))[0]) is PureDP
 
 
-def test_exact_counts_and_noised_rows_claim_what_they_are():
+def test_exact_counts_claim_nothing_and_noised_rows_are_protected():
     assert join(grown("epsilon=inf")[0].spent) == "none"
     training, _ = grown("rows=noised")
     assert training.model.rows == 0
     assert training.spent[0].unprotected == ()
 
 
-def told(view, kind):
-    return [(s.sender, m) for s, m in view.messages(kind)]
+def messages_with_sender(view, kind):
+    """Return the senders and messages of one type in a view."""
+    return [(item.sender, m) for item, m in view.messages(kind)]
 
 
-def test_who_sees_which_counts(exact):
-    central, held = grown()
-    assert len(told(view_of(central, ["server"], held), LeafClassCounts)) == 3
-    sums, held = grown("noise=distributed")
-    (who, total), *rest = told(view_of(sums, ["server"], held), LeafClassCounts)
-    assert (who, rest) == ("server", [])
+def test_clients_and_public_do_not_see_the_counts_of_single_clients(exact):
+    central, local_data = grown()
+    assert len(messages_with_sender(view_of(central, ["server"], local_data), LeafClassCounts)) == 3
+    sums, local_data = grown("noise=distributed")
+    (sender, total), *rest = messages_with_sender(
+        view_of(sums, ["server"], local_data), LeafClassCounts
+    )
+    assert (sender, rest) == ("server", [])
     assert np.array_equal(total.counts, sums.model.counts)
     for name in ("client-1", "public"):
-        view = view_of(sums, [name], held)
-        assert [type(m) for s, m in view.messages(PrivateForest)]
-        assert all(s == name for s, _ in told(view, LeafClassCounts))
-    closed = [d.message.counts for d in sums.transcript if d.sender == "client-0"]
-    assert all(isinstance(c, Sealed) for c in closed)
+        view = view_of(sums, [name], local_data)
+        assert [type(message) for item, message in view.messages(PrivateForest)]
+        assert all(item == name for item, _ in messages_with_sender(view, LeafClassCounts))
+    closed = [
+        delivery.message.counts for delivery in sums.transcript if delivery.sender == "client-0"
+    ]
+    assert all(isinstance(sealed_counts, Sealed) for sealed_counts in closed)
 
 
-def test_a_released_forest_survives_being_told(exact):
-    again = decode(encode(as_message(exact))).model()
-    assert np.array_equal(again.counts, exact.counts)
-    assert np.array_equal(again.predict(X), exact.predict(X))
+def test_a_released_forest_is_unchanged_by_encoding_and_decoding(exact):
+    decoded = decode(encode(as_message(exact))).model()
+    assert np.array_equal(decoded.counts, exact.counts)
+    assert np.array_equal(decoded.predict(X), exact.predict(X))
     assert np.mean((exact.predict(X) > 0.5) == ROWS.y) > 0.75
 
 
 @pytest.mark.parametrize(
-    ("inside", "message"),
+    ("options", "message"),
     [
         ("epsilon=0", "epsilon=0: give a number > 0"),
         ("epsilon=nan", "epsilon=nan: give a number > 0"),
@@ -166,14 +178,14 @@ def test_a_released_forest_survives_being_told(exact):
         ("noise=distributed,mechanism=published", "published is no sum of shares"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(inside, message):
+def test_invalid_parameters_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        register.make("protocol", parse_grid(f"dp-forest[{inside}]")[0])
+        register.make("protocol", parse_grid(f"dp-forest[{options}]")[0])
 
 
 def test_small_and_odd_federations(exact):
-    one = ROWS.take(np.array([0]))
-    forest = grown("epsilon=inf", clients=1, rows=one)[0].model
+    single_row = ROWS.take(np.array([0]))
+    forest = grown("epsilon=inf", clients=1, rows=single_row)[0].model
     assert (forest.counts.sum(axis=(1, 2)) == 1).all()
     weighted = Table(ROWS.X, ROWS.y, np.ones(90, np.float32))
     with pytest.raises(DataError, match="take no sample weights"):

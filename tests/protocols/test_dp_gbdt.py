@@ -1,4 +1,4 @@
-"""dp-gbdt: what a row brings, what is released of it, what it claims and spends."""
+"""dp-gbdt: sensitivity of a row, released sums, and the claimed and spent privacy budget."""
 
 import math
 from fractions import Fraction
@@ -40,21 +40,25 @@ ROWS = Table.concat(PARTS)
 THREE = Schema(SCHEMA.features, "y", ("a", "b", "c"))
 
 
-def protocol(inside="epsilon=2"):
-    return register.make("protocol", parse_grid(f"dp-gbdt[max_depth=3,trees=6,{inside}]")[0])
+def protocol(options="epsilon=2"):
+    return register.make("protocol", parse_grid(f"dp-gbdt[max_depth=3,trees=6,{options}]")[0])
 
 
-def grown(inside="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS, schema=SCHEMA):
-    held = over_clients([rows.take(p) for p in np.array_split(np.arange(len(rows)), clients)])
-    made = make_defense(parse_composed([defense])[0])
-    return train(protocol(inside), held, schema, defense=made, seed=seed), held
+def grown(options="epsilon=2", defense="none", clients=3, seed=1, rows=ROWS, schema=SCHEMA):
+    local_data = over_clients(
+        [rows.take(part) for part in np.array_split(np.arange(len(rows)), clients)]
+    )
+    defense_object = make_defense(parse_composed([defense])[0])
+    return train(
+        protocol(options), local_data, schema, defense=defense_object, seed=seed
+    ), local_data
 
 
 def exact_sums(forest, tree, bits, rows=ROWS):
     """Return the fixed-point sums in the leaves of a tree, given the trees before it."""
     objective = forest.objective
-    before = forest.first(tree // objective.n_outputs)
-    margin = np.atleast_2d(before.margin(rows.X).T)
+    earlier_trees = forest.first(tree // objective.n_outputs)
+    margin = np.atleast_2d(earlier_trees.margin(rows.X).T)
     units = to_fixed(objective.gradients(margin, rows.y), bits)[tree % objective.n_outputs]
     sums = np.zeros((len(forest.trees[tree]), 2), dtype=np.int64)
     np.add.at(sums, forest.apply(rows.X)[:, tree], units)
@@ -80,20 +84,20 @@ def test_infinite_epsilon_is_boosting_without_noise(exact):
 @pytest.mark.parametrize(
     "defense", here("defense", ["none", "secure-sum", "masking", "paillier[mode=ideal]"])
 )
-def test_whoever_sums_it_is_the_same_forest(exact, noise, defense):
+def test_the_forest_does_not_depend_on_how_sums_are_protected(exact, noise, defense):
     training, _ = grown(f"epsilon=inf,noise={noise}", defense, clients=2)
     assert encode(as_message(training.model)) == encode(as_message(exact))
     assert not training.transcript.events
 
 
-def test_the_file_is_one_that_xgboost_reads(exact, tmp_path):
+def test_xgboost_reads_the_saved_file(exact, tmp_path):
     noisy = grown()[0].model
     save_xgboost(noisy, tmp_path / "m.json", 5, SCHEMA.names)
-    theirs = xgboost.Booster(model_file=tmp_path / "m.json")
-    found = theirs.predict(xgboost.DMatrix(ROWS.X, feature_names=list(SCHEMA.names)))
-    assert np.allclose(found, noisy.predict(ROWS.X), rtol=0, atol=1e-7)
-    again = decode(encode(as_message(noisy))).model()
-    assert np.array_equal(again.predict(ROWS.X), noisy.predict(ROWS.X))
+    booster = xgboost.Booster(model_file=tmp_path / "m.json")
+    predictions = booster.predict(xgboost.DMatrix(ROWS.X, feature_names=list(SCHEMA.names)))
+    assert np.allclose(predictions, noisy.predict(ROWS.X), rtol=0, atol=1e-7)
+    decoded = decode(encode(as_message(noisy))).model()
+    assert np.array_equal(decoded.predict(ROWS.X), noisy.predict(ROWS.X))
 
 
 @settings(max_examples=60)
@@ -102,20 +106,20 @@ def test_the_file_is_one_that_xgboost_reads(exact, tmp_path):
     st.floats(0.01, 3),
     st.floats(0.01, 3),
 )
-def test_no_row_exceeds_its_bound(gh, norm, ratio):
+def test_no_clipped_row_exceeds_its_bound(gh, norm, ratio):
     units = to_fixed(gh, (20, 12))
-    found = bounded(units, norm, ratio, (20, 12))
-    brought = lambda u: [  # noqa: E731
+    clipped = bounded(units, norm, ratio, (20, 12))
+    squared_norms = lambda units_of_rows: [  # noqa: E731
         sum(Fraction(int(g), 2**20) ** 2 + (Fraction(int(h), 2**12) / Fraction(ratio)) ** 2
-            for g, h in row) for row in u.transpose(1, 0, 2)
+            for g, h in row) for row in units_of_rows.transpose(1, 0, 2)
     ]  # fmt: skip
-    assert max(brought(found)) <= Fraction(norm) ** 2
-    small = [size <= 0.999 * Fraction(norm) ** 2 for size in brought(units)]
-    assert np.array_equal(found[:, small], units[:, small])
+    assert max(squared_norms(clipped)) <= Fraction(norm) ** 2
+    small = [size <= 0.999 * Fraction(norm) ** 2 for size in squared_norms(units)]
+    assert np.array_equal(clipped[:, small], units[:, small])
 
 
 @pytest.mark.parametrize("classes", [("n", "y"), ("a", "b", "c"), tuple("abcdef")])
-def test_hessians_are_free_beside_the_largest_gradient(classes):
+def test_hessians_are_free_relative_to_the_largest_gradient(classes):
     objective = objective_of(None, classes)
     rng, norms = np.random.default_rng(0), objective.norms
     K = objective.n_outputs
@@ -129,50 +133,56 @@ def test_hessians_are_free_beside_the_largest_gradient(classes):
         bound = row_bound(norms, largest=norms[0], free=objective.free, share=share)
         assert np.sqrt(g + h / bound.ratio**2).max() <= bound.norm * (1 + 1e-6)
         assert bound.norm <= math.hypot(norms[0], norms[1] / bound.ratio)
-    # and no less noise would be
+    # A smaller ratio, hence less noise for the hessians, would exceed the bound.
     assert np.sqrt(g + h / (0.97 * free.ratio) ** 2).max() > free.norm
     assert math.sqrt(h.max()) == pytest.approx(norms[1], rel=1e-2)
 
 
 @pytest.mark.parametrize(
-    ("schema", "inside"),
+    ("schema", "options"),
     [(SCHEMA, "epsilon=2"), (SCHEMA, "epsilon=2,clip=0.3"), (THREE, "epsilon=2")],
 )
-def test_a_neighbour_moves_every_round_by_no_more_than_is_paid_for(schema, inside):
-    made = protocol(inside)
+def test_removing_a_row_moves_every_round_by_at_most_the_sensitivity_in_the_ledger(schema, options):
+    protocol_object = protocol(options)
     objective = objective_of(None, schema.classes)
-    training, _ = grown(inside, rows=ROWS, schema=schema)
-    told = [d.message for d in training.transcript if d.sender == "server"]
-    both = []
+    training, _ = grown(options, rows=ROWS, schema=schema)
+    received = [delivery.message for delivery in training.transcript if delivery.sender == "server"]
+    sums_of_tables = []
     for rows in (ROWS, ROWS.take(np.arange(1, len(ROWS)))):
-        client = LeafClient(client_seat("client-0", rows, schema), made)
+        client = LeafClient(client_seat("client-0", rows, schema), protocol_object)
         with acting(client):
-            answers = [client.answer(m) for m in told if type(m) in LeafClient._handlers]
-        both.append([a.sums for a in answers if isinstance(a, LeafSums)])
-    moved = np.array(both[0]) - np.array(both[1])
-    assert len(moved) == made.trees * objective.n_outputs
-    assert ((moved != 0).any(axis=2).sum(axis=1) <= 1).all()  # one leaf of each tree
-    rounds = moved.sum(axis=1).reshape(made.trees, -1, 2).astype(float)
-    bits = next(m for m in told if hasattr(m, "g_bits"))
+            answers = [
+                client.answer(message)
+                for message in received
+                if type(message) in LeafClient._handlers
+            ]
+        sums_of_tables.append([answer.sums for answer in answers if isinstance(answer, LeafSums)])
+    changes = np.array(sums_of_tables[0]) - np.array(sums_of_tables[1])
+    assert len(changes) == protocol_object.trees * objective.n_outputs
+    assert ((changes != 0).any(axis=2).sum(axis=1) <= 1).all()  # one leaf of each tree
+    rounds = changes.sum(axis=1).reshape(protocol_object.trees, -1, 2).astype(float)
+    bits = next(message for message in received if hasattr(message, "g_bits"))
     (event,) = [e for e in training.transcript.events if e.what == "LeafSums"]
-    steps = np.ldexp(made.scales(objective), (bits.g_bits, bits.h_bits))
+    steps = np.ldexp(protocol_object.scales(objective), (bits.g_bits, bits.h_bits))
     norm = np.sqrt(((rounds / steps) ** 2).sum(axis=(1, 2)))  # in scales of the noise
     assert 0.1 * event.l2 / event.scale < norm.max() <= event.l2 / event.scale
     assert event.scale == min(steps)
-    assert event.count == made.trees
+    assert event.count == protocol_object.trees
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_released_sums_carry_the_noise_once(noise):
-    inside = f"epsilon=2,noise={noise}"
-    scales = protocol(inside).scales(objective_of(None, SCHEMA.classes))
-    found = []
+    options = f"epsilon=2,noise={noise}"
+    scales = protocol(options).scales(objective_of(None, SCHEMA.classes))
+    noise_in_scales = []
     for seed in range(6):
-        forest = grown(inside, seed=seed)[0].model
-        for t, tree in enumerate(forest.trees):
+        forest = grown(options, seed=seed)[0].model
+        for index, tree in enumerate(forest.trees):
             released = np.stack([tree.g, tree.h], axis=1)[tree.leaves]
-            found.append((released - from_fixed(exact_sums(forest, t, (30, 30)))) / scales)
-    noise = np.concatenate(found)
+            noise_in_scales.append(
+                (released - from_fixed(exact_sums(forest, index, (30, 30)))) / scales
+            )
+    noise = np.concatenate(noise_in_scales)
     for part in noise.T:
         assert stats.kstest(part, "norm").pvalue > 1e-3
     assert abs(np.corrcoef(noise.T)[0, 1]) < 0.25
@@ -180,7 +190,7 @@ def test_released_sums_carry_the_noise_once(noise):
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.5, 1e-5), (8, 1e-6)])
-def test_what_is_claimed_is_spent(epsilon, delta, noise):
+def test_the_claimed_epsilon_is_spent(epsilon, delta, noise):
     training, _ = grown(f"epsilon={epsilon},delta={delta},noise={noise}", "secure-sum")
     claim, spent = training.claims[0], training.spent[0]
     assert (claim.epsilon, claim.delta) == (epsilon, delta)
@@ -191,44 +201,48 @@ def test_what_is_claimed_is_spent(epsilon, delta, noise):
     assert type(parse(join(training.spent))[0]) is ApproximateDP
 
 
-def test_cut_points_are_public_or_paid_for():
-    alone = grown()[0].spent[0].epsilon
-    for defense, who in (("grid", ("clients", "server")), ("quantile", ("server",))):
+def test_cut_points_are_public_or_cost_epsilon():
+    epsilon_of_leaves = grown()[0].spent[0].epsilon
+    for defense, trusted in (("grid", ("clients", "server")), ("quantile", ("server",))):
         run = grown(defense=f"dp-{defense}-cuts[epsilon=1]+secure-sum")[0]
         claim, spent = run.claims[0], run.spent[0]
-        assert alone < spent.epsilon <= claim.epsilon < alone + 1  # and it is claimed beforehand
-        # The claim does not know how many columns are counted, and takes the worst mechanism.
-        assert spent.epsilon > (claim.epsilon - 0.1 if defense == "quantile" else alone + 0.2)
-        assert claim.trusted == spent.trusted == who
+        assert (
+            epsilon_of_leaves < spent.epsilon <= claim.epsilon < epsilon_of_leaves + 1
+        )  # The cost of the cuts is part of the claim.
+        # The claim is made without knowing how many columns are counted, so it assumes the worst.
+        assert spent.epsilon > (
+            claim.epsilon - 0.1 if defense == "quantile" else epsilon_of_leaves + 0.2
+        )
+        assert claim.trusted == spent.trusted == trusted
     exact = grown(defense="grid-cuts")[0]
-    for told in (exact.claims[0], exact.spent[0]):
-        assert (told.epsilon, told.unprotected) == (math.inf, ("rows", "cuts"))
+    for guarantee in (exact.claims[0], exact.spent[0]):
+        assert (guarantee.epsilon, guarantee.unprotected) == (math.inf, ("rows", "cuts"))
     public = grown(defense="public-cuts")[0]
-    assert public.spent[0].epsilon == alone
+    assert public.spent[0].epsilon == epsilon_of_leaves
     assert public.claims[0] == protocol().claim()
     assert join(grown("epsilon=inf")[0].spent) == "none"
 
 
 def test_splits_do_not_depend_on_rows_and_columns_take_turns(exact):
-    other = grown(rows=ROWS.take(np.arange(40)))[0].model
-    for one, two in zip(exact.trees, other.trees, strict=True):
-        assert np.array_equal(one.feature, two.feature)
-        assert np.array_equal(one.threshold, two.threshold)
-    used = [set(t.feature[t.feature >= 0].tolist()) for t in exact.trees]
-    assert max(map(len, used)) <= 2
-    alone = grown("epsilon=inf,features_per_tree=1")[0].model
-    turns = [t.feature[0] for t in alone.trees]
-    assert sorted(turns[:5]) == [0, 1, 2, 3, 4]
+    forest_of_fewer_rows = grown(rows=ROWS.take(np.arange(40)))[0].model
+    for tree, other_tree in zip(exact.trees, forest_of_fewer_rows.trees, strict=True):
+        assert np.array_equal(tree.feature, other_tree.feature)
+        assert np.array_equal(tree.threshold, other_tree.threshold)
+    features_of_trees = [set(t.feature[t.feature >= 0].tolist()) for t in exact.trees]
+    assert max(map(len, features_of_trees)) <= 2
+    one_feature_per_tree = grown("epsilon=inf,features_per_tree=1")[0].model
+    first_features = [t.feature[0] for t in one_feature_per_tree.trees]
+    assert sorted(first_features[:5]) == [0, 1, 2, 3, 4]
 
 
-def test_who_sees_which_sums():
-    central, held = grown()
-    assert len(list(view_of(central, ["server"], held).messages(LeafSums))) == 18
-    shared, held = grown("epsilon=2,noise=distributed")
-    sums = list(view_of(shared, ["server"], held).messages(LeafSums))
-    assert {s.sender for s, _ in sums} == {"server"}
-    sent = [d.message for d in shared.transcript if d.sender == "client-0"]
-    assert all(isinstance(m.sums, Sealed) for m in sent)
+def test_the_server_sees_only_total_sums_if_noise_is_distributed():
+    central, local_data = grown()
+    assert len(list(view_of(central, ["server"], local_data).messages(LeafSums))) == 18
+    shared, local_data = grown("epsilon=2,noise=distributed")
+    sums = list(view_of(shared, ["server"], local_data).messages(LeafSums))
+    assert {item.sender for item, _ in sums} == {"server"}
+    sent = [delivery.message for delivery in shared.transcript if delivery.sender == "client-0"]
+    assert all(isinstance(message.sums, Sealed) for message in sent)
 
 
 def test_numeric_targets_need_a_bound():
@@ -241,7 +255,7 @@ def test_numeric_targets_need_a_bound():
 
 
 @pytest.mark.parametrize(
-    ("inside", "message"),
+    ("options", "message"),
     [
         ("epsilon=0", "epsilon=0: give a number > 0"),
         ("epsilon=nan", "epsilon=nan: give a number > 0"),
@@ -254,9 +268,9 @@ def test_numeric_targets_need_a_bound():
         ("noise=local", "unknown noise 'local'"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(inside, message):
+def test_invalid_parameters_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        register.make("protocol", parse_grid(f"dp-gbdt[{inside}]")[0])
+        register.make("protocol", parse_grid(f"dp-gbdt[{options}]")[0])
 
 
 def test_rows_and_columns_that_cannot_be_bounded_are_refused():

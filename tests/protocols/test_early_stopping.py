@@ -1,4 +1,4 @@
-"""Boosting stops when held-out rows gain nothing more, and pays for looking at them."""
+"""Boosting stops when the validation loss no longer improves, and noisy losses cost epsilon."""
 
 import math
 
@@ -30,119 +30,127 @@ def run(name="fedtree-hist", defense=None, clients=None, seed=1, **params):
     )
 
 
-def losses(done):
-    """Mean validation loss of every round, as the server learned it."""
+def losses(training):
+    """Return the mean validation loss of every round, as the server received it."""
     totals = [
-        d.message.sums
-        for d in done.transcript
-        if isinstance(d.message, ValidationLoss) and not has_sealed_field(d.message)
+        delivery.message.sums
+        for delivery in training.transcript
+        if isinstance(delivery.message, ValidationLoss) and not has_sealed_field(delivery.message)
     ]
     return [loss / rows for loss, rows in totals]
 
 
 @pytest.mark.parametrize("name", ["fedtree-hist", "nvflare-hist"])
 def test_the_model_ends_with_the_best_round(name):
-    done = run(name)
-    found = losses(done)
-    best = int(np.argmin(found))
-    assert len(found) < 60
-    assert len(found) == best + 1 + 3
-    assert done.model.rounds == best + 1
-    (stop,) = (d.message for d in done.transcript if isinstance(d.message, StopBoosting))
+    training = run(name)
+    round_losses = losses(training)
+    best = int(np.argmin(round_losses))
+    assert len(round_losses) < 60
+    assert len(round_losses) == best + 1 + 3
+    assert training.model.rounds == best + 1
+    (stop,) = (
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, StopBoosting)
+    )
     assert stop.rounds == best + 1
 
 
-def test_the_server_learns_sums_alone():
-    done = run()
-    alone = [
-        d
-        for d in done.transcript
-        if isinstance(d.message, ValidationLoss) and d.sender.startswith("client")
+def test_the_server_learns_only_sums_of_losses():
+    training = run()
+    client_losses = [
+        delivery
+        for delivery in training.transcript
+        if isinstance(delivery.message, ValidationLoss) and delivery.sender.startswith("client")
     ]
-    assert alone
-    assert all(d.message.sums == Sealed((), (2,), "<f8", 16) for d in alone)
+    assert client_losses
+    assert all(delivery.message.sums == Sealed((), (2,), "<f8", 16) for delivery in client_losses)
 
 
 def held_out(seed, clients, fraction):
     from fedtrees.core.streams import Streams
 
     return [
-        Streams(seed).child(f"client-{i}").rng("validation").random(len(c)) < fraction
-        for i, c in enumerate(clients)
+        Streams(seed).child(f"client-{client}").rng("validation").random(len(table)) < fraction
+        for client, table in enumerate(clients)
     ]
 
 
-def test_the_loss_is_that_of_held_out_rows():
+def test_the_loss_is_the_mean_over_held_out_rows():
     tables, _ = sample_federation()
-    done = run(trees=2, early_stopping_rounds=9)
+    training = run(trees=2, early_stopping_rounds=9)
     masks = held_out(1, tables, 0.3)
-    rows = Table.concat([t.take(m) for t, m in zip(tables, masks, strict=True)])
-    for k, found in enumerate(losses(done), start=1):
-        p = done.model.first(k).predict(rows.X) if k <= done.model.rounds else None
-        if p is not None:
-            expected = -np.mean(np.log(np.where(rows.y == 1, p, 1 - p)))
-            assert found == pytest.approx(expected, abs=1e-5)
+    rows = Table.concat([table.take(mask) for table, mask in zip(tables, masks, strict=True)])
+    for rounds, loss in enumerate(losses(training), start=1):
+        probabilities = (
+            training.model.first(rounds).predict(rows.X)
+            if rounds <= training.model.rounds
+            else None
+        )
+        if probabilities is not None:
+            expected = -np.mean(np.log(np.where(rows.y == 1, probabilities, 1 - probabilities)))
+            assert loss == pytest.approx(expected, abs=1e-5)
 
 
-def test_trees_never_see_held_out_rows():
-    """Labels of held-out rows change nothing but when to stop."""
+def test_labels_of_held_out_rows_do_not_change_the_trees():
+    """Labels of held-out rows influence only the round in which boosting stops."""
     tables, _ = sample_federation()
     masks = held_out(1, tables, 0.3)
     flipped = [Table(t.X, np.where(m, 1 - t.y, t.y)) for t, m in zip(tables, masks, strict=True)]
-    honest, other = run(trees=3), run(trees=3, clients=flipped)
-    rounds = min(honest.model.rounds, other.model.rounds)
+    honest, flipped_run = run(trees=3), run(trees=3, clients=flipped)
+    rounds = min(honest.model.rounds, flipped_run.model.rounds)
     X = tables[0].X
     np.testing.assert_array_equal(
-        honest.model.first(rounds).margin(X), other.model.first(rounds).margin(X)
+        honest.model.first(rounds).margin(X), flipped_run.model.first(rounds).margin(X)
     )
-    assert losses(honest) != losses(other)
+    assert losses(honest) != losses(flipped_run)
 
 
-def test_zero_rounds_of_patience_is_the_plain_run():
+def test_zero_rounds_of_patience_disables_early_stopping():
     plain = run(early_stopping_rounds=0, trees=3)
     assert not losses(plain)
     assert plain.model.rounds == 3
 
 
-def test_noise_is_paid_for():
+def test_noisy_losses_are_in_the_ledger():
     spec = Spec("laplace-hist", {"epsilon": 2.0})
-    done = run(defense=spec, cuts="public", base_score=0.5, trees=8)
-    events = [e for e in done.transcript.events if e.what == "ValidationLoss"]
-    rounds = len({e.party for e in events})
-    assert {e.l1 for e in events} == {LOSS_BOUND + 1}
-    assert {e.scale for e in events} == {(LOSS_BOUND + 1) / 2.0}
+    training = run(defense=spec, cuts="public", base_score=0.5, trees=8)
+    events = [event for event in training.transcript.events if event.what == "ValidationLoss"]
+    rounds = len({event.party for event in events})
+    assert {event.l1 for event in events} == {LOSS_BOUND + 1}
+    assert {event.scale for event in events} == {(LOSS_BOUND + 1) / 2.0}
     assert len(events) % rounds == 0
     totals = [
         d.message.sums[1]
-        for d in done.transcript
+        for d in training.transcript
         if isinstance(d.message, ValidationLoss) and not has_sealed_field(d.message)
     ]
     assert any(n != round(n) for n in totals)
 
 
-def test_a_row_pays_for_training_or_for_validation():
+def test_a_row_spends_its_budget_either_in_training_or_in_validation():
     defense = register.make("defense", Spec("laplace-hist", {"epsilon": 2.0, "calibrated": True}))
-    done = run(
+    training = run(
         defense=Spec("laplace-hist", {"epsilon": 2.0, "calibrated": True}),
         cuts="public",
         base_score=0.5,
         trees=5,
         early_stopping_rounds=9,
     )
-    assert any(isinstance(d.message, Histogram) for d in done.transcript)
-    assert defense.spent(done.transcript).epsilon == pytest.approx(2.0)
+    assert any(isinstance(delivery.message, Histogram) for delivery in training.transcript)
+    assert defense.spent(training.transcript).epsilon == pytest.approx(2.0)
 
 
-def test_attacks_apply_whether_rows_are_held_out_or_not():
+def test_attacks_apply_with_and_without_held_out_rows():
     attack = register.make("attack", Spec("timberstrike"))
     tables, _ = sample_federation()
-    held = over_clients(tables)
-    for training in (run(trees=2, early_stopping_rounds=n) for n in (0, 2)):
-        assert attack.inapplicable(view_of(training, ("client-2",), held)) is None
+    local_data = over_clients(tables)
+    for training in (run(trees=2, early_stopping_rounds=patience) for patience in (0, 2)):
+        assert attack.inapplicable(view_of(training, ("client-2",), local_data)) is None
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "error_message"),
     [
         ({"early_stopping_rounds": -1}, "early_stopping_rounds=-1"),
         ({"early_stopping_rounds": 2.5}, "early_stopping_rounds=2.5"),
@@ -150,12 +158,12 @@ def test_attacks_apply_whether_rows_are_held_out_or_not():
         ({"validation_fraction": math.nan}, "validation_fraction=nan"),
     ],
 )
-def test_parameters_are_checked(params, said):
-    with pytest.raises(UsageError, match=said):
+def test_parameters_are_checked(params, error_message):
+    with pytest.raises(UsageError, match=error_message):
         run(**params)
 
 
-def test_a_federation_too_small_to_hold_out_a_row_is_told():
+def test_a_federation_too_small_for_a_validation_row_is_refused():
     tables = [Table(np.array([[0.0], [1.0]]), np.array([0, 1]))]
     protocol = register.make(
         "protocol",

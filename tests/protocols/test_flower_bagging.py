@@ -20,12 +20,12 @@ from fedtrees.trees.files.xgboost import to_xgboost_json
 OBJECTIVES = {0: "reg:squarederror", 2: "binary:logistic", 3: "multi:softprob"}
 
 
-def against_xgboost(protocol, clients, schema, order=None, seed=0):
-    """Run both and compare everything that crosses; return ours and XGBoost's global model."""
+def compare_with_xgboost(protocol, clients, schema, order=None, seed=0):
+    """Compare all messages with XGBoost under Flower's strategy; return our run and its model."""
     classes = len(schema.classes)
     training = train(protocol, over_clients(clients), schema, seed=seed)
     params = xgboost_params(protocol, OBJECTIVES[min(classes, 3)], classes)
-    data = [xgb.DMatrix(c.X, c.y) for c in clients]
+    data = [xgb.DMatrix(client.X, client.y) for client in clients]
     model, replies = bagging(params, data, protocol.trees, protocol.local_trees, order)
     assert_same_trees(sent(training, GlobalTrees), trees_of(model))
     for message in sent(training, GlobalTrees):
@@ -41,7 +41,7 @@ def against_xgboost(protocol, clients, schema, order=None, seed=0):
 @pytest.mark.parametrize("missing", [0.0, 0.15])
 def test_trees_are_those_of_xgboost_under_flowers_strategy(depth, missing):
     clients, schema = tables(depth, missing=missing)
-    against_xgboost(FlowerBagging(trees=6, max_depth=depth), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=6, max_depth=depth), clients, schema)
 
 
 @pytest.mark.parametrize(
@@ -57,20 +57,20 @@ def test_trees_are_those_of_xgboost_under_flowers_strategy(depth, missing):
 )
 def test_so_they_are_under_other_parameters(params):
     clients, schema = tables(1)
-    against_xgboost(FlowerBagging(trees=4, max_depth=4, **params), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=4, max_depth=4, **params), clients, schema)
 
 
 @pytest.mark.parametrize("classes", [0, 3])
 def test_so_they_are_of_numbers_and_of_several_classes(classes):
     clients, schema = tables(2, classes=classes)
-    against_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
 
 
 def test_so_they_are_with_more_values_than_bins():
     clients, schema = tables(3, rows=(500, 700), decimals=6)
-    against_xgboost(FlowerBagging(trees=4, max_depth=5), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=4, max_depth=5), clients, schema)
     clients, schema = tables(3, rows=(200, 230), decimals=6)
-    against_xgboost(FlowerBagging(trees=4, max_depth=5, max_bin=16), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=4, max_depth=5, max_bin=16), clients, schema)
 
 
 @pytest.mark.long
@@ -79,7 +79,7 @@ def test_so_they_are_after_many_rounds_to_the_last_bit():
     X, y = np.round(dataset.data, 3).astype(np.float32), dataset.target
     clients = [Table(X[i::3], y[i::3]) for i in range(3)]
     schema = Schema(tuple(Feature(n) for n in dataset.feature_names), "y")
-    training, model = against_xgboost(FlowerBagging(trees=40), clients, schema)
+    training, model = compare_with_xgboost(FlowerBagging(trees=40), clients, schema)
     booster = xgb.Booster()
     booster.load_model(model_bytes(model))
     np.testing.assert_array_equal(training.predict(X), booster.predict(xgb.DMatrix(X)))
@@ -88,7 +88,7 @@ def test_so_they_are_after_many_rounds_to_the_last_bit():
 def test_so_they_are_of_large_numbers():
     clients, schema = tables(2, classes=0)
     clients = [Table(c.X, c.y * 1e6 + 3e7) for c in clients]
-    against_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
+    compare_with_xgboost(FlowerBagging(trees=4, max_depth=3), clients, schema)
 
 
 def test_so_they_are_of_clients_with_hardly_any_rows():
@@ -97,19 +97,22 @@ def test_so_they_are_of_clients_with_hardly_any_rows():
     blank = Table(np.full((30, 5), np.nan, np.float32), np.arange(30) % 2)
     one_class = Table(clients[0].X, np.ones(40))
     protocol = FlowerBagging(trees=3, max_depth=3, min_child_weight=0.0)
-    against_xgboost(protocol, [*clients, flat, blank, one_class], schema)
+    compare_with_xgboost(protocol, [*clients, flat, blank, one_class], schema)
 
 
 def test_a_first_client_of_one_class_stalls_the_model_as_in_xgboost():
     clients, schema = tables(5)
     only = Table(clients[0].X, np.ones(len(clients[0])))
-    training, model = against_xgboost(
+    training, model = compare_with_xgboost(
         FlowerBagging(trees=3), [only, clients[1], clients[2]], schema
     )
     assert base_score_of(model) == 1.0
-    sizes = [m.sizes.tolist() for m in sent(training, GlobalTrees)]
+    sizes = [message.sizes.tolist() for message in sent(training, GlobalTrees)]
     assert max(sizes[0]) > 1  # grown from the clients' own base scores
-    assert sizes[1:] == [[1, 1, 1], [1, 1, 1]]  # from log-odds of 13.8 no hessian is left
+    assert sizes[1:] == [
+        [1, 1, 1],
+        [1, 1, 1],
+    ]  # At log-odds of 13.8 the hessians are too small for a split.
 
 
 def test_the_model_starts_where_its_first_client_did_and_others_first_trees_do_not():
@@ -142,49 +145,53 @@ def test_trees_that_arrive_shuffled_are_xgboosts_in_that_order():
     assert all(sorted(places) == [0, 1, 2, 3] for places in order)
     assert len({tuple(places) for places in order}) > 1
     assert order[0][0] != 0  # else the base score of another client is not tried
-    against_xgboost(protocol, clients, schema, order, seed=1)
+    compare_with_xgboost(protocol, clients, schema, order, seed=1)
 
 
-def test_clients_see_the_ordered_trees_and_the_server_who_sent_which():
+def test_clients_see_the_ordered_trees_and_the_server_sees_who_sent_which():
     clients, schema = tables(8)
     training = train(
         FlowerBagging(trees=3, max_depth=2, arrival="shuffled"), over_clients(clients), schema
     )
     client = view_of(training, ("client-1",), over_clients(clients))
-    crossed = [(s.sender, type(s.message).__name__) for s in client.seen]
-    round = [("server", "GrowRequest"), ("client-1", "ClientTrees"), ("server", "GlobalTrees")]
-    assert crossed == 3 * round
-    assert [m.first for _, m in client.messages(GlobalTrees)] == [0, 3, 6]
-    (own,) = client.own
-    np.testing.assert_array_equal(own.X, clients[1].X)
-    np.testing.assert_array_equal(own.y, clients[1].y)
+    sent_messages = [(item.sender, type(item.message).__name__) for item in client.seen]
+    messages_of_a_round = [
+        ("server", "GrowRequest"),
+        ("client-1", "ClientTrees"),
+        ("server", "GlobalTrees"),
+    ]
+    assert sent_messages == 3 * messages_of_a_round
+    assert [message.first for _, message in client.messages(GlobalTrees)] == [0, 3, 6]
+    (own_rows,) = client.local_data
+    np.testing.assert_array_equal(own_rows.X, clients[1].X)
+    np.testing.assert_array_equal(own_rows.y, clients[1].y)
     server = view_of(training, ("server",), over_clients(clients))
     names = ["client-0", "client-1", "client-2"]
-    assert [s.sender for s, _ in server.messages(ClientTrees)] == 3 * names
-    assert server.own == ()
+    assert [item.sender for item, _ in server.messages(ClientTrees)] == 3 * names
+    assert server.local_data == ()
     assert server.rows is None
 
 
-def test_nothing_in_what_clients_are_told_depends_on_who_sent_it():
+def test_global_trees_do_not_depend_on_which_client_sent_them():
     clients, schema = tables(9)
     first = train(FlowerBagging(trees=1, max_depth=3), over_clients(clients), schema)
     (message,) = sent(first, GlobalTrees)
-    turned = train(FlowerBagging(trees=1, max_depth=3), over_clients(clients[::-1]), schema)
-    (other,) = sent(turned, GlobalTrees)
-    assert message.sizes.tolist() == other.sizes.tolist()[::-1]
-    blocks = [np.split(m.sum_hessian, np.cumsum(m.sizes)[:-1]) for m in (message, other)]
-    for a, b in zip(blocks[0], blocks[1][::-1], strict=True):
-        np.testing.assert_array_equal(a, b)
+    reversed_run = train(FlowerBagging(trees=1, max_depth=3), over_clients(clients[::-1]), schema)
+    (reversed_message,) = sent(reversed_run, GlobalTrees)
+    assert message.sizes.tolist() == reversed_message.sizes.tolist()[::-1]
+    blocks = [np.split(m.sum_hessian, np.cumsum(m.sizes)[:-1]) for m in (message, reversed_message)]
+    for block, reversed_block in zip(blocks[0], blocks[1][::-1], strict=True):
+        np.testing.assert_array_equal(block, reversed_block)
 
 
 @pytest.mark.parametrize("classes", [0, 2, 3])
-def test_the_released_model_is_xgboosts_and_its_file_loads(classes):
+def test_the_released_model_and_its_file_equal_xgboosts(classes):
     clients, schema = tables(10, classes=classes)
     protocol = FlowerBagging(trees=4, max_depth=4)
-    training, theirs = against_xgboost(protocol, clients, schema)
+    training, reference = compare_with_xgboost(protocol, clients, schema)
     X = Table.concat(clients).X
     booster = xgb.Booster()
-    booster.load_model(model_bytes(theirs))
+    booster.load_model(model_bytes(reference))
     expected = booster.predict(xgb.DMatrix(X))
     np.testing.assert_allclose(training.predict(X), expected, rtol=2e-5, atol=2e-6)
     saved = xgb.Booster()
@@ -192,10 +199,12 @@ def test_the_released_model_is_xgboosts_and_its_file_loads(classes):
     saved.load_model(model_bytes(file))
     loaded = saved.predict(xgb.DMatrix(X, feature_names=list(schema.names)))
     np.testing.assert_allclose(loaded, training.predict(X), rtol=1e-6, atol=1e-7)
-    ours, original = trees_of(file), trees_of(theirs)
+    file_trees, original = trees_of(file), trees_of(reference)
     for name in ("sum_hessian", "loss_changes", "base_weights"):
-        a, b = (np.concatenate([t[name] for t in trees]) for trees in (ours, original))
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+        actual, wanted = (
+            np.concatenate([tree[name] for tree in trees]) for trees in (file_trees, original)
+        )
+        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_clients_without_rows_send_nothing_and_change_nothing():
@@ -233,7 +242,7 @@ def test_one_newton_step_is_xgboost_2_1s_base_score():
         np.testing.assert_allclose(message.base_score, step, rtol=1e-6)
 
 
-def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
+def test_subsampled_rows_differ_between_clients_and_rounds():
     clients, schema = tables(14, rows=(400, 400))
     protocol = FlowerBagging(trees=2, max_depth=1, subsample=0.5, base_score=0.5)
     training = train(protocol, over_clients(clients), schema)
@@ -245,7 +254,7 @@ def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "error_message"),
     [
         ({"trees": 0}, "trees=0"),
         ({"local_trees": 0}, "local_trees=0: give a whole number, 1 or more"),
@@ -256,16 +265,16 @@ def test_a_sample_of_rows_is_each_clients_own_and_of_each_round():
         ({"objective": "binary:logistic", "base_score": 1.0}, "strictly between 0 and 1"),
     ],
 )
-def test_parameters_that_make_no_sense_are_refused(params, said):
-    with pytest.raises(UsageError, match=said):
+def test_invalid_parameters_are_refused(params, error_message):
+    with pytest.raises(UsageError, match=error_message):
         FlowerBagging(**params)
 
 
-def test_labels_and_tables_that_make_no_sense_are_refused():
+def test_invalid_labels_and_tables_are_refused():
     clients, schema = tables(15)
-    none = [c.take(np.zeros(0, dtype=int)) for c in clients]
+    empty_tables = [client.take(np.zeros(0, dtype=int)) for client in clients]
     with pytest.raises(DataError, match="at least one row"):
-        train(FlowerBagging(), over_clients(none), schema)
+        train(FlowerBagging(), over_clients(empty_tables), schema)
     with pytest.raises(DataError, match="labels 0 and 1"):
         train(FlowerBagging(), over_clients([Table(clients[0].X, clients[0].y + 1)]), schema)
     with pytest.raises(DataError, match="infinite"):

@@ -1,4 +1,4 @@
-"""`flower-cyclic` grows, node by node, the trees of real XGBoost handed from client to client."""
+"""`flower-cyclic` grows the trees of real XGBoost as the model passes from client to client."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def run(protocol, classes=2, seed=0, **of_tables):
 def test_trees_are_those_of_xgboost_under_flowers_strategy(depth, classes):
     training, clients, model = run(FlowerCyclic(trees=7, max_depth=depth), classes, seed=depth)
     assert_same_trees(sent(training, ClientTrees), trees_of(model))
-    assert_same_trees(told(training, "client-1"), trees_of(model))
+    assert_same_trees(global_trees_received_by(training, "client-1"), trees_of(model))
     booster = xgb.Booster()
     booster.load_model(model_bytes(model))
     X = np.concatenate([c.X for c in clients])
@@ -43,30 +43,35 @@ def test_so_they_are_of_several_local_trees():
     assert_same_trees(sent(training, ClientTrees), trees_of(model))
 
 
-def told(training, name):
-    """Return what one client was told of the model, in order."""
+def global_trees_received_by(training, name):
+    """Return the messages of the global model that one client received, in order."""
     return [
-        d.message
-        for d in training.transcript
-        if type(d.message) is GlobalTrees and name in d.receivers
+        delivery.message
+        for delivery in training.transcript
+        if type(delivery.message) is GlobalTrees and name in delivery.receivers
     ]
 
 
 def test_the_base_score_is_the_first_clients_for_all():
     training, clients, model = run(FlowerCyclic(trees=5, max_depth=2))
     mean = np.float32(clients[0].y.mean())
-    assert all(m.base_score == mean for m in sent(training, ClientTrees))
+    assert all(message.base_score == mean for message in sent(training, ClientTrees))
     np.testing.assert_allclose(base_score_of(model), mean, **CLOSE)
-    second = sent(training, ClientTrees, "client-1")[0]  # its first: on top of another's tree
+    second = sent(training, ClientTrees, "client-1")[
+        0
+    ]  # the first message of client-1, whose trees continue the tree of client-0
     assert len(set(np.round(second.sum_hessian / mean, 6))) > 1
-    alone = len(clients[1]) * mean * (1 - mean)
-    assert abs(second.sum_hessian[0] - alone) > 1e-3 * alone
+    hessian_without_the_tree = len(clients[1]) * mean * (1 - mean)
+    assert abs(second.sum_hessian[0] - hessian_without_the_tree) > 1e-3 * hessian_without_the_tree
 
 
-def test_a_client_is_told_what_is_new_when_its_turn_comes_and_at_the_end():
+def test_a_client_receives_the_new_trees_before_its_turn_and_at_the_end():
     training, clients, _ = run(FlowerCyclic(trees=5, max_depth=2))
     spans = {
-        name: [(m.round, m.first, len(m.sizes)) for m in told(training, name)]
+        name: [
+            (message.round, message.first, len(message.sizes))
+            for message in global_trees_received_by(training, name)
+        ]
         for name in ("client-0", "client-1", "client-2")
     }
     assert spans == {
@@ -75,19 +80,19 @@ def test_a_client_is_told_what_is_new_when_its_turn_comes_and_at_the_end():
         "client-2": [(2, 0, 2), (5, 2, 3)],
     }
     view = view_of(training, ("client-2",), over_clients(clients))
-    assert {s.sender for s, _ in view.messages(ClientTrees)} == {"client-2"}
-    everyone = [
-        s.sender
-        for s, _ in view_of(training, ("server",), over_clients(clients)).messages(ClientTrees)
+    assert {item.sender for item, _ in view.messages(ClientTrees)} == {"client-2"}
+    senders = [
+        item.sender
+        for item, _ in view_of(training, ("server",), over_clients(clients)).messages(ClientTrees)
     ]
-    assert everyone == ["client-0", "client-1", "client-2", "client-0", "client-1"]
+    assert senders == ["client-0", "client-1", "client-2", "client-0", "client-1"]
 
 
 def test_fewer_turns_than_clients_are_enough_and_clients_without_rows_pass():
     clients, schema = tables(3)
     training = train(FlowerCyclic(trees=1, max_depth=2), over_clients(clients), schema)
     assert len(training.model) == 1
-    assert [len(told(training, f"client-{i}")) for i in range(3)] == [1, 1, 1]
+    assert [len(global_trees_received_by(training, f"client-{i}")) for i in range(3)] == [1, 1, 1]
     empty = clients[0].take(np.zeros(0, dtype=int))
     passed = train(FlowerCyclic(trees=4, max_depth=2), over_clients([empty, *clients]), schema)
     without = train(FlowerCyclic(trees=3, max_depth=2), over_clients(clients), schema)

@@ -1,4 +1,4 @@
-"""fedtree-hist and nvflare-hist: the same trees as the central engine, whoever holds the rows."""
+"""fedtree-hist and nvflare-hist grow the central trees, however the rows are distributed."""
 
 import numpy as np
 import pytest
@@ -76,10 +76,12 @@ def test_a_federation_grows_the_trees_of_the_central_engine(name, count, table, 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("cuts", ["equal-width", "public"])
 def test_cut_points_do_not_depend_on_the_clients(name, cuts, table, schema):
-    p = protocol(name, cuts=cuts, base_score=0.5)
-    one, many = (train(p, over_clients(spread(table, k)), schema) for k in (1, 7))
-    assert same_forest(one.model, many.model)
-    kinds = {type(d.message) for d in many.transcript}
+    parameters = protocol(name, cuts=cuts, base_score=0.5)
+    single_client, seven_clients = (
+        train(parameters, over_clients(spread(table, n_clients)), schema) for n_clients in (1, 7)
+    )
+    assert same_forest(single_client.model, seven_clients.model)
+    kinds = {type(delivery.message) for delivery in seven_clients.transcript}
     assert (FeatureRanges in kinds) == (cuts == "equal-width")
     assert (CutsRequest in kinds) == (cuts == "equal-width")
     assert LabelSums not in kinds
@@ -102,17 +104,17 @@ def test_clients_with_one_row_or_one_class_take_part(name, table, schema):
     rows = np.argsort(table.y, kind="stable")
     clients = [table.take(rows[:1]), table.take(rows[1:150]), table.take(rows[150:])]
     model = train(protocol(name, max_bin=256), over_clients(clients), schema).model
-    whole = train(protocol(name, max_bin=256), over_clients([table]), schema).model
-    assert same_forest(model, whole)
+    pooled_model = train(protocol(name, max_bin=256), over_clients([table]), schema).model
+    assert same_forest(model, pooled_model)
 
 
-def test_one_class_alone_is_refused(table, schema):
+def test_a_table_with_a_single_class_is_refused(table, schema):
     with pytest.raises(DataError, match="both classes"):
         train(protocol("fedtree-hist"), over_clients([table.take(table.y == 1)]), schema)
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "error_message"),
     [
         ({"cuts": "sketsch"}, "did you mean 'sketch'"),
         ({"base_score": "mean"}, "base_score"),
@@ -122,55 +124,71 @@ def test_one_class_alone_is_refused(table, schema):
         ({"trees": 0}, "trees"),
     ],
 )
-def test_parameters_are_checked(params, said):
-    with pytest.raises(UsageError, match=said):
+def test_parameters_are_checked(params, error_message):
+    with pytest.raises(UsageError, match=error_message):
         register.make("protocol", Spec("fedtree-hist", params))
 
 
-def test_who_sees_what(table, schema):
+def test_clients_never_see_the_histogram_of_another_client(table, schema):
     clients = spread(table, 3)
     for name, expected in (("fedtree-hist", NodeSplits), ("nvflare-hist", GlobalHistogram)):
         training = train(protocol(name), over_clients(clients), schema)
         view = view_of(training, ("client-2",), over_clients(clients))
-        received = [s.message for s in view.seen if "client-2" in s.receivers]
-        assert any(isinstance(m, expected) for m in received)
-        assert not any(isinstance(m, Histogram) for m in received)
+        received = [item.message for item in view.seen if "client-2" in item.receivers]
+        assert any(isinstance(message, expected) for message in received)
+        assert not any(isinstance(message, Histogram) for message in received)
         assert len(view.rows) == len(clients[2])
         server = view_of(training, ("server",), over_clients(clients))
-        assert server.own == ()
+        assert server.local_data == ()
         assert server.rows is None
-        owners = {s.sender for s, _ in server.messages(Histogram)}
+        owners = {item.sender for item, _ in server.messages(Histogram)}
         assert owners == {"client-0", "client-1", "client-2"}
-        assert sum(has_sealed_field(s.message) for s in server.seen) == 3  # label sums
+        assert sum(has_sealed_field(item.message) for item in server.seen) == 3  # label sums
 
 
-def test_the_released_model_is_what_clients_were_told(table, schema):
+def test_the_released_model_contains_what_clients_received(table, schema):
     clients = spread(table, 3)
-    p = protocol("fedtree-hist")
-    plain = train(p, over_clients(clients), schema)
-    assert plain.model.trees[0].g is not None
-    bare = train(p, over_clients(clients), schema, defense=defense(Spec("split-only")))
-    assert all(t.g is None and t.h is None and t.gain is None for t in bare.model.trees)
+    parameters = protocol("fedtree-hist")
+    undefended = train(parameters, over_clients(clients), schema)
+    assert undefended.model.trees[0].g is not None
+    split_only = train(
+        parameters, over_clients(clients), schema, defense=defense(Spec("split-only"))
+    )
+    assert all(
+        tree.g is None and tree.h is None and tree.gain is None for tree in split_only.model.trees
+    )
 
 
-def test_split_only_predicts_the_same_bit_for_bit(table, schema):
+def test_split_only_predicts_the_same_bits(table, schema):
     clients = spread(table, 3)
-    p = protocol("fedtree-hist", trees=20)
-    plain = train(p, over_clients(clients), schema)
-    bare = train(p, over_clients(clients), schema, defense=defense(Spec("split-only")))
-    assert plain.model.margin(table.X).tobytes() == bare.model.margin(table.X).tobytes()
-    assert same_forest(plain.model, bare.model)
-    told = [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(NodeSplits)]
-    told += [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(LeafValues)]
-    assert told
-    assert all(m.g is None and m.h is None for m in told)
+    parameters = protocol("fedtree-hist", trees=20)
+    undefended = train(parameters, over_clients(clients), schema)
+    split_only = train(
+        parameters, over_clients(clients), schema, defense=defense(Spec("split-only"))
+    )
+    assert undefended.model.margin(table.X).tobytes() == split_only.model.margin(table.X).tobytes()
+    assert same_forest(undefended.model, split_only.model)
+    received = [
+        message
+        for _, message in view_of(split_only, ("client-0",), over_clients(clients)).messages(
+            NodeSplits
+        )
+    ]
+    received += [
+        message
+        for _, message in view_of(split_only, ("client-0",), over_clients(clients)).messages(
+            LeafValues
+        )
+    ]
+    assert received
+    assert all(message.g is None and message.h is None for message in received)
 
 
-def test_rounded_leaves_are_what_everyone_predicts_with(table, schema):
+def test_every_party_predicts_with_the_rounded_leaves(table, schema):
     clients = spread(table, 3)
     rounding = defense(Spec("split-only"), Spec("leaf-rounding", {"decimals": 1}))
     model = train(protocol("fedtree-hist"), over_clients(clients), schema, defense=rounding).model
-    values = np.concatenate([t.value[t.leaves] for t in model.trees])
+    values = np.concatenate([tree.value[tree.leaves] for tree in model.trees])
     assert np.array_equal(values, np.round(values, 1))
     assert len(np.unique(values)) > 1
 
@@ -192,18 +210,24 @@ def test_split_only_has_no_place_where_clients_find_the_splits():
         ("forest-hist", "sketch", ()),
     ],
 )
-def test_who_receives_everybodys_sketches(name, cuts, expected, table, schema):
-    held = over_clients(spread(table, 3))
-    made = register.make("protocol", Spec(name, {"trees": 1, "max_depth": 2, "cuts": cuts}))
-    run = train(made, held, schema)
-    client, server = (view_of(run, (who,), held) for who in ("client-1", "server"))
-    told = [(s, m) for s, m in client.messages(FeatureSketch) if s.sender == "server"]
-    assert tuple(m.owner for _, m in told) == expected
-    for _, m in told:
-        own = held[m.owner].table.X
-        values = np.unique(own[~np.isnan(own[:, 4]), 4])
-        assert np.array_equal(m.points[m.offsets[4] : m.offsets[5]], values)
-    sent = [s.sender for s, _ in server.messages(FeatureSketch) if s.sender != "server"]
-    assert sent == ([] if cuts != "sketch" else ["client-0", "client-1", "client-2"])
-    down = run.transcript.traffic()["down", "FeatureSketch"]
-    assert down == 3 * sum(encoded_size(m) for _, m in told)
+def test_only_nvflare_broadcasts_the_sketches_of_all_clients(name, cuts, expected, table, schema):
+    local_data = over_clients(spread(table, 3))
+    protocol_object = register.make(
+        "protocol", Spec(name, {"trees": 1, "max_depth": 2, "cuts": cuts})
+    )
+    run = train(protocol_object, local_data, schema)
+    client, server = (view_of(run, (party,), local_data) for party in ("client-1", "server"))
+    broadcast_sketches = [
+        (item, message)
+        for item, message in client.messages(FeatureSketch)
+        if item.sender == "server"
+    ]
+    assert tuple(message.owner for _, message in broadcast_sketches) == expected
+    for _, message in broadcast_sketches:
+        client_values = local_data[message.owner].table.X
+        values = np.unique(client_values[~np.isnan(client_values[:, 4]), 4])
+        assert np.array_equal(message.points[message.offsets[4] : message.offsets[5]], values)
+    senders = [item.sender for item, _ in server.messages(FeatureSketch) if item.sender != "server"]
+    assert senders == ([] if cuts != "sketch" else ["client-0", "client-1", "client-2"])
+    bytes_to_clients = run.transcript.traffic()["down", "FeatureSketch"]
+    assert bytes_to_clients == 3 * sum(encoded_size(message) for _, message in broadcast_sketches)

@@ -1,4 +1,4 @@
-"""What leaves a host is, byte for byte, what the transcript says: every protocol and defense."""
+"""The bytes that leave a host equal the transcript, for every protocol and defense."""
 
 import importlib.util
 from dataclasses import fields, replace
@@ -33,13 +33,13 @@ REAL = here("defense", (
     "laplace-hist[epsilon=4]+paillier[bits=1024,mode=real]", "dp-sgd[epsilon=4]",
     "gradient-noise[scale=0.1]", "gradient-rounding[step=0.01]", "top-k[share=0.5]",
 ))  # fmt: skip
-#: Encrypted where its own parties hold keys.
+# Protocols that encrypt if their parties have keys.
 CRYPTO = {
     "secureboost": {"crypto": "real", "key_bits": 1024},
     "vertical-forest": {"crypto": "real", "key_bits": 1024},
     "vertical-regression": {"arbiter": "real", "key_bits": 1024, "bits": 16},
 }
-#: In which parties ask others than the coordinator before they answer.
+# Protocols in which parties send requests to others before they answer.
 ASKING = {"lightgbm-data", "vertical-regression", "xgboost-ring", "xgboost-vertical"}
 
 
@@ -49,124 +49,139 @@ def test_every_defense_is_among_them():
 
 
 class OverBytes(Network):
-    """All parties behind lines: what is said to them, and what they answer, are bytes.
+    """A network whose parties exchange bytes, as over a connection.
 
-    `left`: What left each host, frame by frame. `asked`: What parties sent by themselves.
+    `left` contains the bytes that left each host, frame by frame. `asked` contains the requests
+    that parties sent on their own initiative.
     """
 
     def connect(self, name, host):
-        served, self.left = HostServer(host), getattr(self, "left", {})
-        left = self.left[name] = []
+        host_server, self.left = HostServer(host), getattr(self, "left", {})
+        frames = self.left[name] = []
 
         def send(blob):
-            left.append(served.call(blob))
-            return left[-1]
+            frames.append(host_server.call(blob))
+            return frames[-1]
 
         super().connect(name, RemoteHost(name, send))
 
-    def _send(self, to, message, why):
-        before = len(self.transcript.deliveries)
-        sent = super()._send(to, message, why)
-        self.asked = [*getattr(self, "asked", []), self.transcript.deliveries[before]]
+    def _send(self, to, message, reason):
+        n_deliveries = len(self.transcript.deliveries)
+        sent = super()._send(to, message, reason)
+        self.asked = [*getattr(self, "asked", []), self.transcript.deliveries[n_deliveries]]
         return sent
 
 
-#: What a protocol has of these makes it quick to run.
+# Parameters that shorten a run, for the protocols that have them.
 SHORT = {"trees": 1, "max_depth": 2, "depth": 2, "max_bin": 6, "rounds": 2, "channels": 2,
          "iterations": 2, "steps": 2}  # fmt: skip
 
 
-def small(name, **more):
-    """Make a protocol that is quickly run."""
+def small(name, **parameters):
+    """Make a protocol with parameters that keep its run short."""
     kind = register.get("protocol", name)
-    short = {k: v for k, v in SHORT.items() if k in {f.name for f in fields(kind)}}
-    return register.make("protocol", Spec(name, short | more))
+    quick_parameters = {k: v for k, v in SHORT.items() if k in {f.name for f in fields(kind)}}
+    return register.make("protocol", Spec(name, quick_parameters | parameters))
 
 
 def trained(protocol, defense, network, monkeypatch):
     monkeypatch.setattr(training, "Network", network)
     clients, schema = sample_federation(rows=60)
-    rows = protocol.layout == "horizontal"
-    held = over_clients(clients) if rows else sample_local_data(protocol)
-    done = training.train(protocol, held, schema, defense=defense, seed=5, noise_from="seed")
-    return done, done.predict(clients[0].X)
+    is_horizontal = protocol.layout == "horizontal"
+    local_data = over_clients(clients) if is_horizontal else sample_local_data(protocol)
+    run = training.train(protocol, local_data, schema, defense=defense, seed=5, noise_from="seed")
+    return run, run.predict(clients[0].X)
 
 
-def check_leaving(net):
-    """See that each host let out what is recorded of it, and nothing else."""
+def check_frames(net):
+    """Check that each host sent exactly the messages that the transcript records for it."""
     for name, frames in net.left.items():
-        told = [read_call(blob) for blob in frames]
-        assert all({*header} in ({"waits", "events", "acted"}, {"ledgers"}) for header, _ in told)
-        asked = {id(d) for d in net.asked if d.sender == name}
+        calls = [read_call(blob) for blob in frames]
+        assert all({*header} in ({"waits", "events", "acted"}, {"ledgers"}) for header, _ in calls)
+        own_requests = {id(d) for d in net.asked if d.sender == name}
         recorded = [
             encode(d.message)
             for d in (*net.transcript, *net.inference)
-            if d.sender == name and d.receivers != (name,) and id(d) not in asked
+            if d.sender == name and d.receivers != (name,) and id(d) not in own_requests
         ]
         if name == net.transcript.coordinator:
-            assert not any(body for _, body in told)
+            assert not any(body for _, body in calls)
             continue
-        assert [body for header, body in told if body and not header["waits"]] == recorded
-        after = iter(recorded)
-        for header, body in told:
+        assert [body for header, body in calls if body and not header["waits"]] == recorded
+        recorded_messages = iter(recorded)
+        for header, body in calls:
             if not header.get("waits"):
                 continue
-            waits = decode(body)
-            assert has_sealed_field(waits)
-            assert without_payload(waits) is waits
-            crosses = next((m for m in map(decode, after) if type(m) is type(waits)), None)
-            summed = {f.name: None for f in fields(waits) if f.metadata.get("summed")}
-            if crosses is not None:  # of who opens a sum its own part crosses nowhere
-                assert encode(replace(crosses, **summed)) == encode(replace(waits, **summed))
+            waiting_message = decode(body)
+            assert has_sealed_field(waiting_message)
+            assert without_payload(waiting_message) is waiting_message
+            opened_message = next(
+                (m for m in map(decode, recorded_messages) if type(m) is type(waiting_message)),
+                None,
+            )
+            summed_fields = {
+                f.name: None for f in fields(waiting_message) if f.metadata.get("summed")
+            }
+            if opened_message is not None:  # The party that opens a sum sends its own part nowhere.
+                assert encode(replace(opened_message, **summed_fields)) == encode(
+                    replace(waiting_message, **summed_fields)
+                )
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
-def test_what_leaves_a_host_is_what_the_transcript_says(name, monkeypatch):
-    protocol, tried = small(name), 0
+def test_the_bytes_that_leave_a_host_equal_the_transcript(name, monkeypatch):
+    protocol, n_defenses = small(name), 0
     for text in (*DEFENSES, *REAL):
         defense = make_defense(parse_composed([text])[0])
         if not check_fit(protocol, defense).ok or any(
             importlib.util.find_spec(module) is None
-            for p in defense.parts
-            for module in p.extra_packages
+            for part in defense.parts
+            for module in part.extra_packages
         ):
             continue
-        twin = make_defense(parse_composed([text.replace("mode=real", "mode=ideal")])[0])
-        simulated, scores = trained(protocol, twin, Network, monkeypatch)
-        over, others = trained(protocol, defense, OverBytes, monkeypatch)
-        assert crossings(over.transcript) == crossings(simulated.transcript), text
-        assert crossings(over.net.inference) == crossings(simulated.net.inference), text
-        assert scores.tobytes() == others.tobytes()
-        check_leaving(over.net)
-        asking = {d.sender for d in over.net.asked} - {over.transcript.coordinator}
-        assert bool(asking) == (name in ASKING)
-        tried += 1
-    assert tried
+        ideal_defense = make_defense(parse_composed([text.replace("mode=real", "mode=ideal")])[0])
+        simulated, scores = trained(protocol, ideal_defense, Network, monkeypatch)
+        over_bytes, scores_over_bytes = trained(protocol, defense, OverBytes, monkeypatch)
+        assert crossings(over_bytes.transcript) == crossings(simulated.transcript), text
+        assert crossings(over_bytes.net.inference) == crossings(simulated.net.inference), text
+        assert scores.tobytes() == scores_over_bytes.tobytes()
+        check_frames(over_bytes.net)
+        requesting_parties = {delivery.sender for delivery in over_bytes.net.asked} - {
+            over_bytes.transcript.coordinator
+        }
+        assert bool(requesting_parties) == (name in ASKING)
+        n_defenses += 1
+    assert n_defenses
 
 
 @pytest.mark.parametrize("name", [n for n in CRYPTO if present.CRYPTO and n in PROTOCOLS])
-def test_ciphertexts_of_parties_leave_as_they_are_recorded(name, monkeypatch):
+def test_ciphertexts_leave_as_they_are_recorded(name, monkeypatch):
     protocol = small(name, **CRYPTO[name])
-    done, _ = trained(protocol, Composition(), OverBytes, monkeypatch)
-    check_leaving(done.net)
-    seals = [v for d in done.transcript for v in vars(d.message).values() if hasattr(v, "payload")]
-    assert len(seals) > 3
-    assert all(len(seal.payload) == seal.nbytes for seal in seals)
+    run, _ = trained(protocol, Composition(), OverBytes, monkeypatch)
+    check_frames(run.net)
+    sealed_fields = [
+        value
+        for delivery in run.transcript
+        for value in vars(delivery.message).values()
+        if hasattr(value, "payload")
+    ]
+    assert len(sealed_fields) > 3
+    assert all(len(seal.payload) == seal.nbytes for seal in sealed_fields)
 
 
-def test_every_party_draws_the_root_of_its_noise_itself(monkeypatch):
-    drawn = []
+def test_every_party_draws_its_own_noise_key(monkeypatch):
+    keys = []
 
     def token(count):
-        drawn.append(len(drawn).to_bytes(count, "big"))
-        return drawn[-1]
+        keys.append(len(keys).to_bytes(count, "big"))
+        return keys[-1]
 
     monkeypatch.setattr("fedtrees.core.streams.secrets.token_bytes", token)
     clients, schema = sample_federation(rows=60)
     defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
-    given = {"defense": defense, "noise_from": "system"}
-    done = training.train(small("nvflare-hist"), over_clients(clients), schema, **given)
-    assert len(drawn) == len(done.net.names) + 1  # and one for what happens on the way
+    options = {"defense": defense, "noise_from": "system"}
+    run = training.train(small("nvflare-hist"), over_clients(clients), schema, **options)
+    assert len(keys) == len(run.net.names) + 1  # one key per party, and one for the network
 
 
 class Failing(Party):
@@ -212,7 +227,7 @@ def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
         write_call({"does": "seal", "how": {}}),
     ],
 )
-def test_what_is_no_request_is_answered_by_the_type_of_an_error(blob):
+def test_invalid_requests_are_answered_with_an_error_type(blob):
     net, _ = failing()
     host = net._hosts["client-0"]
     header, body = read_call(HostServer(host).call(blob))

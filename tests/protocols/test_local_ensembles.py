@@ -1,4 +1,4 @@
-"""`local-ensembles`: every client's model is XGBoost's on its rows alone; the release averages."""
+"""`local-ensembles` averages the models that XGBoost fits to each client's rows."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_each_model_is_xgboosts_and_the_release_averages_their_margins(classes):
     np.testing.assert_allclose(loaded, training.predict(X), rtol=1e-5, atol=1e-6)
 
 
-def test_everybody_gets_everybodys_model_by_number():
+def test_every_client_receives_the_numbered_models_of_all_clients():
     clients, schema = tables(4)
     empty = clients[0].take(np.zeros(0, dtype=int))
     training = train(
@@ -48,24 +48,28 @@ def test_everybody_gets_everybodys_model_by_number():
         schema,
     )
     view = view_of(training, ("client-1",), over_clients(clients))
-    ((seen, message),) = view.messages(ClientModels)
-    assert seen.receivers == ("client-0", "client-1", "client-2", "client-3")
+    ((item, message),) = view.messages(ClientModels)
+    assert item.receivers == ("client-0", "client-1", "client-2", "client-3")
     assert message.owner.tolist() == [0, 2, 3]
     assert message.trees.tolist() == [3, 3, 3]
     assert message.base_score[:, 0].tolist() == [np.float32(c.y.mean()) for c in clients]
-    assert [len(m.sizes) for _, m in view.messages(ClientTrees)] == [0]  # its own reply
+    assert [len(model_message.sizes) for _, model_message in view.messages(ClientTrees)] == [
+        0
+    ]  # its own, empty answer
     assert not list(view.messages(GlobalTrees))
     ends = np.cumsum(message.trees)
     for end, client in zip(ends, (0, 2, 3), strict=True):
-        (own,) = sent(training, ClientTrees, f"client-{client}")
-        assert message.sizes[end - 3 : end].tolist() == own.sizes.tolist()
+        (local_model,) = sent(training, ClientTrees, f"client-{client}")
+        assert message.sizes[end - 3 : end].tolist() == local_model.sizes.tolist()
         first = message.sizes[: end - 3].sum()
-        np.testing.assert_array_equal(own.value, message.value[first : first + len(own.value)])
+        np.testing.assert_array_equal(
+            local_model.value, message.value[first : first + len(local_model.value)]
+        )
 
 
-def test_a_single_client_releases_its_own_model():
+def test_a_single_client_releases_its_own_model_unchanged():
     clients, schema = tables(5)
     training = train(LocalEnsembles(trees=3, max_depth=3), over_clients(clients[:1]), schema)
-    (own,) = sent(training, ClientTrees)
-    values = np.concatenate([t.value for t in training.model.trees])
-    np.testing.assert_array_equal(values, own.value)
+    (local_model,) = sent(training, ClientTrees)
+    values = np.concatenate([tree.value for tree in training.model.trees])
+    np.testing.assert_array_equal(values, local_model.value)

@@ -1,4 +1,4 @@
-"""Models that are no forests are written, too."""
+"""Models other than forests are written and read, too."""
 
 import numpy as np
 import pytest
@@ -19,12 +19,12 @@ from fedtrees.protocols.training import train
         "protocol", ["horizontal-regression[rounds=2]", "fedxgbllr[trees=1,max_depth=2,rounds=1]"]
     ),
 )
-def test_what_is_read_again_predicts_the_same(protocol, tmp_path):
+def test_a_model_file_predicts_the_same_when_read(protocol, tmp_path):
     clients, schema = sample_federation(rows=60)
-    made = register.make("protocol", parse_grid(protocol)[0])
-    done = train(made, over_clients(clients), schema)
-    assert made.info.model_file == ENCODED_FILE
-    made.save(done, tmp_path / "model.ftm")
-    again = decode((tmp_path / "model.ftm").read_bytes()).model()
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    training = train(protocol_object, over_clients(clients), schema)
+    assert protocol_object.info.model_file == ENCODED_FILE
+    protocol_object.save(training, tmp_path / "model.ftm")
+    decoded = decode((tmp_path / "model.ftm").read_bytes()).model()
     X = clients[0].X
-    np.testing.assert_array_equal(again.predict(X), done.model.predict(X))
+    np.testing.assert_array_equal(decoded.predict(X), training.model.predict(X))

@@ -1,4 +1,4 @@
-"""Federations that split by sets of categories: the central engine's trees, told in messages."""
+"""Federations that split by sets of categories grow the central engine's trees."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def table():
 
 
 def protocol(name, **params):
-    given = {"trees": 6, "max_depth": 4, "max_bin": 256, "enable_categorical": True, **params}
-    return register.make("protocol", Spec(name, given))
+    settings = {"trees": 6, "max_depth": 4, "max_bin": 256, "enable_categorical": True, **params}
+    return register.make("protocol", Spec(name, settings))
 
 
 def clients_of(table, count):
@@ -80,36 +80,48 @@ def test_every_declared_category_has_a_bin_whatever_the_cuts(name, cuts, table):
     assert np.diff(message.offsets)[[1, 3]].tolist() == [3, 9]
 
 
-def test_categories_are_numbers_unless_asked_for(table):
-    p = protocol("fedtree-hist", enable_categorical=False)
-    model = train(p, over_clients(clients_of(table, 2)), SCHEMA).model
-    assert all(t.categories is None for t in model.trees)
-    assert same_forest(model, grow_forest(table.X, table.y, quantile_cuts(table.X, 256), p))
-
-
-def test_split_only_tells_the_sets_and_nothing_more(table):
-    clients, p = clients_of(table, 3), protocol("fedtree-hist")
-    guard = Composition((register.make("defense", Spec("split-only")),))
-    plain, bare = (
-        train(p, over_clients(clients), SCHEMA),
-        train(p, over_clients(clients), SCHEMA, defense=guard),
+def test_categories_are_treated_as_numbers_by_default(table):
+    parameters = protocol("fedtree-hist", enable_categorical=False)
+    model = train(parameters, over_clients(clients_of(table, 2)), SCHEMA).model
+    assert all(tree.categories is None for tree in model.trees)
+    assert same_forest(
+        model, grow_forest(table.X, table.y, quantile_cuts(table.X, 256), parameters)
     )
-    assert same_forest(plain.model, bare.model)
-    told = [m for _, m in view_of(bare, ("client-0",), over_clients(clients)).messages(NodeSplits)]
-    assert any(m.categories.any() for m in told)
-    assert all(m.g is None and m.reveals == {Reveal.THRESHOLDS} for m in told)
-    again = decode(encode(told[0]))
-    np.testing.assert_array_equal(again.categories, told[0].categories)
+
+
+def test_split_only_reveals_the_category_sets_and_no_statistics(table):
+    clients, parameters = clients_of(table, 3), protocol("fedtree-hist")
+    guard = Composition((register.make("defense", Spec("split-only")),))
+    undefended, split_only = (
+        train(parameters, over_clients(clients), SCHEMA),
+        train(parameters, over_clients(clients), SCHEMA, defense=guard),
+    )
+    assert same_forest(undefended.model, split_only.model)
+    node_splits = [
+        message
+        for _, message in view_of(split_only, ("client-0",), over_clients(clients)).messages(
+            NodeSplits
+        )
+    ]
+    assert any(message.categories.any() for message in node_splits)
+    assert all(
+        message.g is None and message.reveals == {Reveal.THRESHOLDS} for message in node_splits
+    )
+    decoded = decode(encode(node_splits[0]))
+    np.testing.assert_array_equal(decoded.categories, node_splits[0].categories)
 
 
 def test_attacks_apply_to_thresholds_and_to_sets_of_categories(table):
-    attack, held = register.make("attack", Spec("timberstrike")), over_clients(clients_of(table, 2))
+    attack, local_data = (
+        register.make("attack", Spec("timberstrike")),
+        over_clients(clients_of(table, 2)),
+    )
     for name in NAMES:
         views = (
             view_of(
-                train(protocol(name, trees=1, enable_categorical=native), held, SCHEMA),
+                train(protocol(name, trees=1, enable_categorical=native), local_data, SCHEMA),
                 ("client-1",),
-                held,
+                local_data,
             )
             for native in (False, True)
         )
@@ -124,7 +136,7 @@ def test_categories_have_to_be_declared(table):
         protocol("fedtree-hist", enable_categorical="yes")
 
 
-def test_a_client_with_an_unknown_code_says_so(table):
+def test_a_category_code_outside_the_schema_is_refused(table):
     X = table.X.copy()
     X[0, 3] = 9
     with pytest.raises(DataError, match=r"feature 3 has 9 categories and a value 9\.0"):

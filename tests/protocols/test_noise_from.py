@@ -1,4 +1,4 @@
-"""Where noise comes from: who has a model and tries seeds does not draw it again."""
+"""Source of the noise: an adversary that guesses the seed cannot reproduce the noise."""
 
 import json
 
@@ -41,12 +41,12 @@ SEED = 777
 SMALL = "fedtree-hist[trees=1,max_depth=2]"
 
 
-def released(inside="", **options):
-    made = register.make(
-        "protocol", parse_grid(f"dp-forest[epsilon=0.1,depth=3,trees=4{inside}]")[0]
+def released(more_parameters="", **options):
+    protocol = register.make(
+        "protocol", parse_grid(f"dp-forest[epsilon=0.1,depth=3,trees=4{more_parameters}]")[0]
     )
-    held = over_clients([ROWS.take(p) for p in np.array_split(np.arange(len(ROWS)), 3)])
-    return train(made, held, SCHEMA, seed=SEED, **options)
+    local_data = over_clients([ROWS.take(part) for part in np.array_split(np.arange(len(ROWS)), 3)])
+    return train(protocol, local_data, SCHEMA, seed=SEED, **options)
 
 
 def drawn_tests(forest):
@@ -55,54 +55,58 @@ def drawn_tests(forest):
     )]  # fmt: skip
 
 
-def counts_by_trying_seeds(run):
-    """Return the seed that the public tests tell, and counts less the noise drawn from it."""
-    p, forest = run.protocol, run.model
+def counts_by_guessing_seeds(run):
+    """Return the seed that reproduces the public tests, and the counts minus its noise."""
+    protocol_object, forest = run.protocol, run.model
     for seed in range(2 * SEED):
         server = Streams(seed, "seed").child("server")
-        drawn = draw_splits(
-            SCHEMA, p.depth, lambda t, s=server: s.rng("tests", t), 1, bins=p.bins
-        )  # fmt: skip
-        if drawn.feature[0].tobytes() == forest.splits.feature[0].tobytes():
-            noise = p.law.send(0 * forest.counts, server.noise.rng("noise"))
+        splits = draw_splits(
+            SCHEMA,
+            protocol_object.depth,
+            lambda tree_number, streams=server: streams.rng("tests", tree_number),
+            1,
+            bins=protocol_object.bins,
+        )
+        if splits.feature[0].tobytes() == forest.splits.feature[0].tobytes():
+            noise = protocol_object.law.send(0 * forest.counts, server.noise.rng("noise"))
             return seed, forest.counts - noise
     raise AssertionError("no seed draws these tests")
 
 
-def test_public_tests_tell_the_seed_and_the_seed_tells_no_noise():
+def test_public_tests_reveal_the_seed_but_the_seed_does_not_reveal_the_noise():
     run = released(noise_from="system")
     exact = run.model.splits.count(ROWS.X, ROWS.y, 2)
-    seed, guess = counts_by_trying_seeds(run)
+    seed, guess = counts_by_guessing_seeds(run)
     assert seed == SEED
     assert (guess == exact).mean() < 0.2  # noise of scale 40: few differences of two draws are 0
     assert np.abs(guess - exact).mean() > 20
-    again = released(noise_from="system")
-    assert drawn_tests(again.model) == drawn_tests(run.model)
-    assert not np.array_equal(again.model.counts, run.model.counts)
+    second_run = released(noise_from="system")
+    assert drawn_tests(second_run.model) == drawn_tests(run.model)
+    assert not np.array_equal(second_run.model.counts, run.model.counts)
 
 
 def test_noise_of_a_seed_is_read_by_trying_seeds_and_so_bounds_nothing():
     run = released(noise_from="seed")
     exact = run.model.splits.count(ROWS.X, ROWS.y, 2)
-    assert np.array_equal(counts_by_trying_seeds(run)[1], exact)
+    assert np.array_equal(counts_by_guessing_seeds(run)[1], exact)
     assert run.spent[0].epsilon == pytest.approx(0.1)
     relied_on = run.to_rely_on().spent[0]
     assert relied_on == PureDP(np.inf, unprotected=("rows", "noise"), trusted=("server",))
     assert released(noise_from="system").to_rely_on().spent[0].epsilon == pytest.approx(0.1)
 
 
-def test_the_operating_system_is_asked_unless_somebody_says_otherwise(default_noise_from):
+def test_noise_comes_from_the_operating_system_by_default(default_noise_from):
     assert default_noise_from == "system"
     with pytest.raises(UsageError, match="noise_from 'clock'"):
         released(noise_from="clock")
 
 
-def test_shares_of_noise_are_from_the_system_too():
-    one, other = (released(",noise=distributed", noise_from="system") for _ in range(2))
-    assert not np.array_equal(one.model.counts, other.model.counts)
+def test_noise_shares_come_from_the_operating_system_too():
+    run, second_run = (released(",noise=distributed", noise_from="system") for _ in range(2))
+    assert not np.array_equal(run.model.counts, second_run.model.counts)
 
 
-def test_what_rests_on_noise_loses_its_bound_and_nothing_else_does():
+def test_only_guarantees_that_rest_on_noise_become_void():
     assert without_noise(ApproximateDP(1.0, 1e-5)) == ApproximateDP(
         np.inf, 1e-5, unprotected=("noise",)
     )
@@ -111,28 +115,28 @@ def test_what_rests_on_noise_loses_its_bound_and_nothing_else_does():
 
 
 @pytest.mark.parametrize("source", ["system", "seed"])
-def test_train_writes_where_noise_came_from_and_voids_the_claim(tmp_path, source):
+def test_train_writes_the_noise_source_and_voids_the_claim(tmp_path, source):
     file = tmp_path / "model.npz"
-    given = ["-p", "dp-forest[trees=2,depth=2]", "--data", "digits", "--format", "json"]
-    given += ["--noise-from", source, "--output", str(file)]
-    facts = [json.loads(CliRunner().invoke(app, ["train", *given]).stdout) for _ in range(2)]
+    arguments = ["-p", "dp-forest[trees=2,depth=2]", "--data", "digits", "--format", "json"]
+    arguments += ["--noise-from", source, "--output", str(file)]
+    facts = [json.loads(CliRunner().invoke(app, ["train", *arguments]).stdout) for _ in range(2)]
     assert facts[0]["noise_from"] == source
     assert (facts[0]["utility"] == facts[1]["utility"]) == (source == "seed")
-    void = "pure-dp[epsilon=inf,unprotected=rows+noise,trusted=server]"
-    assert (facts[0]["spent"] == void) == (source == "seed")
-    said = " ".join(verdict(audit(read_model(file))))
-    assert ("claim is void" in said) == (source == "seed")
+    void_claim = "pure-dp[epsilon=inf,unprotected=rows+noise,trusted=server]"
+    assert (facts[0]["spent"] == void_claim) == (source == "seed")
+    verdict_text = " ".join(verdict(audit(read_model(file))))
+    assert ("claim is void" in verdict_text) == (source == "seed")
 
 
 @pytest.mark.parametrize("source", ["system", "seed"])
-def test_estimators_draw_noise_from_the_system_unless_told(source):
-    made = FederatedGBDTClassifier(
+def test_estimators_draw_noise_from_the_system_by_default(source):
+    estimator = FederatedGBDTClassifier(
         n_estimators=2, max_depth=2, defense="laplace-hist[epsilon=5]", random_state=3,
         cuts="equal-width", noise_from=source,
     )  # fmt: skip
-    fits = [made.fit(ROWS.X, ROWS.y).predict_proba(ROWS.X) for _ in range(2)]
+    fits = [estimator.fit(ROWS.X, ROWS.y).predict_proba(ROWS.X) for _ in range(2)]
     assert np.array_equal(*fits) == (source == "seed")
-    spent = made.training_.spent[1]
+    spent = estimator.training_.spent[1]
     assert ("noise" in spent.unprotected) == (source == "seed")
     assert FederatedGBDTClassifier().noise_from == "system"
 
@@ -154,17 +158,21 @@ def test_estimators_draw_noise_from_the_system_unless_told(source):
         ("secureboost[trees=1]", "answer-noise[scale=0.1]"),
     ],
 )
-def test_whatever_hides_something_is_drawn_from_the_system(protocol, defense):
-    made = register.make("protocol", parse_grid(protocol)[0])
-    by, (table, schema) = make_defense(parse_composed([defense])[0]), sample_table()
-    held = sample_local_data(made)
+def test_every_noisy_defense_draws_from_the_system(protocol, defense):
+    protocol_object = register.make("protocol", parse_grid(protocol)[0])
+    composition, (table, schema) = make_defense(parse_composed([defense])[0]), sample_table()
+    local_data = sample_local_data(protocol_object)
 
-    def said(noise_from):
-        run = train(made, held, schema, defense=by, seed=1, noise_from=noise_from)
-        return [encode(d.message) for d in run.transcript], run.predict(table.X).tobytes()
+    def messages_and_predictions(noise_from):
+        run = train(
+            protocol_object, local_data, schema, defense=composition, seed=1, noise_from=noise_from
+        )
+        return [encode(delivery.message) for delivery in run.transcript], run.predict(
+            table.X
+        ).tobytes()
 
-    assert said("seed") == said("seed")
-    assert said("system") != said("system")
+    assert messages_and_predictions("seed") == messages_and_predictions("seed")
+    assert messages_and_predictions("system") != messages_and_predictions("system")
 
 
 def test_rows_that_are_drawn_each_by_itself_are_secret():

@@ -1,4 +1,4 @@
-"""The examples with opacus run, and the audit of an outside training notices missing noise."""
+"""The opacus examples run, and the audit of an external training detects missing noise."""
 
 import json
 import runpy
@@ -22,49 +22,49 @@ MEASURE = [
 ]  # fmt: skip
 
 
-def test_the_outside_training_uses_no_code_of_ours():
+def test_the_external_training_does_not_import_fedtrees():
     text = (EXAMPLES / "train_opacus.py").read_text()
     assert "fedtrees" not in text.partition('"""\n')[2]
     assert "PrivacyEngine" in text
 
 
-def test_an_outside_training_with_enough_noise_is_not_refuted():
-    done = CliRunner().invoke(app, [*MEASURE, "--runs", "2"])
-    assert done.exit_code == 0, done.output
-    (found,) = json.loads(done.stdout)
-    assert found["claimed"] == "approximate-dp[epsilon=4,delta=1e-05,unprotected=rows]"
-    assert found["spent"].startswith("approximate-dp[epsilon=3.99")
-    assert not found["refuted"]
-    shown = float(found["measured"].split()[2].strip(","))
-    assert 0.3 < shown < 4
+def test_an_external_training_with_enough_noise_is_not_refuted():
+    result = CliRunner().invoke(app, [*MEASURE, "--runs", "2"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    assert row["claimed"] == "approximate-dp[epsilon=4,delta=1e-05,unprotected=rows]"
+    assert row["spent"].startswith("approximate-dp[epsilon=3.99")
+    assert not row["refuted"]
+    measured_epsilon = float(row["measured"].split()[2].strip(","))
+    assert 0.3 < measured_epsilon < 4
 
 
-def test_an_outside_training_with_a_sixteenth_of_the_noise_is_refuted(monkeypatch):
+def test_an_external_training_with_a_sixteenth_of_the_noise_is_refuted(monkeypatch):
     from opacus import PrivacyEngine
 
-    make = PrivacyEngine.make_private_with_epsilon
+    make_private = PrivacyEngine.make_private_with_epsilon
 
     def with_little_noise(self, **options):
-        module, optimizer, loader = make(self, **options)
+        module, optimizer, loader = make_private(self, **options)
         optimizer.noise_multiplier /= 16
         return module, optimizer, loader
 
     monkeypatch.setattr(PrivacyEngine, "make_private_with_epsilon", with_little_noise)
-    # Opacus computes its epsilon from the multiplier of the optimizer. The report of the owner
-    # states what was asked for.
+    # Opacus computes its epsilon from the multiplier of the optimizer, so the patched method
+    # returns the epsilon that the owner requested and reports.
     monkeypatch.setattr(PrivacyEngine, "get_epsilon", lambda self, delta: 4.0)
-    done = CliRunner().invoke(app, [*MEASURE, "--runs", "2"])
-    assert done.exit_code == 4, done.output
-    (found,) = json.loads(done.stdout)
-    assert found["refuted"]
-    assert "the audit contradicts it" in found["reading"]
+    result = CliRunner().invoke(app, [*MEASURE, "--runs", "2"])
+    assert result.exit_code == 4, result.output
+    (row,) = json.loads(result.stdout)
+    assert row["refuted"]
+    assert "the audit contradicts it" in row["reading"]
 
 
 def test_clients_with_opacus_train_as_well_as_with_the_default(capsys):
-    found = runpy.run_path(str(EXAMPLES / "federated_opacus.py"))
-    assert min(found["auc"].values()) > 0.85
-    assert abs(found["auc"]["torch"] - found["auc"]["opacus"]) < 0.05
-    assert found["spent"]["torch"].epsilon == found["spent"]["opacus"].epsilon
-    assert found["spent"]["torch"].prv == 0 < found["spent"]["opacus"].prv
+    example = runpy.run_path(str(EXAMPLES / "federated_opacus.py"))
+    assert min(example["auc"].values()) > 0.85
+    assert abs(example["auc"]["torch"] - example["auc"]["opacus"]) < 0.05
+    assert example["spent"]["torch"].epsilon == example["spent"]["opacus"].epsilon
+    assert example["spent"]["torch"].prv == 0 < example["spent"]["opacus"].prv
     printed = capsys.readouterr().out
     assert "by the accountants of opacus" in printed

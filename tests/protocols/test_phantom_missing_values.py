@@ -1,4 +1,4 @@
-"""Bins that do not add up to their node: the rest is no missing value of a complete column."""
+"""A gap between a node and the sum of its bins is no missing value of a complete column."""
 
 from dataclasses import replace
 
@@ -17,22 +17,26 @@ from fedtrees.protocols.views import view_of
 
 
 def run(protocol, defense, complete, **params):
-    """Train; return the run, the local data and the model's splits after a feature's last bin."""
+    """Train; return the run, the local data, and the number of splits after the last bin."""
     clients, schema = sample_federation()
-    features = tuple(replace(f, complete=complete) for f in schema.features)
-    held, schema = over_clients(clients), replace(schema, features=features)
+    features = tuple(replace(feature, complete=complete) for feature in schema.features)
+    local_data, schema = over_clients(clients), replace(schema, features=features)
     settings = {"trees": 8, "max_depth": 3, "max_bin": 16, **params}
-    made = register.make("protocol", Spec(protocol, settings))
+    protocol_object = register.make("protocol", Spec(protocol, settings))
     parts = () if defense is None else (register.make("defense", defense),)
-    done = train(made, held, schema, defense=Composition(parts), seed=1)
-    cuts = next(d.message for d in done.transcript if isinstance(d.message, CutPoints))
+    training = train(protocol_object, local_data, schema, defense=Composition(parts), seed=1)
+    cuts = next(
+        delivery.message
+        for delivery in training.transcript
+        if isinstance(delivery.message, CutPoints)
+    )
     last = cuts.values[cuts.offsets[1:] - 1]
     phantoms = 0
-    for tree in done.model.trees:
+    for tree in training.model.trees:
         split = tree.feature >= 0
-        f, threshold = tree.feature[split], tree.threshold[split]
-        phantoms += ((threshold == last[f]) | (threshold <= cuts.minimum[f])).sum()
-    return done, held, phantoms
+        columns, threshold = tree.feature[split], tree.threshold[split]
+        phantoms += ((threshold == last[columns]) | (threshold <= cuts.minimum[columns])).sum()
+    return training, local_data, phantoms
 
 
 @pytest.mark.parametrize("protocol", ["fedtree-hist", "nvflare-hist"])
@@ -45,15 +49,15 @@ def run(protocol, defense, complete, **params):
     ],
 )
 def test_no_split_sends_missing_values_where_there_are_none(protocol, defense):
-    done, held, phantoms = run(protocol, defense, complete=True)
+    training, local_data, phantoms = run(protocol, defense, complete=True)
     assert run(protocol, defense, complete=False)[2] > 0 == phantoms
-    for who in ("server", "client-2") if protocol == "nvflare-hist" else ("server",):
-        grown = read_boosting(view_of(done, (who,), held)).trees
-        assert len(grown) == len(done.model.trees)
-        for a, b in zip(grown, done.model.trees, strict=True):
-            np.testing.assert_array_equal(a.feature, b.feature)
-            np.testing.assert_array_equal(a.threshold, b.threshold)
-            np.testing.assert_array_equal(a.value, b.value)
+    for party in ("server", "client-2") if protocol == "nvflare-hist" else ("server",):
+        grown = read_boosting(view_of(training, (party,), local_data)).trees
+        assert len(grown) == len(training.model.trees)
+        for read_tree, tree in zip(grown, training.model.trees, strict=True):
+            np.testing.assert_array_equal(read_tree.feature, tree.feature)
+            np.testing.assert_array_equal(read_tree.threshold, tree.threshold)
+            np.testing.assert_array_equal(read_tree.value, tree.value)
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

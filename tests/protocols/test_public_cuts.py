@@ -1,4 +1,4 @@
-"""`cuts=public`: declared cut points as they are, declared ranges in equal steps, nothing asked."""
+"""`cuts=public` uses declared cut points, divides declared ranges equally, and requests nothing."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ SCHEMA = Schema(
 )
 
 
-def test_cut_points_and_ranges_stand_side_by_side():
+def test_declared_cut_points_and_ranges_may_be_mixed():
     cuts = public_cuts(SCHEMA, 4)
     assert cuts.of(0)[:-1].tolist() == [2, 4, 6]
     assert cuts.of(1).tolist() == [18, 65, 130]
@@ -51,14 +51,14 @@ def test_a_federation_splits_at_public_cut_points_only(protocol):
     table = Table(X, (X[:, 1] > 40).astype(np.int64))
     halves = [table.take(np.arange(45)), table.take(np.arange(45, 90))]
     training = train(protocol, over_clients(halves), SCHEMA)
-    sent = [type(d.message) for d in training.transcript]
+    sent = [type(delivery.message) for delivery in training.transcript]
     assert CutPoints in sent
     assert CutsRequest not in sent
-    used = {
-        float(t)
+    used_thresholds = {
+        float(threshold)
         for tree in training.model.trees
-        for f, t in zip(tree.feature, tree.threshold, strict=True)
-        if f == 1
+        for feature, threshold in zip(tree.feature, tree.threshold, strict=True)
+        if feature == 1
     }
-    assert used
-    assert used <= {-1.0, 18.0, 65.0}
+    assert used_thresholds
+    assert used_thresholds <= {-1.0, 18.0, 65.0}

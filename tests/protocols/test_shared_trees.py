@@ -1,4 +1,4 @@
-"""Trees in messages: what they say, read back, sliced and carried."""
+"""Messages that contain trees: packing, unpacking, joining and encoding."""
 
 from dataclasses import fields, replace
 
@@ -24,29 +24,31 @@ def forest(params):
     return grow_forest(table.X, table.y, cuts, params)
 
 
-def test_trees_are_read_back_with_the_gradients_behind_them():
+def test_trees_are_unpacked_with_their_gradient_sums():
     params = FlowerBagging(trees=4, max_depth=4, reg_lambda=0.7)
     grown = forest(params).trees
     message = ClientTrees(0, **pack(grown, params), base_score=np.float32([0.5]))
-    for tree, read in zip(grown, unpack(message, 0.3, 0.7), strict=True):
+    for tree, unpacked in zip(grown, unpack(message, 0.3, 0.7), strict=True):
         for name in ("feature", "threshold", "left", "right", "default_left", "value", "gain"):
-            np.testing.assert_array_equal(getattr(read, name), getattr(tree, name))
-        np.testing.assert_allclose(read.h, tree.h, rtol=1e-7)
-        np.testing.assert_allclose(read.g, tree.g, atol=1e-5)
+            np.testing.assert_array_equal(getattr(unpacked, name), getattr(tree, name))
+        np.testing.assert_allclose(unpacked.h, tree.h, rtol=1e-7)
+        np.testing.assert_allclose(unpacked.g, tree.g, atol=1e-5)
     assert all(tree.g is None for tree in unpack(message))
-    bare = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
-    assert all((t.g, t.h, t.gain) == (None, None, None) for t in unpack(bare, 0.3, 0.7))
+    without_statistics = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
+    assert all(
+        (t.g, t.h, t.gain) == (None, None, None) for t in unpack(without_statistics, 0.3, 0.7)
+    )
 
 
-def test_messages_join_end_to_end_without_what_one_of_them_lacks():
+def test_joined_messages_omit_fields_that_one_of_them_lacks():
     params = FlowerBagging(trees=3, max_depth=3)
     grown = forest(params).trees
-    parts = [ClientTrees(0, **pack([t], params), base_score=np.float32([0.5])) for t in grown]
-    whole = pack(grown, params)
+    parts = [ClientTrees(0, **pack([tree], params), base_score=np.float32([0.5])) for tree in grown]
+    packed = pack(grown, params)
     for name, array in join(parts).items():
-        np.testing.assert_array_equal(array, whole[name])
+        np.testing.assert_array_equal(array, packed[name])
     parts[1] = replace(parts[1], loss_changes=None)
-    assert set(whole) - set(join(parts)) == {"loss_changes"}
+    assert set(packed) - set(join(parts)) == {"loss_changes"}
 
 
 def test_arrays_that_do_not_fit_the_sizes_are_refused():
@@ -60,19 +62,21 @@ def test_arrays_that_do_not_fit_the_sizes_are_refused():
             unpack(broken)
 
 
-@pytest.mark.parametrize("kind", [ClientTrees, GlobalTrees, ClientModels])
-@pytest.mark.parametrize("bare", [False, True])
-def test_they_cross_as_bytes_and_cannot_be_written_to(kind, bare):
+@pytest.mark.parametrize("message_type", [ClientTrees, GlobalTrees, ClientModels])
+@pytest.mark.parametrize("without_statistics", [False, True])
+def test_messages_survive_encoding_and_their_arrays_are_read_only(message_type, without_statistics):
     clients, schema = tables(1)
-    protocol = LocalEnsembles if kind is ClientModels else FlowerBagging
-    message = sent(train(protocol(trees=2, max_depth=2), over_clients(clients), schema), kind)[-1]
-    if bare:
+    protocol = LocalEnsembles if message_type is ClientModels else FlowerBagging
+    message = sent(
+        train(protocol(trees=2, max_depth=2), over_clients(clients), schema), message_type
+    )[-1]
+    if without_statistics:
         message = replace(message, sum_hessian=None, base_weights=None, loss_changes=None)
-    assert (Reveal.COUNTS in message.reveals) == (not bare)
-    assert message.reveals <= kind.discloses
-    other = decode(encode(message))
-    assert type(other) is kind
-    for item in fields(message):
-        np.testing.assert_array_equal(getattr(other, item.name), getattr(message, item.name))
-        if isinstance(getattr(other, item.name), np.ndarray):
-            assert not getattr(other, item.name).flags.writeable
+    assert (Reveal.COUNTS in message.reveals) == (not without_statistics)
+    assert message.reveals <= message_type.discloses
+    decoded = decode(encode(message))
+    assert type(decoded) is message_type
+    for field in fields(message):
+        np.testing.assert_array_equal(getattr(decoded, field.name), getattr(message, field.name))
+        if isinstance(getattr(decoded, field.name), np.ndarray):
+            assert not getattr(decoded, field.name).flags.writeable

@@ -1,4 +1,4 @@
-"""What dp-gbdt and dp-forest state of their noise is the noise that they draw."""
+"""The noise that dp-gbdt and dp-forest declare is the noise that they draw."""
 
 import numpy as np
 import pytest
@@ -23,48 +23,53 @@ def messages(run, kind):
     return [d.message for d in run.transcript if type(d.message) is kind]
 
 
-def test_the_release_of_leaves_differs_from_their_sums_by_the_stated_noise():
+def test_released_leaf_sums_differ_from_the_exact_ones_by_the_declared_noise():
     run, view = trained("dp-gbdt", epsilon=1.0, trees=20, max_depth=4)
     (start,) = messages(run, BaseScore)
     exact = {}
-    for m in messages(run, LeafSums):
-        exact[m.tree] = exact.get(m.tree, 0) + m.sums / np.ldexp(1.0, [start.g_bits, start.h_bits])
+    for message in messages(run, LeafSums):
+        exact[message.tree] = exact.get(message.tree, 0) + message.sums / np.ldexp(
+            1.0, [start.g_bits, start.h_bits]
+        )
     for column, field in enumerate("gh"):
-        law = view.channel(LeafValues, field, "server")
-        errors = [getattr(m, field) - exact[m.tree][:, column] for m in messages(run, LeafValues)]
+        channel = view.channel(LeafValues, field, "server")
+        errors = [
+            getattr(message, field) - exact[message.tree][:, column]
+            for message in messages(run, LeafValues)
+        ]
         errors = np.concatenate(errors)
-        assert stats.kstest(errors / law.scale, "norm").pvalue > 1e-3
-        assert np.sqrt(law.posterior_moments(np.zeros(1))[1][0]) == pytest.approx(
+        assert stats.kstest(errors / channel.scale, "norm").pvalue > 1e-3
+        assert np.sqrt(channel.posterior_moments(np.zeros(1))[1][0]) == pytest.approx(
             np.std(errors), rel=0.15
         )
     assert view.changes(LeafSums, "sums") == []
 
 
-def test_shared_noise_is_stated_of_the_whole_sum_alone():
+def test_shared_noise_is_declared_for_the_complete_sum_only():
     _, view = trained("dp-gbdt", epsilon=1.0, trees=2, noise="distributed")
     (share,) = view.changes(LeafSums, "sums")
     assert isinstance(share, Share)
     assert view.channel(LeafSums, "sums") is None
     assert share.colluders == 1
-    stated = view.channel(LeafSums, "sums", parties=3)
+    declared = view.channel(LeafSums, "sums", parties=3)
     # Two of three shares make up the claimed noise, so that the sum of three has 3/2 its variance.
     (_, variance), (_, claimed) = (
-        law.posterior_moments(np.zeros((1, 2))) for law in (stated, share.total)
+        channel.posterior_moments(np.zeros((1, 2))) for channel in (declared, share.total)
     )
     np.testing.assert_allclose(variance, 1.5 * claimed)
-    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].stated == ()
+    assert trained("dp-gbdt", epsilon=float("inf"), trees=2)[1].protocol_changes == ()
 
 
 @pytest.mark.parametrize("mechanism", ["geometric", "published"])
-def test_released_counts_have_the_stated_noise(mechanism):
+def test_released_counts_have_the_declared_noise(mechanism):
     run, view = trained("dp-forest", epsilon=5.0, trees=8, depth=4, mechanism=mechanism)
-    exact = sum(m.counts for m in messages(run, LeafClassCounts))
+    exact = sum(message.counts for message in messages(run, LeafClassCounts))
     released = messages(run, PrivateForest)[0]
     noise = (released.counts - exact).ravel()
-    law = view.channel(PrivateForest, "counts", "server")
+    channel = view.channel(PrivateForest, "counts", "server")
     values = np.arange(-8, 9)
-    expected = np.exp(law.log_likelihood(values[:, None], np.zeros((1, 1)))) * len(noise)
-    counted = np.array([(noise == v).sum() for v in values])
+    expected = np.exp(channel.log_likelihood(values[:, None], np.zeros((1, 1)))) * len(noise)
+    counted = np.array([(noise == value).sum() for value in values])
     assert (np.abs(counted - expected) < 4 * np.sqrt(expected) + 2).all()
     _, labels = trained("dp-forest", epsilon=5.0, trees=2, depth=2, mechanism="majority")
     (change,) = labels.changes(PrivateForest, "counts")

@@ -1,4 +1,4 @@
-"""The sketch leak on XGBoost itself: what one worker is sent holds the other's values."""
+"""The sketch leak in XGBoost itself: messages to one worker contain values of the other worker."""
 
 import json
 import subprocess
@@ -13,23 +13,27 @@ PLUGIN = xgboost.build_info().get("USE_FEDERATED")
 
 
 @pytest.fixture(scope="module")
-def measured():
+def measurements():
     transports = ["collective", "federated"] if PLUGIN else ["collective"]
-    asked = ["--rows", "200", "900", "--max-bin", "32", "--json", "--transport", *transports]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *asked], capture_output=True, text=True, timeout=500
+    arguments = ["--rows", "200", "900", "--max-bin", "32", "--json", "--transport", *transports]
+    process = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=500
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert process.returncode == 0, process.stdout + process.stderr
+    return [json.loads(line) for line in process.stdout.splitlines() if line.startswith("{")]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("transport", ["collective", "federated"])
-def test_every_value_of_the_other_worker_crosses_and_none_that_nobody_holds(measured, transport):
+def test_messages_contain_every_value_of_the_other_worker_and_no_absent_one(
+    measurements, transport
+):
     if transport == "federated" and not PLUGIN:
         pytest.skip(f"xgboost {xgboost.__version__} is built without its federated plugin")
-    few, many = [m for m in measured if m["transport"] == transport]
-    assert few["found"] == few["distinct"] == [200, 200]
-    assert few["control"] == many["control"] == [0, 0]
-    # of more values than 8 x max_bin, so many cross
-    assert all(240 <= found <= 272 for found in many["found"])
+    small, large = [
+        measurement for measurement in measurements if measurement["transport"] == transport
+    ]
+    assert small["found"] == small["distinct"] == [200, 200]
+    assert small["control"] == large["control"] == [0, 0]
+    # With more distinct values than 8 x max_bin, about 8 x max_bin of them are sent.
+    assert all(240 <= n_found <= 272 for n_found in large["found"])

@@ -1,4 +1,4 @@
-"""DP gradient descent of vertical regressions: what a row moves, the noise, the claim."""
+"""DP gradient descent of vertical regressions: the influence of a row, the noise, and the claim."""
 
 from dataclasses import replace
 
@@ -23,102 +23,118 @@ from fedtrees.linear import (
 from fedtrees.messages.regression import ColumnScales, Gradient
 
 
-def federation(rows, seed=0, classes=True):
-    """Return columns of two parties, all with declared ranges."""
-    told, schema = table(rows, 6, seed, classes)
+def declared_table(n_rows, seed=0, classes=True):
+    """Return a table whose columns all have declared ranges, and its schema."""
+    undeclared_rows, schema = table(n_rows, 6, seed, classes)
     declared = (replace(f, low=-60.0, high=60.0) for f in schema.features)
-    return told, replace(schema, features=tuple(declared))
+    return undeclared_rows, replace(schema, features=tuple(declared))
 
 
-def opened(run, round):
-    """Return what was opened of a round, party by party."""
-    found = (d.message for d in run.transcript if isinstance(d.message, Gradient))
+def decrypted_gradients(run, round):
+    """Return the decrypted gradients of a round by party."""
+    messages = (
+        delivery.message for delivery in run.transcript if isinstance(delivery.message, Gradient)
+    )
     return {
-        m.party: from_fixed_point(unpack_integers(m.values), m.bits)
-        for m in found
-        if m.round == round
+        message.party: from_fixed_point(unpack_integers(message.values), message.bits)
+        for message in messages
+        if message.round == round
     }
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), degree=st.sampled_from([1, 3]), parties=st.integers(1, 4))
-def test_no_row_brings_more_to_a_gradient_than_is_accounted_for(seed, degree, parties):
-    rng, b, link = np.random.default_rng(seed), 20, SIGMOIDS[degree]
+def test_the_contribution_of_a_row_to_a_gradient_is_bounded(seed, degree, parties):
+    rng, places, link = np.random.default_rng(seed), 20, SIGMOIDS[degree]
     size = 10.0 ** rng.integers(-2, 4)
     bounds = (float(rng.choice([0.3, 1.0, 2.5])), SCORE_BOUND / parties)
-    z, rows = 0, []
+    score, rows = 0, []
     for _ in range(parties):
-        design = to_python_integers(np.rint(size * rng.normal(size=(5, 3)) * 2**b))
-        kept = shorten_rows(design, b, bounds)
-        scores = kept @ to_python_integers(np.rint(3 * rng.normal(size=3) * 2**b))
-        z = z + from_fixed_point(clip_scores(scores, 2 * b, bounds), 2 * b)
-        rows.append(from_fixed_point(kept, b))
-        short = np.linalg.norm(from_fixed_point(design, b), axis=1) < bounds[0] * (1 - 1e-9)
-        assert (kept[short] == design[short]).all()
-    residual = sum(float(c) * z**k for k, c in enumerate(link)) - rng.integers(0, 2, 5)
+        design = to_python_integers(np.rint(size * rng.normal(size=(5, 3)) * 2**places))
+        shortened = shorten_rows(design, places, bounds)
+        scores = shortened @ to_python_integers(np.rint(3 * rng.normal(size=3) * 2**places))
+        score = score + from_fixed_point(clip_scores(scores, 2 * places, bounds), 2 * places)
+        rows.append(from_fixed_point(shortened, places))
+        is_short = np.linalg.norm(from_fixed_point(design, places), axis=1) < bounds[0] * (1 - 1e-9)
+        assert (shortened[is_short] == design[is_short]).all()
+    residual = sum(
+        float(coefficient) * score**k for k, coefficient in enumerate(link)
+    ) - rng.integers(0, 2, 5)
     for X in rows:
-        moved = np.linalg.norm(X, axis=1) * np.abs(residual)
-        assert (moved <= bounds[0] * largest_residual(link) * (1 + 1e-6)).all()
+        contribution = np.linalg.norm(X, axis=1) * np.abs(residual)
+        assert (contribution <= bounds[0] * largest_residual(link) * (1 + 1e-6)).all()
 
 
-def test_one_row_more_moves_the_first_gradients_by_no_more_than_that():
-    told, schema = federation(40)
+def test_an_additional_row_changes_the_first_gradients_within_the_bound():
+    rows, schema = declared_table(40)
     spec = "vertical-regression[statistics=public,rounds=2]"
     runs = [
-        trained(spec, by_columns(told.take(np.arange(n)), 3), schema, "dp-gd[epsilon=1,clip=0.5]")
+        trained(spec, by_columns(rows.take(np.arange(n)), 3), schema, "dp-gd[epsilon=1,clip=0.5]")
         for n in (39, 40)
     ]
-    fewer, more = (opened(run, 0) for run in runs)  # with the same noise
-    for party in fewer:
-        assert 0 < np.linalg.norm(more[party] - fewer[party]) <= 0.5 * 0.5 + 1e-6
+    without_row, with_row = (
+        decrypted_gradients(run, 0) for run in runs
+    )  # Both runs draw the same noise.
+    for party in without_row:
+        assert 0 < np.linalg.norm(with_row[party] - without_row[party]) <= 0.5 * 0.5 + 1e-6
 
 
-def test_noise_is_as_wide_as_the_claim_asks_for_and_spent_is_what_was_claimed():
-    told, schema = federation(30)
-    held, spec = by_columns(told, 3), "vertical-regression[rounds=40,statistics={}]"
-    public, own = (
-        trained(spec.format(s), held, schema, "dp-gd[epsilon=1,clip=1e-6,parties=2]")
-        for s in ("public", "own")
+def test_noise_has_the_claimed_scale_and_the_claimed_budget_is_spent():
+    rows, schema = declared_table(30)
+    local_data, spec = by_columns(rows, 3), "vertical-regression[rounds=40,statistics={}]"
+    with_public_statistics, with_local_statistics = (
+        trained(spec.format(statistics), local_data, schema, "dp-gd[epsilon=1,clip=1e-6,parties=2]")
+        for statistics in ("public", "own")
     )
-    assert public.spent[1].epsilon == pytest.approx(1, rel=1e-3)
-    assert public.spent[1].epsilon <= 1
-    assert public.spent[1].unprotected == public.claims[1].unprotected == ("rows",)
-    assert public.spent[1].trusted == ("arbiter",)
-    assert all(d.message.declared for d in public.transcript if type(d.message) is ColumnScales)
-    assert own.spent[1].epsilon == np.inf
-    assert own.spent[1].unprotected == ("columns", "rows")
-    assert own.spent[1].updates == pytest.approx(1, rel=1e-3)
+    assert with_public_statistics.spent[1].epsilon == pytest.approx(1, rel=1e-3)
+    assert with_public_statistics.spent[1].epsilon <= 1
+    assert (
+        with_public_statistics.spent[1].unprotected
+        == with_public_statistics.claims[1].unprotected
+        == ("rows",)
+    )
+    assert with_public_statistics.spent[1].trusted == ("arbiter",)
+    assert all(
+        delivery.message.declared
+        for delivery in with_public_statistics.transcript
+        if type(delivery.message) is ColumnScales
+    )
+    assert with_local_statistics.spent[1].epsilon == np.inf
+    assert with_local_statistics.spent[1].unprotected == ("columns", "rows")
+    assert with_local_statistics.spent[1].updates == pytest.approx(1, rel=1e-3)
     scale, _, places = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
-        schema, public.protocol.parameters
+        schema, with_public_statistics.protocol.parameters
     )
-    values = np.concatenate([x for k in range(40) for x in opened(public, k).values()])
+    values = np.concatenate(
+        [x for k in range(40) for x in decrypted_gradients(with_public_statistics, k).values()]
+    )
     assert values.std() == pytest.approx(scale / 2.0**places, rel=0.2)
-    # four times the rounds, twice the noise
+    # Four times as many rounds need twice the noise.
     wider = DPGradientDescent(1.0, clip=1e-6, parties=2).scale(
         schema, {"rounds": 160, "fake": 0, "kind": None}
     )
     assert wider[0] / 2.0 ** wider[2] == pytest.approx(2 * scale / 2.0**places, rel=1e-3)
 
 
-def test_what_its_bounds_do_not_cover_is_refused():
-    told, schema = federation(30)
-    held = by_columns(told, 3)
-    for spec, said in (
+def test_settings_outside_the_proof_are_refused():
+    rows, schema = declared_table(30)
+    local_data = by_columns(rows, 3)
+    for spec, message in (
         ("vertical-regression[batch=10]", "batch=10: an additional row would move other"),
         ("vertical-regression", "dp-gd\\[parties=1\\]: 2 have columns"),
     ):
         defense = "dp-gd[epsilon=1]" if "batch" in spec else "dp-gd[epsilon=1,parties=1]"
-        with pytest.raises(UsageError, match=said):
-            trained(spec, held, schema, defense)
-    told, schema = federation(30, classes=False)
+        with pytest.raises(UsageError, match=message):
+            trained(spec, local_data, schema, defense)
+    rows, schema = declared_table(30, classes=False)
     with pytest.raises(UsageError, match="numeric target"):
-        trained("vertical-regression", by_columns(told, 3), schema, "dp-gd[epsilon=1]")
+        trained("vertical-regression", by_columns(rows, 3), schema, "dp-gd[epsilon=1]")
 
 
-def test_beside_it_no_value_is_found_that_all_are_without():
-    told, schema = federation(9)
-    held, spec = by_columns(told, 3), "vertical-regression[fake=8,rounds=12]"
+def test_dp_gd_prevents_the_recovery_of_values():
+    rows, schema = declared_table(9)
+    local_data, spec = by_columns(rows, 3), "vertical-regression[fake=8,rounds=12]"
     for defense, share in (("none", 1), ("dp-gd[epsilon=8]", 0)):
-        run = trained(spec, held, schema, defense)
-        scores, _, _ = inverted(run, held, "active[queries=9,entries=1]")
+        run = trained(spec, local_data, schema, defense)
+        scores, _, _ = inverted(run, local_data, "active[queries=9,entries=1]")
         assert scores["entries"] == share

@@ -1,4 +1,4 @@
-"""Blind lines of single values."""
+"""Blind guesses of single values."""
 
 import numpy as np
 from regression_runs import by_columns, table
@@ -10,21 +10,23 @@ from fedtrees.metrics.entries import EntriesMetric
 from fedtrees.metrics.metric import Case
 
 
-def test_columns_of_a_table_go_along_with_each_other_without_looking():
+def test_the_blind_regression_uses_the_dependence_between_columns():
     rows, schema = table(40, 12, 0)
     rng = np.random.default_rng(0)
     factor = rng.normal(size=(40, 1))
     X = (factor + 0.1 * rng.normal(size=(40, 12))).astype(np.float32)
-    held = by_columns(Table(X, rows.y), 6)
+    local_data = by_columns(Table(X, rows.y), 6)
     roles = {"active": "active", "passive-1": "passive", "arbiter": "arbiter"}
     threat = "active[entries=12]"
-    who = Threat.parse(threat).principals(roles)
-    case, metric = Case(held, roles, who, schema, Streams(0), threat), EntriesMetric()
+    principals = Threat.parse(threat).principals(roles)
+    case, metric = Case(local_data, roles, principals, schema, Streams(0), threat), EntriesMetric()
     truth = metric.truth(case)
-    close = {
-        name: next(s.value for s in metric.score(guess, truth) if s.name == "entries_close")
+    shares_close = {
+        name: next(
+            score.value for score in metric.score(guess, truth) if score.name == "entries_close"
+        )
         for name, guess in metric.blind(case, truth).items()
     }
-    assert close["regressed-together"] > 0.85
-    assert close["regressed-together"] > close["regressed"] + 0.03
-    assert close["means"] < 0.5
+    assert shares_close["regressed-together"] > 0.85
+    assert shares_close["regressed-together"] > shares_close["regressed"] + 0.03
+    assert shares_close["means"] < 0.5

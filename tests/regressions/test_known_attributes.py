@@ -1,4 +1,6 @@
-"""A threat may tell attributes of all rows of others: to attacks, and to who sees nothing."""
+"""A threat may give an adversary attributes of all rows of others. Attacks and blind guesses use
+them.
+"""
 
 import numpy as np
 import pytest
@@ -32,30 +34,32 @@ SCHEMA = Schema((*BITS, Feature("x", low=0, high=8)), "y", groups=(OneHot(("a", 
 
 
 @pytest.fixture(scope="module")
-def forest():
-    held = over_clients([ROWS.take(np.arange(30)), ROWS.take(np.arange(30, 60))])
-    return trained("dp-forest[epsilon=40,trees=10,depth=4,bins=8]", held, SCHEMA), held
+def forest_run():
+    local_data = over_clients([ROWS.take(np.arange(30)), ROWS.take(np.arange(30, 60))])
+    return trained("dp-forest[epsilon=40,trees=10,depth=4,bins=8]", local_data, SCHEMA), local_data
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("threat", ["public", "server", "client"])
-def test_what_is_told_stays_and_the_blind_adversary_is_told_it_too(forest, threat):
-    view, case = seen(*forest, f"{threat}[attributes=3]")
-    columns, told = case.known_columns
+def test_known_attributes_are_kept_and_the_blind_guess_uses_them_too(forest_run, threat):
+    view, case = seen(*forest_run, f"{threat}[attributes=3]")
+    columns, known_values = case.known_columns
     victims = case.victims_rows
-    assert np.array_equal(victims.X[:, columns], told)
-    assert sum(len({0, 1, 2} & {*columns}) == n for n in (0, 3)) == 1  # a group is told whole
+    assert np.array_equal(victims.X[:, columns], known_values)
+    # A one-hot group is known completely or not at all.
+    assert sum(len({0, 1, 2} & {*columns}) == n for n in (0, 3)) == 1
     assert len(columns) in (3, 5)
     attack = DraftDP(work=0.2)
     assert attack.inapplicable(view) is None
     rows = attack.run(view, np.random.default_rng(0)).all(Records)[0].table
-    assert np.array_equal(rows.X[:, columns], told)  # numbers too, which a forest tells by bins
+    # Numeric values are kept, too, although the forest reveals only their bins.
+    assert np.array_equal(rows.X[:, columns], known_values)
     metric = RecordMetric()
     truth = metric.truth(case)
     blind = metric.blind(case, truth)
     assert ("told-vote" in blind) == (threat == "client")
     for claims in blind.values():
-        assert sorted(map(tuple, claims[0].table.X[:, columns])) == sorted(map(tuple, told))
+        assert sorted(map(tuple, claims[0].table.X[:, columns])) == sorted(map(tuple, known_values))
     assert SpecificityMetric().truth(case) is None
     best = max(metric.score(claims, truth)[0].value for claims in blind.values())
     assert metric.score([Records(rows)], truth)[0].value > best
@@ -68,34 +72,34 @@ def test_one_hot_columns_of_a_csv_file_stay_one_category(tmp_path):
     path = tmp_path / "hot.csv"
     path.write_text("\n".join(["a,b,c,d,e,y", *lines]))
     data = load_csv(path, "y")
-    held = over_clients([data.table])
-    run = trained("dp-forest[epsilon=5,trees=4,depth=3]", held, data.schema)
-    view, _ = seen(run, held, "public")
+    local_data = over_clients([data.table])
+    run = trained("dp-forest[epsilon=5,trees=4,depth=3]", local_data, data.schema)
+    view, _ = seen(run, local_data, "public")
     rows = DraftDP(work=0.02).run(view, np.random.default_rng(0)).all(Records)[0].table
     assert (rows.X[:, :3].sum(axis=1) == 1).all()
 
 
-def test_errors_are_of_what_was_not_told():
+def test_errors_are_computed_over_unknown_attributes():
     guess = Table(np.where(np.arange(8) == 3, 1 - ROWS.X, ROWS.X), ROWS.y)
     inlier = np.ones(60, dtype=bool)
     assert row_errors(guess, ROWS, inlier, [0, 1, 2, 4])["row_error"] == pytest.approx(0.25)
     assert row_errors(guess, ROWS, inlier, [3])["row_error"] == 0.0
 
 
-def test_samples_are_matched_among_rows_that_are_told_alike():
+def test_samples_are_matched_among_rows_with_equal_known_attributes():
     rng = np.random.default_rng(1)
     value = np.column_stack([np.arange(20) // 4, rng.integers(0, 2, (20, 6))]).astype(np.int16)
     samples = np.stack(
         [np.concatenate([k * 4 + rng.permutation(4) for k in range(5)]) for _ in range(6)]
     )
-    found = consensus(
+    agreed = consensus(
         value[samples], np.ones(7, np.uint8), np.array([5] + 6 * [2]), kind=value[:, 0]
     )
-    assert np.array_equal(found.value[:, 0], value[:, 0])
-    assert sorted(map(tuple, found.value)) == sorted(map(tuple, value))
+    assert np.array_equal(agreed.value[:, 0], value[:, 0])
+    assert sorted(map(tuple, agreed.value)) == sorted(map(tuple, value))
 
 
-def test_a_missing_row_is_looked_for_among_those_that_are_told():
+def test_a_missing_row_has_the_known_attributes():
     variables = Variables.binary(4)
     forest = NoisyForest.of(variables, np.zeros((1, 1), int), np.zeros((1, 2, 2), int))
     companions = np.zeros((5, 5), dtype=np.int16)
@@ -107,17 +111,17 @@ def test_a_missing_row_is_looked_for_among_those_that_are_told():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("public[attributes=6]", "attributes=6, and a row has 6, a one-hot group being one"),
         ("public[attributes=2,entries=2]", "give entries or attributes, not both"),
     ],
 )
-def test_nothing_is_left_to_guess_or_it_is_told_twice(forest, text, said):
-    with pytest.raises(UsageError, match=said):
-        _ = seen(*forest, text)
+def test_contradictory_or_complete_knowledge_is_refused(forest_run, text, message):
+    with pytest.raises(UsageError, match=message):
+        _ = seen(*forest_run, text)
 
 
-def test_an_adversary_is_named_with_what_it_was_told():
+def test_the_name_of_an_adversary_contains_its_knowledge():
     text, _ = adversary_named("client[attributes=2]", {"client": ("a client", "clients")})
     assert text == "a client (with 2 attributes)"

@@ -1,4 +1,6 @@
-"""Inversion of regressions: exact where messages are, and honest where they are not."""
+"""Inversion of regressions: exact if messages are exact, and without overconfident claims
+otherwise.
+"""
 
 from dataclasses import replace
 
@@ -33,32 +35,34 @@ from fedtrees.protocols.views import view_of
 ATTACK = register.make("attack", Spec("regression-inversion"))
 
 
-def unknown(n):
+def needed_entries(n):
     return (n - 1) * (n - 2) // 2
 
 
 @settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), m=st.integers(1, 7), more=st.integers(0, 3))
-def test_whole_number_systems_are_solved_exactly_however_badly_conditioned(seed, m, more):
+@given(seed=st.integers(0, 10**6), n_unknown=st.integers(1, 7), n_extra=st.integers(0, 3))
+def test_ill_conditioned_integer_systems_are_solved_exactly(seed, n_unknown, n_extra):
     rng = np.random.default_rng(seed)
-    A = to_python_integers(rng.integers(-9, 9, (m + more, m))) * (1 << 60) + to_python_integers(
-        rng.integers(-3, 3, (m + more, m))
-    )
-    X = to_python_integers(rng.integers(-(10**9), 10**9, (m, 2)))
-    found = solve_integers(A, A @ X, 40)
-    if rank(A) < m:
-        assert found is None
+    A = to_python_integers(rng.integers(-9, 9, (n_unknown + n_extra, n_unknown))) * (
+        1 << 60
+    ) + to_python_integers(rng.integers(-3, 3, (n_unknown + n_extra, n_unknown)))
+    X = to_python_integers(rng.integers(-(10**9), 10**9, (n_unknown, 2)))
+    solution = solve_integers(A, A @ X, 40)
+    if rank(A) < n_unknown:
+        assert solution is None
     else:
-        assert (found == X).all()
-        wrong = A @ X
-        wrong[-1, 0] += 1  # a rounded gradient: no whole number of such size solves it
-        again = solve_integers(A, wrong, 40)
-        assert again is None or (not more and (A @ again == wrong).all())
+        assert (solution == X).all()
+        inconsistent = A @ X
+        inconsistent[-1, 0] += 1  # A rounded gradient has no integer solution of this size.
+        second_solution = solve_integers(A, inconsistent, 40)
+        assert second_solution is None or (
+            not n_extra and (A @ second_solution == inconsistent).all()
+        )
 
 
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_numbers_of_any_length_survive_their_bytes(seed):
+def test_integers_of_any_length_are_packed_and_unpacked(seed):
     rng = np.random.default_rng(seed)
     values = to_python_integers(rng.integers(-(2**62), 2**62, (3, 2))) * (
         1 << int(rng.integers(0, 99))
@@ -71,18 +75,19 @@ def test_numbers_of_any_length_survive_their_bytes(seed):
 
 @settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 10**4), hidden=st.integers(2, 4))
-@example(seed=5798, hidden=3)  # a weight of 5e-7, known to 8e-11
-def test_every_value_is_found_to_the_last_bit_with_the_entries_that_theory_asks_for(seed, hidden):
+# This seed has a weight of 5e-7, which is known with an error of 8e-11.
+@example(seed=5798, hidden=3)
+def test_every_value_is_exact_with_the_number_of_known_entries_from_theory(seed, hidden):
     rows, schema = table(9, 9 + hidden, seed)
-    held = by_columns(rows, 9)
-    run = trained("vertical-regression[bits=128,rounds=14]", held, schema)
-    known = f",entries={unknown(hidden)}" if unknown(hidden) else ""
-    scores, notes, every = inverted(run, held, f"active[queries=9{known}]")
+    local_data = by_columns(rows, 9)
+    run = trained("vertical-regression[bits=128,rounds=14]", local_data, schema)
+    entries_option = f",entries={needed_entries(hidden)}" if needed_entries(hidden) else ""
+    scores, notes, results = inverted(run, local_data, f"active[queries=9{entries_option}]")
     assert notes["exact"] == 1
     assert notes["directions"] == hidden
     assert scores["entries"] == scores["exact_entry_rows"] == 1
     assert scores["relative_error"] < 1e-6
-    assert every["entries"]["blind"] < 0.5
+    assert results["entries"]["blind"] < 0.5
 
 
 @pytest.mark.parametrize(
@@ -90,227 +95,263 @@ def test_every_value_is_found_to_the_last_bit_with_the_entries_that_theory_asks_
     [
         ("vertical-regression[kind=linear]", False, "active[queries=9,entries=1]"),
         ("vertical-regression[degree=3,lr=0.3]", True, "active[queries=9,entries=1]"),
-        ("vertical-regression[alpha=0.1]", True, "active[entries=3]"),  # without an endpoint
-        ("vertical-regression", True, "active[queries=9,entries=20]"),  # more than are unknown
+        # This threat has no endpoint.
+        ("vertical-regression[alpha=0.1]", True, "active[entries=3]"),
+        # The threat gives more entries than are unknown.
+        ("vertical-regression", True, "active[queries=9,entries=20]"),
     ],
 )
-def test_links_penalties_and_knowledge(protocol, classes, threat):
+def test_all_values_are_recovered_for_several_links_penalties_and_threats(
+    protocol, classes, threat
+):
     rows, schema = table(8, 11, 3, classes)
-    held = by_columns(rows, 8)
-    scores, _, _ = inverted(trained(protocol, held, schema), held, threat)
+    local_data = by_columns(rows, 8)
+    scores, _, _ = inverted(trained(protocol, local_data, schema), local_data, threat)
     assert scores["entries"] == 1
 
 
-def test_of_two_columns_two_solutions_remain_and_one_is_right():
+def test_two_columns_have_two_solutions_one_of_which_is_correct():
     rng = np.random.default_rng(0)
     X, w = rng.normal(size=(5, 2)), rng.normal(size=2)
     L = np.linalg.cholesky(X.T @ X).T
-    turn, _ = np.linalg.qr(rng.normal(size=(2, 2)))
-    L = X @ turn  # X = L turn'
-    found = solutions(L, [Column(along=w[0]), Column(along=w[1])], turn.T @ w, lambda j, x: 0, 1e-9)
-    errors = sorted(
-        np.abs(np.stack([L @ s.columns[j] for j in range(2)], axis=1) - X).max() for s in found
+    rotation, _ = np.linalg.qr(rng.normal(size=(2, 2)))
+    L = X @ rotation  # X = L turn'
+    both_solutions = solutions(
+        L, [Column(along=w[0]), Column(along=w[1])], rotation.T @ w, lambda j, x: 0, 1e-9
     )
-    assert len(found) == 2
+    errors = sorted(
+        np.abs(np.stack([L @ solution.columns[j] for j in range(2)], axis=1) - X).max()
+        for solution in both_solutions
+    )
+    assert len(both_solutions) == 2
     assert errors[0] < 1e-12
     assert errors[1] > 0.1
-    for s in found:
-        guess = np.stack([L @ s.columns[j] for j in range(2)], axis=1)
+    for solution in both_solutions:
+        guess = np.stack([L @ solution.columns[j] for j in range(2)], axis=1)
         assert np.allclose(guess @ guess.T, X @ X.T)
         assert np.allclose(guess @ w, X @ w)
-    known = [Column([0], [X[0, 0]], w[0]), Column(along=w[1])]
-    (alone,) = solutions(L, known, turn.T @ w, lambda j, x: 0, 1e-9)
-    assert np.allclose(L @ alone.columns[0], X[:, 0])
+    known_columns = [Column([0], [X[0, 0]], w[0]), Column(along=w[1])]
+    (single_solution,) = solutions(L, known_columns, rotation.T @ w, lambda j, x: 0, 1e-9)
+    assert np.allclose(L @ single_solution.columns[0], X[:, 0])
 
 
-def test_exact_arithmetic_reads_what_float64_does_not():
+def test_exact_arithmetic_recovers_values_that_float64_does_not():
     rows, schema = table(16, 24, 1)
-    held = by_columns(rows, 16)
-    run = trained("vertical-regression[bits=128]", held, schema)
-    threat = f"active[queries=20,entries={unknown(8)}]"
-    exact, _, _ = inverted(run, held, threat)
-    rough, _, _ = inverted(run, held, threat, "regression-inversion[arithmetic=float64]")
-    assert exact["entries"] == 1
-    assert rough["entries"] < 0.5
+    local_data = by_columns(rows, 16)
+    run = trained("vertical-regression[bits=128]", local_data, schema)
+    threat = f"active[queries=20,entries={needed_entries(8)}]"
+    exact_scores, _, _ = inverted(run, local_data, threat)
+    float64_scores, _, _ = inverted(
+        run, local_data, threat, "regression-inversion[arithmetic=float64]"
+    )
+    assert exact_scores["entries"] == 1
+    assert float64_scores["entries"] < 0.5
 
 
-def test_precision_is_a_frontier():
+def test_the_precision_of_decrypted_values_limits_the_attack():
     rows, schema = table(9, 13, 2)
-    held = by_columns(rows, 9)
-    threat, found = f"active[queries=9,entries={unknown(4)}]", {}
+    local_data = by_columns(rows, 9)
+    threat, shares_by_bits = f"active[queries=9,entries={needed_entries(4)}]", {}
     for bits in (6, 60):
         defense = f"decrypted-precision[bits={bits}]"
-        run = trained("vertical-regression", held, schema, defense)
+        run = trained("vertical-regression", local_data, schema, defense)
         assert run.transcript.acted == {0}
-        scores, notes, _ = inverted(run, held, threat)
+        scores, notes, _ = inverted(run, local_data, threat)
         assert notes["exact"] == 0
-        found[bits] = scores["entries"]
-    assert found[6] < 0.1
-    assert found[60] == 1
+        shares_by_bits[bits] = scores["entries"]
+    assert shares_by_bits[6] < 0.1
+    assert shares_by_bits[60] == 1
 
 
-def test_what_does_not_apply_says_why():
+def test_inapplicable_settings_give_a_reason():
     rows, schema = table(9, 12, 0)
-    held = by_columns(rows, 6)
-    view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
+    local_data = by_columns(rows, 6)
+    view, _ = seen(
+        trained("vertical-regression[rounds=3]", local_data, schema), local_data, "active"
+    )
     assert "9 rows, and the columns of the adversary have rank 7" in str(ATTACK.inapplicable(view))
-    padded = trained("vertical-regression[rounds=9,fake=2,bits=96]", held, schema)
-    scores, _, _ = inverted(padded, held, f"active[queries=9,entries={unknown(6)}]")
+    padded = trained("vertical-regression[rounds=9,fake=2,bits=96]", local_data, schema)
+    scores, _, _ = inverted(padded, local_data, f"active[queries=9,entries={needed_entries(6)}]")
     assert scores["entries"] == 1
     doubled = np.concatenate([rows.X[:, :4], rows.X[:, :4], rows.X[:, 4:]], axis=1)
-    again, schema = Table(doubled, rows.y), table(9, 16, 0)[1]
-    held = by_columns(again, 8)  # eight columns of rank four
-    view, _ = seen(trained("vertical-regression[rounds=3]", held, schema), held, "active")
+    doubled_rows, schema = Table(doubled, rows.y), table(9, 16, 0)[1]
+    local_data = by_columns(doubled_rows, 8)  # The eight columns have rank four.
+    view, _ = seen(
+        trained("vertical-regression[rounds=3]", local_data, schema), local_data, "active"
+    )
     assert "columns of the adversary have rank 5" in str(ATTACK.inapplicable(view))
-    view, _ = seen(trained("vertical-regression[rounds=1,fake=9]", held, schema), held, "active")
+    view, _ = seen(
+        trained("vertical-regression[rounds=1,fake=9]", local_data, schema), local_data, "active"
+    )
     assert "two rounds" in str(ATTACK.inapplicable(view))
 
 
-def test_constant_columns_and_missing_values():
+def test_constant_columns_and_missing_values_are_handled():
     rows, schema = table(8, 11, 5)
     X = rows.X.copy()
     X[:, 9], X[2, 10], X[0, 1] = 7, np.nan, np.nan
-    held = by_columns(Table(X, rows.y), 8)
-    run = trained("vertical-regression", held, schema)
-    scores, notes, _ = inverted(run, held, "active[queries=9]")
+    local_data = by_columns(Table(X, rows.y), 8)
+    run = trained("vertical-regression", local_data, schema)
+    scores, notes, _ = inverted(run, local_data, "active[queries=9]")
     assert notes["hidden_columns"] == 2
     assert scores["entries"] == 1
 
 
-def test_rows_of_another_client_are_read_off_averages():
+def test_averages_reveal_the_rows_of_another_client():
     rows, schema = table(14, 6, 4, classes=False)
-    held = by_rows(rows, 4)
-    run = trained("horizontal-regression[rounds=60,lr=0.3]", held, schema)
-    scores, _, every = inverted(run, held, "client[index=0,entries=7]")
+    local_data = by_rows(rows, 4)
+    run = trained("horizontal-regression[rounds=60,lr=0.3]", local_data, schema)
+    scores, _, results = inverted(run, local_data, "client[index=0,entries=7]")
     assert scores["entries"] == 1
-    assert every["entries"]["blind"] < 0.5
-    view, _ = seen(run, held, "client[index=1]")
+    assert results["entries"]["blind"] < 0.5
+    view, _ = seen(run, local_data, "client[index=1]")
     assert "another client has 10 rows, and its 7 weights" in str(ATTACK.inapplicable(view))
 
 
 def test_all_printed_known_data_rates_follow_from_the_formulas():
     ratios = list(known_data_ratios())
     assert len(ratios) == 27
-    assert {c.status for c in ratios} == {"reproduced"}
-    assert gmpy2.get_context().precision == 53  # nobody left another one behind
+    assert {ratio.status for ratio in ratios} == {"reproduced"}
+    # The precision of the context must not be changed.
+    assert gmpy2.get_context().precision == 53
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "more", ["", ",degree=3,bits=40", *[",arbiter=real,key_bits=1024,bits=30"] * CRYPTO]
+    "options", ["", ",degree=3,bits=40", *[",arbiter=real,key_bits=1024,bits=30"] * CRYPTO]
 )
-def test_an_arbiter_and_anybody_open_everything(more):
+def test_an_arbiter_and_any_party_recover_all_values(options):
     rows, schema = table(12, 7, 6)
-    held = by_columns(rows, 3)
-    run = trained(f"vertical-regression[rounds=8{more}]", held, schema, "decrypted-precision")
-    view, _ = seen(run, held, "active")
-    assert ATTACK.inapplicable(view)  # three columns tell no residuals
-    for alone in ("arbiter", "passive"):
-        assert ATTACK.inapplicable(seen(run, held, alone)[0])
-    scores, _, _ = inverted(run, held, "arbiter+active")
+    local_data = by_columns(rows, 3)
+    run = trained(
+        f"vertical-regression[rounds=8{options}]", local_data, schema, "decrypted-precision"
+    )
+    view, _ = seen(run, local_data, "active")
+    assert ATTACK.inapplicable(view)  # Three columns do not determine the residuals.
+    for party in ("arbiter", "passive"):
+        assert ATTACK.inapplicable(seen(run, local_data, party)[0])
+    scores, _, _ = inverted(run, local_data, "arbiter+active")
     assert scores["entries"] == 1
-    few = trained("vertical-regression[rounds=4]", held, schema)  # of four columns
-    scores, _, _ = inverted(few, held, "arbiter+active")
+    # There are four columns.
+    few_rounds = trained("vertical-regression[rounds=4]", local_data, schema)
+    scores, _, _ = inverted(few_rounds, local_data, "arbiter+active")
     assert 0 < scores["relative_error"] < 1
-    one = trained("vertical-regression[rounds=1]", held, schema)
-    assert "two rounds" in str(ATTACK.inapplicable(seen(one, held, "arbiter+active")[0]))
-    view, _ = seen(run, held, "arbiter+passive[entries=6]")
+    one_round = trained("vertical-regression[rounds=1]", local_data, schema)
+    assert "two rounds" in str(
+        ATTACK.inapplicable(seen(one_round, local_data, "arbiter+active")[0])
+    )
+    view, _ = seen(run, local_data, "arbiter+passive[entries=6]")
     labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
     assert (labels.cluster == rows.y).all()
-    scores, _, _ = inverted(run, held, "arbiter+passive[entries=6]")
+    scores, _, _ = inverted(run, local_data, "arbiter+passive[entries=6]")
     assert scores["entries"] == 1
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("told", ["own", "public"])
-@pytest.mark.parametrize("who", ["arbiter+active", "arbiter+passive[entries=12]"])
-def test_an_arbiter_and_anybody_read_what_dp_gd_left_of_rows(told, who):
-    """Scores at their bound are left out; of rows that were shortened the direction is told."""
+@pytest.mark.parametrize("statistics", ["own", "public"])
+@pytest.mark.parametrize("threat", ["arbiter+active", "arbiter+passive[entries=12]"])
+def test_an_arbiter_and_any_party_recover_clipped_rows_under_dp_gd(statistics, threat):
+    """Clipped scores are not used. For shortened rows the attack recovers the direction."""
     rows, schema = table(16, 7, 6)
-    schema = replace(schema, features=tuple(replace(f, low=-60, high=60) for f in schema.features))
-    held = by_columns(rows, 3)
-    spec = f"vertical-regression[rounds=30,statistics={told}]"
-    for clip, least, off in ((6, 1.0, 1e-3), (1.5, 0.0, 0.5)):
-        run = trained(spec, held, schema, f"dp-gd[epsilon=50,clip={clip},parties=2]")
-        scores, _, _ = inverted(run, held, who)
-        assert scores["entries"] >= least
-        assert scores["relative_error"] < off
+    schema = replace(
+        schema, features=tuple(replace(feature, low=-60, high=60) for feature in schema.features)
+    )
+    local_data = by_columns(rows, 3)
+    spec = f"vertical-regression[rounds=30,statistics={statistics}]"
+    for clip, least_share, largest_error in ((6, 1.0, 1e-3), (1.5, 0.0, 0.5)):
+        run = trained(spec, local_data, schema, f"dp-gd[epsilon=50,clip={clip},parties=2]")
+        scores, _, _ = inverted(run, local_data, threat)
+        assert scores["entries"] >= least_share
+        assert scores["relative_error"] < largest_error
         assert scores["entries_close"] > 0.6
 
 
-def test_batches_in_turn_are_read_without_columns_of_coins():
+def test_alternating_batches_are_attacked_without_random_columns():
     rows, schema = table(16, 12, 0)
-    held = by_columns(rows, 9)
-    whole, _ = seen(trained("vertical-regression[rounds=2]", held, schema), held, "active")
-    assert "16 rows, and the columns of the adversary have rank 10" in str(
-        ATTACK.inapplicable(whole)
+    local_data = by_columns(rows, 9)
+    view_of_full_batches, _ = seen(
+        trained("vertical-regression[rounds=2]", local_data, schema), local_data, "active"
     )
-    run = trained("vertical-regression[batch=5,rounds=24,bits=128,alpha=0.1]", held, schema)
-    scores, notes, _ = inverted(run, held, "active[queries=9,entries=1]")
+    assert "16 rows, and the columns of the adversary have rank 10" in str(
+        ATTACK.inapplicable(view_of_full_batches)
+    )
+    run = trained("vertical-regression[batch=5,rounds=24,bits=128,alpha=0.1]", local_data, schema)
+    scores, notes, _ = inverted(run, local_data, "active[queries=9,entries=1]")
     assert notes["exact"] == 1
     assert scores["entries"] == 1
-    rough = trained(
-        "vertical-regression[batch=5,rounds=32]", held, schema, "decrypted-precision[bits=60]"
+    rounded_run = trained(
+        "vertical-regression[batch=5,rounds=32]", local_data, schema, "decrypted-precision[bits=60]"
     )
-    scores, notes, every = inverted(rough, held, "active[queries=9,entries=1]")
+    scores, notes, results = inverted(rounded_run, local_data, "active[queries=9,entries=1]")
     assert notes["exact"] == 0
-    assert scores["entries_close"] == 1 > every["entries_close"]["blind"]
-    short = trained("vertical-regression[batch=5,rounds=23]", held, schema)
-    view, _ = seen(short, held, "active")
+    assert scores["entries_close"] == 1 > results["entries_close"]["blind"]
+    short_run = trained("vertical-regression[batch=5,rounds=23]", local_data, schema)
+    view, _ = seen(short_run, local_data, "active")
     assert "4 batches and 3 columns of other parties need 24 rounds" in str(
         ATTACK.inapplicable(view)
     )
-    small, _ = seen(trained("vertical-regression[batch=2]", held, schema), held, "active")
-    assert "other parties have 3 columns of 2 rows" in str(ATTACK.inapplicable(small))
+    view_of_small_batches, _ = seen(
+        trained("vertical-regression[batch=2]", local_data, schema), local_data, "active"
+    )
+    assert "other parties have 3 columns of 2 rows" in str(
+        ATTACK.inapplicable(view_of_small_batches)
+    )
     with pytest.raises(UsageError, match="batch=17: there are 16 rows"):
-        trained("vertical-regression[batch=17]", held, schema)
+        trained("vertical-regression[batch=17]", local_data, schema)
 
 
-def test_columns_of_several_parties_are_read_together():
+def test_columns_of_several_parties_are_recovered_together():
     rows, schema = table(9, 12, 2)
-    held = by_columns(rows, 9)
+    local_data = by_columns(rows, 9)
     parts = np.array_split(np.arange(9, 12), 2)
-    held |= {f"passive-{k}": columns_of(rows, c, False) for k, c in enumerate(parts, 1)}
-    run = trained("vertical-regression[bits=128]", held, schema)
-    scores, notes, _ = inverted(run, held, "active[queries=9,entries=1]")
+    local_data |= {
+        f"passive-{k}": columns_of(rows, columns, False) for k, columns in enumerate(parts, 1)
+    }
+    run = trained("vertical-regression[bits=128]", local_data, schema)
+    scores, notes, _ = inverted(run, local_data, "active[queries=9,entries=1]")
     assert notes["hidden_columns"] == 3
     assert scores["entries"] == 1
 
 
-def test_averages_of_several_others_are_left_alone():
+def test_averages_of_several_clients_are_not_attacked():
     rows, schema = table(14, 6, 4, classes=False)
-    held = over_clients([rows.take(part) for part in np.array_split(np.arange(14), [10, 12])])
-    run = trained("horizontal-regression[rounds=60]", held, schema)
-    view, _ = seen(run, held, "client[index=0]")
+    local_data = over_clients([rows.take(part) for part in np.array_split(np.arange(14), [10, 12])])
+    run = trained("horizontal-regression[rounds=60]", local_data, schema)
+    view, _ = seen(run, local_data, "client[index=0]")
     assert "those of 2 other clients" in str(ATTACK.inapplicable(view))
 
 
 @pytest.mark.parametrize("defense", ["dp-gd[epsilon=1,parties=2]", "decrypted-precision[bits=4]"])
-def test_where_errors_drown_all_it_claims_what_known_values_make_likely(defense):
+def test_the_blind_guess_is_submitted_if_errors_dominate(defense):
     rows, schema = table(20, 6, 6)
-    held, threat = by_columns(rows, 3), "active[entries=9]"
+    local_data, threat = by_columns(rows, 3), "active[entries=9]"
     spec = "vertical-regression[rounds=12,fake=20]"
-    scores, notes, _ = inverted(trained(spec, held, schema, defense), held, threat)
-    bare, read, _ = inverted(trained(spec, held, schema), held, threat)
+    scores, notes, _ = inverted(trained(spec, local_data, schema, defense), local_data, threat)
+    undefended_scores, undefended_notes, _ = inverted(
+        trained(spec, local_data, schema), local_data, threat
+    )
     assert notes["submits_blind"] == 1
-    assert read["submits_blind"] == 0
+    assert undefended_notes["submits_blind"] == 0
     assert scores["relative_error"] <= 1.05
-    assert bare["entries"] > 0.9
+    assert undefended_scores["entries"] > 0.9
 
 
-def test_an_active_and_a_passive_party_together_read_the_gradients_of_both():
+def test_colluding_parties_use_the_gradients_of_both():
     rows, schema = table(9, 11, 3)
     columns = np.arange(11)
-    held = {
+    local_data = {
         "active": columns_of(rows, columns[:7], True),
         "passive-1": columns_of(rows, columns[7:9], False),
         "passive-2": columns_of(rows, columns[9:], False),
     }
-    run = trained("vertical-regression[bits=128,rounds=14]", held, schema)
-    view, _ = seen(run, held, "active[queries=9]")
-    both = view_of(run, ("active", "passive-1"), held)
-    (alone,), together = ColumnsView.of(view).designs, ColumnsView.of(both).designs
-    assert [design.name for design in together] == ["active", "passive-1"]
-    assert len(together[0].gradients) == len(alone.gradients) == 14
-    assert len(together[1].gradients) == 14
-    assert {m.party for m in together[1].gradients} == {"passive-1"}
+    run = trained("vertical-regression[bits=128,rounds=14]", local_data, schema)
+    view, _ = seen(run, local_data, "active[queries=9]")
+    view_of_both = view_of(run, ("active", "passive-1"), local_data)
+    (design_of_active,), designs_of_both = (
+        ColumnsView.of(view).designs,
+        ColumnsView.of(view_of_both).designs,
+    )
+    assert [design.name for design in designs_of_both] == ["active", "passive-1"]
+    assert len(designs_of_both[0].gradients) == len(design_of_active.gradients) == 14
+    assert len(designs_of_both[1].gradients) == 14
+    assert {gradient.party for gradient in designs_of_both[1].gradients} == {"passive-1"}

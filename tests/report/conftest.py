@@ -1,15 +1,15 @@
-"""One synthetic run and its report for every test of this folder."""
+"""A synthetic run and its report, shared by all tests of this folder."""
 
 import pytest
 from synthetic_run import SETTINGS, write_run
-from synthetic_run import rows as made
+from synthetic_run import rows as synthetic_rows
 
 from fedtrees.report import load_rows, write_report
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    table = [*made(SETTINGS[:1]), *made(SETTINGS[3:])]
+    table = [*synthetic_rows(SETTINGS[:1]), *synthetic_rows(SETTINGS[3:])]
     return write_run(tmp_path_factory.mktemp("run"), table)
 
 

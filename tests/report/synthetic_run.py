@@ -1,4 +1,4 @@
-"""A made-up run with the shape of a real one: several of everything, and things that went wrong.
+"""A synthetic run with the shape of a real one, including several kinds of failures.
 
 ``python tests/report/synthetic_run.py FOLDER`` writes it, for work on the report itself.
 """
@@ -73,10 +73,10 @@ def _rng(*names):
     return np.random.default_rng([ord(c) for c in "/".join(map(str, names))])
 
 
-def _row(cell, stage, metric="", value="", **more):
+def _row(cell, stage, metric="", value="", **columns):
     row = dict.fromkeys(COLUMNS, "")
     row |= {"run": "synthetic", "status": "ok", "version": fedtrees.__version__}
-    row |= {**cell, "stage": stage, "metric": metric, "value": value, **more}
+    row |= {**cell, "stage": stage, "metric": metric, "value": value, **columns}
     return row
 
 
@@ -93,8 +93,8 @@ def _references(place, seed, auc):
 
 def _train(cell, defense, auc):
     rng = _rng("train", cell["dataset"], cell["partition"], cell["protocol"], cell["seed"])
-    own = _rng("own", cell["protocol"], defense[0], defense[1], cell["seed"])
-    level = auc - defense[5] + rng.normal(0, 0.006) + own.normal(0, 0.002)
+    defense_noise = _rng("own", cell["protocol"], defense[0], defense[1], cell["seed"])
+    level = auc - defense[5] + rng.normal(0, 0.006) + defense_noise.normal(0, 0.002)
     if defense[0] == "paillier" and cell["dataset"] == "pima" and cell["protocol"] == "bagging":
         reason = "paillier guards Histogram; bagging sends whole trees"
         yield _row(cell, "train", status="skipped", reason=reason)
@@ -110,9 +110,9 @@ def _train(cell, defense, auc):
         yield _row(cell, "train", metric, round(value), part=kind, unit="bytes", **cost)
     yield _row(cell, "train", "cpu_seconds", 1.6 * cost["seconds"], unit="seconds", **cost)
     if defense[0] in ("masking", "paillier"):
-        done = {"masks_expanded": 492} if defense[0] == "masking" else {"decrypted": 5_000}
-        yield _row(cell, "train", "ciphertexts", 3 * done.get("decrypted", 0), **cost)
-        for part, value in done.items():
+        operations = {"masks_expanded": 492} if defense[0] == "masking" else {"decrypted": 5_000}
+        yield _row(cell, "train", "ciphertexts", 3 * operations.get("decrypted", 0), **cost)
+        for part, value in operations.items():
             yield _row(cell, "train", "operations", value, part=part, **cost)
 
 
@@ -126,35 +126,43 @@ def _exposure(cell, defense, attacks):
 def _attack(cell, attack, defense, leak):
     if defense[0] == "paillier" and cell["dataset"] == "pima" and cell["protocol"] == "bagging":
         return
-    more = {"attack": attack, "seconds": 7.5}
+    attack_columns = {"attack": attack, "seconds": 7.5}
     if attack == "milp" and "laplace" in defense[0] and cell["seed"] == 1:
-        yield _row(cell, "attack", status="timeout", reason="600 s limit", **more)
+        yield _row(cell, "attack", status="timeout", reason="600 s limit", **attack_columns)
         return
     if attack == "midpoint" and "split-only" in defense[0]:
         reason = "needs node statistics, which split-only withholds"
-        yield _row(cell, "attack", status="skipped", reason=reason, **more)
+        yield _row(cell, "attack", status="skipped", reason=reason, **attack_columns)
         return
     if attack == "milp" and defense[0] == "masking" and cell["seed"] == 2:
         reason = "ProtocolError: no tree <0> in the view & nothing else"
-        yield _row(cell, "attack", status="failed", reason=reason, **more)
+        yield _row(cell, "attack", status="failed", reason=reason, **attack_columns)
         return
-    rng = _rng("attack", *(cell[k] for k in ("dataset", "partition", "seed", "threat")), attack)
-    own = _rng("own", cell["protocol"], defense[0], defense[1], cell["seed"], cell["threat"])
+    rng = _rng(
+        "attack", *(cell[column] for column in ("dataset", "partition", "seed", "threat")), attack
+    )
+    defense_noise = _rng(
+        "own", cell["protocol"], defense[0], defense[1], cell["seed"], cell["threat"]
+    )
     share = {"timberstrike": 1.0, "milp": 0.8, "midpoint": 0.55}[attack]
-    reach = leak * share * (1.15 if cell["threat"] == "client" else 1.0)
-    base = {"ra": (0.752, reach), "exact_rows": (0.08, reach * 0.6), "close_rows": (0.3, reach),
-            "leaf_mass_exact": (0.11, min(1.0, 3.2 * reach)),
-            "leaf_counts_exact": (0.05, min(1.0, 3.0 * reach))}  # fmt: skip
+    gain_of_attack = leak * share * (1.15 if cell["threat"] == "client" else 1.0)
+    base = {
+        "ra": (0.752, gain_of_attack),
+        "exact_rows": (0.08, gain_of_attack * 0.6),
+        "close_rows": (0.3, gain_of_attack),
+        "leaf_mass_exact": (0.11, min(1.0, 3.2 * gain_of_attack)),
+        "leaf_counts_exact": (0.05, min(1.0, 3.0 * gain_of_attack)),
+    }
     base = {(metric, ""): scores for metric, scores in base.items()}
-    base |= {("ra_of", name): (0.5 + 0.07 * i, reach * (1.6 - 0.25 * i))
-             for i, name in enumerate(FEATURES)}  # fmt: skip
+    base |= {("ra_of", name): (0.5 + 0.07 * position, gain_of_attack * (1.6 - 0.25 * position))
+             for position, name in enumerate(FEATURES)}  # fmt: skip
     for (metric, part), (blind, gain) in base.items():
-        advantage = gain * defense[6] + rng.normal(0, 0.008) + own.normal(0, 0.006)
+        advantage = gain * defense[6] + rng.normal(0, 0.008) + defense_noise.normal(0, 0.006)
         advantage = min(advantage, 1.0)  # no score is better than the best possible one
         score = blind + advantage * (1 - blind)
-        told = {"part": part, "blind": blind, "advantage": advantage}
-        yield _row(cell, "attack", metric, score, **told, **more)
-    yield _row(cell, "attack", "specificity_z", 2.4 * defense[6] + rng.normal(), **more)
+        score_columns = {"part": part, "blind": blind, "advantage": advantage}
+        yield _row(cell, "attack", metric, score, **score_columns, **attack_columns)
+    yield _row(cell, "attack", "specificity_z", 2.4 * defense[6] + rng.normal(), **attack_columns)
 
 
 DISCLOSURE = [
@@ -190,28 +198,30 @@ def write_run(folder, table=None):
 
 
 class Table:
-    """Rows written one cell at a time, read back the way a report reads them."""
+    """Rows that are added one cell at a time and read the way a report reads them."""
 
     def __init__(self, folder):
         self.folder, self.lines = folder, []
 
-    def add(self, stage, defense, seed, metric="", value="", **more):
+    def add(self, stage, defense, seed, metric="", value="", **columns):
         row = dict.fromkeys(COLUMNS, "")
         row |= {"version": fedtrees.__version__, "status": "ok", "dataset": "d", "partition": "p",
                 "protocol": "q", "stage": stage, "defense": defense, "seed": seed,
                 "metric": metric, "value": value}  # fmt: skip
-        self.lines.append(row | more)
+        self.lines.append(row | columns)
 
-    def train(self, defense, seed, auc, **more):
-        self.add("train", defense, seed, "auc", auc, **more)
+    def train(self, defense, seed, auc, **columns):
+        self.add("train", defense, seed, "auc", auc, **columns)
 
-    def attack(self, defense, seed, attack, advantage, metric="ra", value=0.5, **more):
+    def attack(self, defense, seed, attack, advantage, metric="ra", value=0.5, **columns):
         self.add("attack", defense, seed, metric, value, attack=attack, advantage=advantage,
-                 blind=0.4, threat="t", **more)  # fmt: skip
+                 blind=0.4, threat="t", **columns)  # fmt: skip
 
-    def applies(self, defense, seed, *attacks, **more):
+    def applies(self, defense, seed, *attacks, **columns):
         for attack in attacks:
-            self.add("adversary", defense, seed, "applies", 1.0, attack=attack, threat="t", **more)
+            self.add(
+                "adversary", defense, seed, "applies", 1.0, attack=attack, threat="t", **columns
+            )
 
     def trouble(self, defense, seed, attack, status, reason="r"):
         self.add("attack", defense, seed, attack=attack, status=status, reason=reason, threat="t")
@@ -219,8 +229,8 @@ class Table:
     def rows(self):
         return load_rows(write_run(self.folder, self.lines))
 
-    def frontier(self, **asked):
-        (only,) = frontiers(self.rows(), **asked)
+    def frontier(self, **options):
+        (only,) = frontiers(self.rows(), **options)
         return only
 
 

@@ -1,4 +1,4 @@
-"""Advice: which recipe meets a wish, on numbers that are known."""
+"""Advice: the recipe that meets a wish, on known numbers."""
 
 import re
 
@@ -24,86 +24,112 @@ def advice(
     exact=(0.0, 0.0, 0.0),
     members=(0.01, 0.02, 0.01),
     auc=0.9,
-    n=2000,
+    n_rows=2000,
     left_out=(),
     blind=0.01,
 ):
-    """Return the advice of a run of one defense beside none, and its rows' recipe."""
+    """Return the advice for a run of one defense and the undefended baseline."""
     table = Table(folder)
-    for seed, (rows, found) in enumerate(zip(exact, members, strict=True)):
-        for defense, read, told, utility in (
-            ("none", 0.4, 0.3, 0.95), ("split-only", rows, found, auc),
+    for seed, (rows, members_found) in enumerate(zip(exact, members, strict=True)):
+        for defense, exact_rows_share, members_undefended, utility in (
+            ("none", 0.4, 0.3, 0.95), ("split-only", rows, members_found, auc),
         ):  # fmt: skip
             table.train(defense, seed, utility + 0.001 * seed)
             table.applies(defense, seed, "timberstrike", "membership", *left_out)
-            scored = {"exact_rows": ("timberstrike", read, 0.0),
-                      "members_1pct": ("membership", told, blind)}  # fmt: skip
+            scored = {"exact_rows": ("timberstrike", exact_rows_share, 0.0),
+                      "members_1pct": ("membership", members_undefended, blind)}  # fmt: skip
             for metric, (attack, value, blind) in scored.items():
-                more = {"blind": blind, "advantage": (value - blind) / (1 - blind), "n": n}
-                table.add("attack", defense, seed, metric, value, attack=attack, threat="t", **more)
+                columns = {"blind": blind, "advantage": (value - blind) / (1 - blind), "n": n_rows}
+                table.add(
+                    "attack", defense, seed, metric, value, attack=attack, threat="t", **columns
+                )
             table.add("attack", defense, seed, "note", 1.0, part="stopped_early", threat="t",
                       attack="timberstrike")  # fmt: skip
     rows = table.rows()
     return Advice.of_rows(rows, WISH, tried(rows, WISH))
 
 
-def test_what_meets_the_wish_is_named_with_its_figures_and_price(tmp_path):
-    found = advice(tmp_path)
-    assert found.choice.name == NAME
-    assert found.nearest is None
-    assert found.verdict[1].startswith("Without a defense: d · t can reconstruct 800 of 2,000 rows")
-    assert not any(line.startswith("It leaves") for line in found.verdict)
-    assert found.choice.candidate.utility_change.change.mean == pytest.approx(-0.05)
-    page = found.page()
+def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(tmp_path):
+    result = advice(tmp_path)
+    assert result.choice.name == NAME
+    assert result.nearest is None
+    assert result.verdict[1].startswith(
+        "Without a defense: d · t can reconstruct 800 of 2,000 rows"
+    )
+    assert not any(line.startswith("It leaves") for line in result.verdict)
+    assert result.choice.candidate.utility_change.change.mean == pytest.approx(-0.05)
+    page = result.page()
     heads = [line[3:] for line in page.splitlines() if line.startswith("## ")]
     assert heads == ["Purpose", "Data", "Adversaries", "Risks without a measure", "Measures",
                      "Residual risk", "Not tested"]  # fmt: skip
     assert f"Take `{NAME}`, AUC 0.901" in page
-    risks, rest = page.partition("## Risks without a measure")[2].split("## Measures")
+    risks, after_risks = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "reconstruct 800 of 2,000 rows in every column" in risks
-    assert "Beyond the search limit of timberstrike" in rest.partition("## Not tested")[2]
-    assert "reconstruct" not in rest.partition("## Residual risk")[2]
+    assert "The searches of timberstrike[time_limit=10] stopped" in after_risks
+    assert "reconstruct" not in after_risks.partition("## Residual risk")[2]
 
 
-def test_what_a_recipe_leaves_within_the_wish_is_said(tmp_path):
-    found = advice(tmp_path, exact=(0.004, 0.004, 0.004))
-    assert found.choice.name == NAME
-    assert found.verdict[3].startswith("It leaves: d · t can reconstruct 8 of 2,000 rows")
+def test_a_leak_within_the_wish_is_stated(tmp_path):
+    result = advice(tmp_path, exact=(0.004, 0.004, 0.004))
+    assert result.choice.name == NAME
+    assert result.verdict[3].startswith("It leaves: d · t can reconstruct 8 of 2,000 rows")
 
 
 @pytest.mark.parametrize(
-    ("given", "broken", "why"),
+    ("options", "violates", "reason"),
     [
-        # Beyond the wish on the mean; only by the end of its interval; by what few rows can show.
-        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*wished: 1\.0%"),
-        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; wished: 1\.0%"),
-        ({"n": 20}, False, r"up to 6\.0% by the interval; wished: 1\.0%"),
-        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 members.*wished: 5\.0%"),
-        ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
+        # Beyond the wish on the mean; only at the end of its interval; because few rows show
+        # little.
+        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*your limit: 1\.0%"),
+        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; your limit: 1\.0%"),
+        ({"n": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
+        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 .*limit: 5\.0%"),
+        ({"auc": 0.7}, True, r"AUC 0\.701; your limit: at least 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
         ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
     ],
 )  # fmt: skip
-def test_what_is_not_shown_to_meet_the_wish_is_never_named(tmp_path, given, broken, why):
-    found = advice(tmp_path, **given)
-    only = next(t for t in found.tried if t.name == NAME)
-    assert found.choice is None
-    assert bool(only.broken) is broken
-    assert any(line.startswith(f"Not {NAME}: ") for line in found.verdict)
-    assert re.search(why, only.unmet), only.unmet
-    assert (found.nearest is None) == bool(given.get("left_out"))
-    assert "None of 2 recipes is shown to meet it." in found.page()
+def test_a_recipe_that_is_not_shown_to_meet_the_wish_is_never_recommended(
+    tmp_path, options, violates, reason
+):
+    result = advice(tmp_path, **options)
+    recipe = next(candidate for candidate in result.tried if candidate.name == NAME)
+    assert result.choice is None
+    assert bool(recipe.broken) is violates
+    assert any(line.startswith(f"Not recommended: `{NAME}`. ") for line in result.verdict)
+    assert re.search(reason, recipe.unmet), recipe.unmet
+    assert (result.nearest is None) == bool(options.get("left_out"))
+    assert "None of 2 tested recipes is shown to meet your limits." in result.page()
 
 
-def test_what_the_documentation_names_is_among_the_candidates():
-    found = candidates(BenchOptions(data="breast-cancer"))
-    assert found.seeds == (0,)
-    tried = {(str(p), str(d)) for g in found.grids for p in g.protocols for d in g.defenses}
+def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp_path):
+    (risks,) = advice(tmp_path, left_out=("joint",)).sections["Risks without a measure"]
+    assert "no leak is shown" not in risks
+    assert "not tested completely: 2 of 3 applicable attacks ran" in risks
+
+
+def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
+    lines = advice(tmp_path, blind=0.06).verdict
+    assert any(
+        "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
+        for line in lines
+    )
+
+
+def test_the_recipes_of_the_documentation_are_among_the_candidates():
+    suite = candidates(BenchOptions(data="breast-cancer"))
+    assert suite.seeds == (0,)
+    pairs = {
+        (str(protocol), str(defense))
+        for grid in suite.grids
+        for protocol in grid.protocols
+        for defense in grid.defenses
+    }
     boosted = "fedtree-hist[trees=10,max_depth=4]"
     named = ("dp-gbdt[epsilon=4,trees=50,noise=distributed]", "dp-grid-cuts[epsilon=1]")
-    assert {named, (boosted, "none"), (boosted, "split-only")} <= tried
+    assert {named, (boosted, "none"), (boosted, "split-only")} <= pairs
     with pytest.raises(UsageError, match="advice is for a table; give --csv FILE"):
         candidates(BenchOptions())
     with pytest.raises(UsageError, match="one table and one way to spread it"):
@@ -119,16 +145,18 @@ def test_what_the_documentation_names_is_among_the_candidates():
         ("", "secretflow", {"secureboost"}, {"lp-1st", "reduced-leakage"}),
     ],
 )  # fmt: skip
-def test_what_is_deployed_restricts_the_search_to_what_it_runs(layout, system, protocols, defenses):
+def test_a_deployed_system_restricts_the_search_to_what_it_supports(
+    layout, system, protocols, defenses
+):
     grids = candidates(BenchOptions(data="iris[rows=60]"), layout, system).grids
     assert {p.name for g in grids for p in g.protocols} == protocols
     assert {p.name for g in grids for d in g.defenses for p in d.parts} == defenses
     if layout == "vertical":
-        assert {"passive", "active"} <= {t for g in grids for t in g.threats}
+        assert {"passive", "active"} <= {threat for g in grids for threat in g.threats}
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"deployed": "xgboos"}, "unknown system 'xgboos'; did you mean 'xgboost'"),
         ({"layout": "vertica"}, "unknown layout 'vertica'; did you mean 'vertical'"),
@@ -140,28 +168,31 @@ def test_what_is_deployed_restricts_the_search_to_what_it_runs(layout, system, p
         ),
     ],
 )
-def test_what_is_not_of_a_layout_or_a_system_is_refused(given, message):
-    where = {k: given.pop(k) for k in ("layout", "deployed") if k in given}
+def test_options_that_do_not_fit_a_layout_or_a_system_are_refused(options, message):
+    restrictions = {key: options.pop(key) for key in ("layout", "deployed") if key in options}
     with pytest.raises(UsageError, match=message):
-        candidates(BenchOptions(data="iris[rows=60]", **given), **where)
+        candidates(BenchOptions(data="iris[rows=60]", **options), **restrictions)
 
 
 def test_settings_have_the_values_of_the_recipe():
-    given = "nvflare-hist[trees=7,max_depth=4,learning_rate=0.2]"
-    told = next(t for t in settings(given, "none") if "nvflare" in t)
-    assert told.startswith("In nvflare: XGBFedController(data_split_mode=0")
-    assert "num_rounds=7, max_depth=4, eta=0.2, lambda=1.0" in told
-    assert [*settings(given, "secure-sum")] == []  # `secure_training=True` encrypts nothing
+    protocol_text = "nvflare-hist[trees=7,max_depth=4,learning_rate=0.2]"
+    setting = next(line for line in settings(protocol_text, "none") if "nvflare" in line)
+    assert setting.startswith("In nvflare: XGBFedController(data_split_mode=0")
+    assert "num_rounds=7, max_depth=4, eta=0.2, lambda=1.0" in setting
+    assert [*settings(protocol_text, "secure-sum")] == []  # `secure_training=True` encrypts nothing
     assert [*settings("secureboost", "reduced-leakage")] != []
-    assert [*settings("secureboost", "reduced-leakage[trees=2]")] == []  # there it is the first
+    # The first tree is already the one with reduced leakage.
+    assert [*settings("secureboost", "reduced-leakage[trees=2]")] == []
     assert [*settings("dp-gbdt[epsilon=4]", "none")] == []
 
 
-def test_what_is_left_is_run_on_more_seeds_beside_the_undefended_run():
+def test_remaining_recipes_run_on_more_seeds_together_with_the_undefended_run():
     name = ProtocolRecipe("dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]")
-    left = narrowed(Suite.load("recipes"), [name], range(3))
-    assert left.seeds == (0, 1, 2)
-    assert [[*map(str, g.protocols), *map(str, g.defenses)] for g in left.grids] == [
+    narrowed_suite = narrowed(Suite.load("recipes"), [name], range(3))
+    assert narrowed_suite.seeds == (0, 1, 2)
+    assert [
+        [*map(str, grid.protocols), *map(str, grid.defenses)] for grid in narrowed_suite.grids
+    ] == [
         ["fedtree-hist[trees=10,max_depth=4]", "none"],
         ["dp-gbdt[epsilon=4,trees=50]", "dp-grid-cuts[epsilon=1]"],
     ]
@@ -178,40 +209,55 @@ def test_a_share_is_written_in_percent_or_not():
             parse_share("x", text)
 
 
-def test_members_are_counted_at_one_rate_of_false_alarms(capsys):
-    told = []
+def test_membership_is_wished_at_one_rate_of_false_positives(capsys):
+    errors = []
     for rate in ("5%@1%FPR", "5%@0.1%FPR"):
-        with pytest.raises(SystemExit) as stopped:  # of no table: what comes next
+        # The error about the missing table comes after the check of the rate.
+        with pytest.raises(SystemExit) as exit_info:
             main(["recommend", "--max-membership", rate])
-        assert stopped.value.code
-        told.append(capsys.readouterr().err)
-    assert "advice is for a table" in told[0]
-    assert "the rate is 1%FPR" in told[1]
+        assert exit_info.value.code
+        errors.append(capsys.readouterr().err)
+    assert "advice is for a table" in errors[0]
+    assert "the rate is 1%FPR" in errors[1]
 
 
 @pytest.mark.slow
-def test_the_command_runs_a_seed_names_nothing_on_it_and_goes_on_where_it_was(tmp_path, capsys):
-    given = ("advise", "--data", "breast-cancer", "-p", "fedtree-hist[trees=1,max_depth=2]", "-d",
-             "split-only", "--threat", "public", "-j", "1", "--minutes", "0", "--output",
-             str(tmp_path / "run"))  # fmt: skip
-    for more in ((), ("--resume",)):
-        with pytest.raises(SystemExit) as stopped:
-            main([*given, *more])
-        assert not stopped.value.code
-        out, err = capsys.readouterr()
-        assert "1 seed ran; 3 are needed for an interval." in out
-        assert "None of 2 recipes is shown to meet it. Nearest: `fedtree-hist" in out
-        assert ("cells: 0 to compute" in err) == bool(more)
+def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, capsys):
+    arguments = (
+        "advise",
+        "--data",
+        "breast-cancer",
+        "-p",
+        "fedtree-hist[trees=1,max_depth=2]",
+        "-d",
+        "split-only",
+        "--threat",
+        "public",
+        "-j",
+        "1",
+        "--minutes",
+        "0",
+        "--output",
+        str(tmp_path / "run"),
+    )
+    for more_arguments in ((), ("--resume",)):
+        with pytest.raises(SystemExit) as exit_info:
+            main([*arguments, *more_arguments])
+        assert not exit_info.value.code
+        output, errors = capsys.readouterr()
+        assert "1 seed ran; 3 are needed for an interval." in output
+        assert "shown to meet your limits. Nearest: `fedtree-hist" in output
+        assert ("cells: 0 to compute" in errors) == bool(more_arguments)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
 
 
 @pytest.mark.long
-def test_where_all_fall_to_the_quick_attacks_the_nearest_meets_every_one(tmp_path):
-    given = BenchOptions(
+def test_if_every_recipe_leaks_the_nearest_one_met_every_attack(tmp_path):
+    options = BenchOptions(
         data="breast-cancer[rows=90]", protocol="fedtree-hist[trees=1,max_depth=2]",
         defense="split-only", threat="public", output=str(tmp_path / "run"), jobs=1,
     )  # fmt: skip
-    _, advice = Search(given, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
+    _, advice = Search(options, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
     assert advice.choice is None
     assert advice.nearest.name.endswith("split-only")
     assert not advice.nearest.candidate.untested

@@ -1,4 +1,4 @@
-"""Figures and tables show the advantage over the better of both baselines."""
+"""Figures and tables show the advantage over the better of the two baselines."""
 
 import math
 
@@ -13,11 +13,11 @@ from fedtrees.report.statistics import with_errors
 
 @pytest.fixture
 def table(tmp_path):
-    made = Table(tmp_path)
+    filled = Table(tmp_path)
     for seed in range(3):
-        made.train("none", seed, 0.8)
-        made.attack("none", seed, "a", 0.5, population=0.6, beyond=-0.1)
-    return made
+        filled.train("none", seed, 0.8)
+        filled.attack("none", seed, "a", 0.5, population=0.6, beyond=-0.1)
+    return filled
 
 
 def test_the_frontier_shows_no_leak_that_the_population_baseline_explains(table):

@@ -1,4 +1,4 @@
-"""Submissions and the leaderboard's page: what is refused, and that a browser can read it."""
+"""Submissions and the page of the leaderboard: refusals, order, and accessibility."""
 
 import csv
 import hashlib
@@ -9,8 +9,8 @@ import shutil
 
 import pytest
 from synthetic_run import DEFENSES, SETTINGS, Table, write_run
-from synthetic_run import rows as made
-from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, wider
+from synthetic_run import rows as synthetic_rows
+from test_report_browser import AXE, BROWSER, CHECKED, HOSTILE, dom, overflowing_elements
 
 from fedtrees.core.errors import StoreError, UsageError
 from fedtrees.core.reasons import Reason
@@ -21,13 +21,15 @@ FEW = [d for d in DEFENSES if d[0] in ("none", "split-only")]
 
 
 def bundle(folder, name="one", table=None, by="A. Author"):
-    run = write_run(folder / "run", [*made(SETTINGS[2:3], FEW)] if table is None else table)
+    run = write_run(
+        folder / "run", [*synthetic_rows(SETTINGS[2:3], FEW)] if table is None else table
+    )
     return submissions.write(run, folder / "all" / name, by).folder
 
 
 def seal(folder):
-    """List the digests of what stands there now, as a forger would."""
-    lines = [f"{hashlib.sha256((folder / n).read_bytes()).hexdigest()}  {n}" for n in
+    """Write the digests of the present files, as a forger would."""
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}" for name in
              sorted(submissions.FILES)]  # fmt: skip
     (folder / "SHA256SUMS").write_text("".join(f"{line}\n" for line in lines))
 
@@ -45,18 +47,20 @@ def edit(folder, change, sealed=True):
         seal(folder)
 
 
-def test_a_bundle_leaves_costs_texts_of_errors_and_names_of_folders_out(tmp_path):
-    table = [*made(SETTINGS[2:3], FEW)]
-    bad = next(r for r in table if r["stage"] == "attack")
-    bad |= Reason("failed", error="no /home/ann/rows.csv").columns()
-    bad |= {"status": "failed", "metric": "", "value": "", "advantage": ""}
-    folder = bundle(tmp_path, table=[r | {"run": "ann"} for r in table])
+def test_a_bundle_omits_costs_error_texts_and_folder_names(tmp_path):
+    table = [*synthetic_rows(SETTINGS[2:3], FEW)]
+    failed_row = next(row for row in table if row["stage"] == "attack")
+    failed_row |= Reason("failed", error="no /home/ann/rows.csv").columns()
+    failed_row |= {"status": "failed", "metric": "", "value": "", "advantage": ""}
+    folder = bundle(tmp_path, table=[row | {"run": "ann"} for row in table])
     text = (folder / "rows.csv").read_text()
     assert "ann" not in text
-    found = submissions.read(folder)
-    assert {r["run"] for r in found.records} == {"one"}
-    assert (found.rows["status"] == "failed").sum() == 1
-    assert sorted(p.name for p in folder.iterdir()) == sorted(["SHA256SUMS", *submissions.FILES])
+    submission = submissions.read(folder)
+    assert {row["run"] for row in submission.records} == {"one"}
+    assert (submission.rows["status"] == "failed").sum() == 1
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["SHA256SUMS", *submissions.FILES]
+    )
     with pytest.raises(StoreError, match="not empty"):
         submissions.write(tmp_path / "run", folder, "A. Author")
     with pytest.raises(UsageError, match="give a name"):
@@ -87,21 +91,21 @@ def test_an_edited_row_is_refused_by_its_digest_and_then_by_arithmetic(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    ("damage", "message"),
     [
-        (lambda f: (f / "suite.toml").unlink(), "no whole submission: suite.toml"),
-        (lambda f: (f / "SHA256SUMS").unlink(), "no whole submission: SHA256SUMS"),
-        (lambda f: cut(f / "rows.csv"), "cut off at line"),
-        (lambda f: about(f, format=2), "format 2, and fedtrees"),
-        (lambda f: about(f, by=["x"]), "give a name"),
-        (lambda f: (f / "submission.json").write_text("{"), "is not JSON"),
-        (lambda f: other_version(f), "was written by fedtrees 9.9.9"),
+        (lambda path: (path / "suite.toml").unlink(), "no whole submission: suite.toml"),
+        (lambda path: (path / "SHA256SUMS").unlink(), "no whole submission: SHA256SUMS"),
+        (lambda path: cut(path / "rows.csv"), "cut off at line"),
+        (lambda path: about(path, format=2), "format 2, and fedtrees"),
+        (lambda path: about(path, by=["x"]), "give a name"),
+        (lambda path: (path / "submission.json").write_text("{"), "is not JSON"),
+        (lambda path: other_version(path), "was written by fedtrees 9.9.9"),
     ],
 )
-def test_what_is_not_whole_or_of_another_version_is_refused(tmp_path, harm, message):
+def test_an_incomplete_submission_or_one_of_another_version_is_refused(tmp_path, damage, message):
     folder = bundle(tmp_path)
-    harm(folder)
-    if all((folder / n).is_file() for n in ("SHA256SUMS", *submissions.FILES)):
+    damage(folder)
+    if all((folder / name).is_file() for name in ("SHA256SUMS", *submissions.FILES)):
         seal(folder)
     with pytest.raises(StoreError, match=message):
         submissions.read(folder)
@@ -111,9 +115,9 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def about(folder, **told):
+def about(folder, **fields):
     path = folder / "submission.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
 
 
 def other_version(folder):
@@ -137,22 +141,22 @@ def test_the_same_twice_and_two_that_contradict_each_other_are_refused(tmp_path)
         submissions.read_all(tmp_path / "none")
 
 
-def test_what_several_finished_counts_once_and_each_keeps_its_own(tmp_path):
-    whole = [*made(SETTINGS[2:3], DEFENSES[:3])]
-    half = [r for r in whole if r["defense"] != "masking"]
-    bundle(tmp_path, "a", half)
+def test_a_cell_of_several_submissions_counts_once(tmp_path):
+    all_rows = [*synthetic_rows(SETTINGS[2:3], DEFENSES[:3])]
+    rows_without_masking = [row for row in all_rows if row["defense"] != "masking"]
+    bundle(tmp_path, "a", rows_without_masking)
     shutil.rmtree(tmp_path / "run")
-    bundle(tmp_path, "b", whole)
-    found = submissions.read_all(tmp_path / "all")
-    rows = submissions.merged(found)
-    assert len(rows) == len(found[1].rows)
+    bundle(tmp_path, "b", all_rows)
+    all_submissions = submissions.read_all(tmp_path / "all")
+    rows = submissions.merged(all_submissions)
+    assert len(rows) == len(all_submissions[1].rows)
     assert set(rows.loc[rows["defense_spec"] == "masking", "submission"]) == {"b"}
     assert set(rows.loc[rows["defense_spec"] == "split-only", "submission"]) == {"a"}
 
 
 @pytest.mark.long
 def test_a_defense_that_an_attack_did_not_finish_is_not_pareto_optimal(tmp_path):
-    table = [*made(SETTINGS[2:3], FEW)]
+    table = [*synthetic_rows(SETTINGS[2:3], FEW)]
     page = leaderboard.board([submissions.read(bundle(tmp_path, table=table))], 0)
     assert page.count('data-v="yes"') >= 2
     assert '<path class="front"' in page
@@ -174,8 +178,8 @@ def test_a_defense_whose_attack_scored_below_blind_is_not_pareto_optimal(tmp_pat
             table.train(defense, seed, utility)
             table.applies(defense, seed, "a")
             table.attack(defense, seed, "a", advantage)
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    assert leaderboard.pareto(found, found.tested[0], "ra") == {"none"}
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    assert leaderboard.pareto(setting, setting.tested[0], "ra") == {"none"}
 
 
 def test_sources_are_the_papers_that_are_named_first():
@@ -192,10 +196,10 @@ def test_sources_are_the_papers_that_are_named_first():
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("board")
-    bundle(folder, "one", [*made([SETTINGS[0], SETTINGS[3]], DEFENSES[:7])], by=HOSTILE)
+    bundle(folder, "one", [*synthetic_rows([SETTINGS[0], SETTINGS[3]], DEFENSES[:7])], by=HOSTILE)
     path = folder / "index.html"
-    found = submissions.read_all(folder / "all")
-    text = leaderboard.board(found, 1)
+    all_submissions = submissions.read_all(folder / "all")
+    text = leaderboard.board(all_submissions, 1)
     assert text == leaderboard.board(submissions.read_all(folder / "all"), 1)
     path.write_text(text, encoding="utf-8")
     return path
@@ -204,7 +208,7 @@ def page(tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_screen_reader_meets_no_barrier_and_columns_sort(page, theme, tmp_path):
+def test_the_page_has_no_accessibility_barrier_and_columns_sort(page, theme, tmp_path):
     text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
     shutil.copy(AXE, tmp_path)
     sorts = """<script>addEventListener('load', () => {
@@ -215,19 +219,22 @@ document.documentElement.dataset.sorted = h.ariaSort; });</script>"""
     text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
     script = f'{sorts}<script src="{AXE.name}"></script>{CHECKED}'
     (tmp_path / "axe.html").write_text(text.replace("</body>", script), encoding="utf-8")
-    seen, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
-    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    document, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', document)[1]))
     assert violations == []
     assert passes > 20
-    values = [float(v or "-inf") for v in re.search(r'data-order="([^"]*)"', seen)[1].split(",")]
+    values = [
+        float(value or "-inf")
+        for value in re.search(r'data-order="([^"]*)"', document)[1].split(",")
+    ]
     assert len(values) >= 20
     assert values == sorted(values, reverse=True)
-    assert 'data-sorted="descending"' in seen
-    assert "data-pwned" not in seen
+    assert 'data-sorted="descending"' in document
+    assert "data-pwned" not in document
     assert console == []
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not BROWSER, reason="needs chromium")
 def test_nothing_is_wider_than_a_telephone(page, tmp_path):
-    assert wider(page, tmp_path) == []
+    assert overflowing_elements(page, tmp_path) == []

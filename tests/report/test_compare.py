@@ -1,4 +1,4 @@
-"""Two runs compared: what is paired, what is not, and what is said."""
+"""Comparison of two runs: paired cells, differences and the verdict."""
 
 import json
 
@@ -17,9 +17,9 @@ CELLS = 9 + 9 * (2 + 3)
 
 
 def table(change=lambda row: row, setting=BOOSTED, seeds=(0, 1, 2)):
-    """Return the rows of a run, each changed or left out."""
-    made = (change(row) for row in rows([setting], FEW, seeds) if not row["part"])
-    return [row for row in made if row is not None]
+    """Return the rows of a run, each changed or omitted."""
+    changed_rows = (change(row) for row in rows([setting], FEW, seeds) if not row["part"])
+    return [row for row in changed_rows if row is not None]
 
 
 @pytest.fixture(scope="module")
@@ -36,69 +36,73 @@ def leaks_more(row):
     return row
 
 
-def test_a_run_beside_its_copy_has_not_changed(run, tmp_path):
-    found = compare(run, write_run(tmp_path, table()))
-    assert found.common == CELLS
-    assert found.leaks
-    assert all(c.same for c in (*found.leaks, *found.utility))
-    assert not found.inputs
-    assert found.verdict == f"Nothing changed in {CELLS} cells of both runs."
+def test_a_run_does_not_differ_from_its_copy(run, tmp_path):
+    comparison = compare(run, write_run(tmp_path, table()))
+    assert comparison.common == CELLS
+    assert comparison.leaks
+    assert all(change.same for change in (*comparison.leaks, *comparison.utility))
+    assert not comparison.inputs
+    assert comparison.verdict == f"Nothing changed in {CELLS} cells of both runs."
 
 
 @pytest.mark.long
-def test_what_got_worse_is_paired_by_seed_and_said_last(run, tmp_path):
-    other = write_run(tmp_path, table(leaks_more))
-    found = compare(run, other)
-    leak, cost = found.differing
+def test_changes_are_paired_by_seed_and_the_verdict_names_the_worst(run, tmp_path):
+    other_run = write_run(tmp_path, table(leaks_more))
+    comparison = compare(run, other_run)
+    leak, cost = comparison.differing
     assert (leak.metric, leak.defense, leak.threat) == ("exact_rows", "split-only", "server")
     assert leak.by_seed == pytest.approx({0: 0.1, 1: 0.11, 2: 0.12})
     assert leak.attacks == ("timberstrike",)
     # 4.303: the t quantile of two degrees of freedom
-    half = 4.303 * 0.01 / 3**0.5
+    half_width = 4.303 * 0.01 / 3**0.5
     assert (leak.difference.low, leak.difference.high) == pytest.approx(
-        (0.11 - half, 0.11 + half), abs=1e-5
+        (0.11 - half_width, 0.11 + half_width), abs=1e-5
     )
     assert leak.clear
     assert cost.by_seed == pytest.approx({0: -0.08, 1: -0.05, 2: -0.02})
     assert cost.worse == pytest.approx(0.05)
-    assert not cost.clear  # three seeds, three hundredths apart
-    assert found.verdict.startswith("Got worse most: rows reconstructed, advantage +0.110 [+0.085")
-    assert "AUC" not in found.verdict
-    assert compare(other, run).verdict == "Nothing got worse."
+    assert not cost.clear  # Three seeds whose differences vary by 0.03 are not enough.
+    assert comparison.verdict.startswith(
+        "Got worse most: rows reconstructed, advantage +0.110 [+0.085"
+    )
+    assert "AUC" not in comparison.verdict
+    assert compare(other_run, run).verdict == "Nothing got worse."
 
 
-def test_one_seed_makes_nothing_clear(tmp_path):
-    runs = [write_run(tmp_path / n, table(c, seeds=(1,)))
-            for n, c in (("a", lambda row: row), ("b", leaks_more))]  # fmt: skip
-    found = compare(*runs)
-    assert not any(c.clear for c in found.differing)
-    assert found.verdict.startswith("Nothing got clearly worse; the most")
+def test_with_one_seed_no_change_is_clear(tmp_path):
+    runs = [write_run(tmp_path / name, table(change, seeds=(1,)))
+            for name, change in (("a", lambda row: row), ("b", leaks_more))]  # fmt: skip
+    comparison = compare(*runs)
+    assert not any(change.clear for change in comparison.differing)
+    assert comparison.verdict.startswith("Nothing got clearly worse; the most")
 
 
-def test_an_attack_that_one_run_lacks_is_no_change_of_a_leak(run, tmp_path):
-    weaker = write_run(tmp_path, table(lambda r: None if r["attack"] == "timberstrike" else r))
-    found = compare(run, weaker)
-    assert found.only == ((18, "attack timberstrike"), (0, ""))
-    assert all(c.same and c.attacks != ("timberstrike",) for c in found.leaks)
-    assert found.verdict.endswith("; 18 cells that only one run contains are not compared.")
+def test_an_attack_that_only_one_run_contains_is_no_change_of_a_leak(run, tmp_path):
+    weaker = write_run(
+        tmp_path, table(lambda row: None if row["attack"] == "timberstrike" else row)
+    )
+    comparison = compare(run, weaker)
+    assert comparison.only == ((18, "attack timberstrike"), (0, ""))
+    assert all(change.same and change.attacks != ("timberstrike",) for change in comparison.leaks)
+    assert comparison.verdict.endswith("; 18 cells that only one run contains are not compared.")
 
 
 def test_an_attack_that_failed_is_no_smaller_leak(run, tmp_path):
     def failing(row):
-        here = (row["attack"], row["seed"], row["threat"], row["stage"])
-        if here != ("timberstrike", 2, "client", "attack"):
+        place = (row["attack"], row["seed"], row["threat"], row["stage"])
+        if place != ("timberstrike", 2, "client", "attack"):
             return row
-        bad = {"metric": "", "value": "", "blind": "", "advantage": ""}
-        return row | bad | {"status": "failed", "reason": "r", "part": ""}
+        empty_fields = {"metric": "", "value": "", "blind": "", "advantage": ""}
+        return row | empty_fields | {"status": "failed", "reason": "r", "part": ""}
 
-    found = compare(run, write_run(tmp_path, table(failing)))
-    assert found.common == CELLS
-    assert found.ended == {"timberstrike ok → failed": 3}
-    assert all(c.same for c in found.leaks)
-    assert found.verdict == "Nothing got worse; 3 cells ended otherwise."
+    comparison = compare(run, write_run(tmp_path, table(failing)))
+    assert comparison.common == CELLS
+    assert comparison.ended == {"timberstrike ok → failed": 3}
+    assert all(change.same for change in comparison.leaks)
+    assert comparison.verdict == "Nothing got worse; 3 cells ended otherwise."
 
 
-def test_what_they_ran_on_is_told_where_it_differs(run, tmp_path):
+def test_differences_of_the_environment_are_reported(run, tmp_path):
     write_run(tmp_path, table())
     (tmp_path / "environment.json").write_text(json.dumps(
         {"fedtrees": __version__, "python": "3.12", "numpy": "2.4",
@@ -113,52 +117,52 @@ def test_what_they_ran_on_is_told_where_it_differs(run, tmp_path):
     }
 
 
-def test_what_cannot_be_compared_is_refused(run, tmp_path):
+def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
     with pytest.raises(UsageError, match="is the same run as"):
         compare(run, run / ".." / run.name)
     with pytest.raises(StoreError, match=r"cannot be read.*give the folder of a run"):
         compare(run, tmp_path)
-    begun = write_run(tmp_path / "begun", table())
-    (begun / "disclosure.json").unlink()
+    unfinished_run = write_run(tmp_path / "begun", table())
+    (unfinished_run / "disclosure.json").unlink()
     with pytest.raises(StoreError, match="not finished; finish it with: fedtrees bench --resume"):
-        compare(run, begun)
+        compare(run, unfinished_run)
     with pytest.raises(UsageError, match=r"no cell in common: one is of stroke.*other of pima"):
         compare(run, write_run(tmp_path / "other", table(setting=SETTINGS[2])))
 
 
 @pytest.mark.long
-def test_the_command_fills_at_most_a_screen(run, tmp_path, capsys, monkeypatch):
+def test_the_command_fills_at_most_one_screen(run, tmp_path, capsys, monkeypatch):
     def everything(row):
         worse = row["stage"] == "attack" and row["advantage"] != ""
         return row | {"advantage": row["advantage"] + 0.02} if worse else row
 
     monkeypatch.setenv("COLUMNS", "100")
-    other = str(write_run(tmp_path, table(everything)))
-    told = {}
-    for form in ("table", "json"):
-        with pytest.raises(SystemExit) as stopped:
-            main(["results", "compare", str(run), other, "--format", form])
-        assert not stopped.value.code
-        told[form] = capsys.readouterr().out
-    assert len(told["table"].splitlines()) <= 24
-    assert "18 compared, 18 clearly worse" in told["table"]
-    assert len(json.loads(told["json"])["leaks"]) == 18
+    other_run = str(write_run(tmp_path, table(everything)))
+    outputs = {}
+    for output_format in ("table", "json"):
+        with pytest.raises(SystemExit) as exit_info:
+            main(["results", "compare", str(run), other_run, "--format", output_format])
+        assert not exit_info.value.code
+        outputs[output_format] = capsys.readouterr().out
+    assert len(outputs["table"].splitlines()) <= 24
+    assert "18 compared, 18 clearly worse" in outputs["table"]
+    assert len(json.loads(outputs["json"])["leaks"]) == 18
 
 
 @pytest.mark.long
-def test_of_several_runs_each_is_compared_with_the_one_before(run, tmp_path, capsys, monkeypatch):
-    """The history of a run: worse in the second, and back in the third."""
+def test_several_runs_are_each_compared_with_the_previous_one(run, tmp_path, capsys, monkeypatch):
+    """The second run is worse, and the third one equals the first."""
     monkeypatch.setenv("COLUMNS", "200")
     worse = write_run(tmp_path / "worse", table(leaks_more))
-    back = write_run(tmp_path / "back", table())
-    asked = ["compare", *map(str, (run, worse, back))]
+    restored = write_run(tmp_path / "back", table())
+    arguments = ["compare", *map(str, (run, worse, restored))]
     with pytest.raises(SystemExit, match="0"):
-        main([*asked, "--format", "json"])
+        main([*arguments, "--format", "json"])
     first, second = json.loads(capsys.readouterr().out)
     assert (first["runs"][1], second["runs"][0]) == (str(worse), str(worse))
     with pytest.raises(SystemExit, match="0"):
-        main(asked)
-    told = capsys.readouterr().out
-    assert "1 clearly worse" in told
-    assert "1 clearly better" in told
-    assert "Got worse most" in told
+        main(arguments)
+    output = capsys.readouterr().out
+    assert "1 clearly worse" in output
+    assert "1 clearly better" in output
+    assert "Got worse most" in output

@@ -1,4 +1,4 @@
-"""The gallery, the seeded leaderboard and the artifact's appendix say what the repository holds."""
+"""The gallery, the bundled leaderboard and the artifact appendix match the stored results."""
 
 import csv
 import html
@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_report_browser import AXE, BROWSER, CHECKED, dom, wider
+from test_report_browser import AXE, BROWSER, CHECKED, dom, overflowing_elements
 
 from fedtrees.benchmarks import artifact, gallery
 from fedtrees.cli.main import main
@@ -37,48 +37,50 @@ def test_ten_figures_each_with_its_command_and_marks_that_lead_to_it(page):
 
 
 @pytest.mark.parametrize("study", gallery.STUDIES, ids=lambda s: s.key)
-def test_what_is_drawn_of_a_study_stands_on_its_page(study):
-    told = (ROOT / f"docs/studies/{study.page}.md").read_text()
+def test_every_drawn_number_of_a_study_is_on_its_page(study):
+    page_text = (ROOT / f"docs/studies/{study.page}.md").read_text()
     with (ROOT / "benchmarks/papers/gallery.csv").open() as file:
         lines = [line for line in csv.DictReader(file) if line["figure"] == study.key]
     assert len(lines) >= 2
-    numbers = {*re.findall(r"(?<![\w.])\d*\.?\d+(?![\w.]*\d)", told)}
-    missing = [v for line in lines for v in (line["utility"], line["read"]) if v not in numbers]
+    numbers = {*re.findall(r"(?<![\w.])\d*\.?\d+(?![\w.]*\d)", page_text)}
+    missing = [
+        value for line in lines for value in (line["utility"], line["read"]) if value not in numbers
+    ]
     assert not missing
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not (BROWSER and AXE.is_file()), reason="needs chromium and axe-core")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_a_screen_reader_meets_no_barrier(page, theme, tmp_path):
+def test_the_page_has_no_accessibility_barrier(page, theme, tmp_path):
     text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
     text = text.replace('<html lang="en">', f'<html lang="en" data-theme="{theme}">')
     shutil.copy(AXE, tmp_path)
     script = f'<script src="{AXE.name}"></script>{CHECKED}'
     (tmp_path / "axe.html").write_text(text.replace("</body>", script), encoding="utf-8")
-    seen, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
-    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', seen)[1]))
+    document, console = dom(tmp_path / "axe.html", tmp_path / "profile", 1400)
+    passes, violations = json.loads(html.unescape(re.search(r'data-axe="([^"]*)"', document)[1]))
     assert violations == []
     assert passes > 20
     assert console == []
 
 
 @pytest.mark.long
-def test_our_own_submissions_are_whole():
-    found = submissions.read_all(gallery.SUBMISSIONS)
-    assert len(submissions.merged(found)) > 1000
+def test_bundled_submissions_are_complete():
+    all_submissions = submissions.read_all(gallery.SUBMISSIONS)
+    assert len(submissions.merged(all_submissions)) > 1000
 
 
 @pytest.mark.parametrize("name", ["default-bench", "passive-party"])
-def test_our_own_submissions_have_every_attack_that_is_registered(name):
+def test_bundled_submissions_have_every_registered_attack(name):
     with (gallery.SUBMISSIONS / name / "rows.csv").open() as file:
-        ran = {line["attack"] for line in csv.DictReader(file)}
-    assert {*contenders()} <= ran, "run its suite.toml again, then fedtrees leaderboard submit"
+        attacks = {line["attack"] for line in csv.DictReader(file)}
+    assert {*contenders()} <= attacks, "run its suite.toml again, then fedtrees leaderboard submit"
 
 
 @pytest.mark.slow
-def test_our_own_submissions_come_out_when_computed_again(tmp_path):
-    with pytest.raises(SystemExit) as stopped:
+def test_bundled_submissions_are_reproduced_when_computed_again(tmp_path):
+    with pytest.raises(SystemExit) as exit_info:
         main(
             [
                 "leaderboard",
@@ -90,29 +92,29 @@ def test_our_own_submissions_come_out_when_computed_again(tmp_path):
                 "2",
             ]
         )
-    assert stopped.value.code == 0
+    assert exit_info.value.code == 0
 
 
-def test_the_appendix_lists_what_is_checked():
+def test_the_appendix_lists_the_checked_claims():
     assert artifact.table() + "\n<!-- end -->" in (ROOT / "ARTIFACT-APPENDIX.md").read_text()
     assert len(artifact.CLAIMS) <= 6
 
 
-def test_a_claim_whose_figure_is_off_fails():
+def test_a_claim_with_a_wrong_figure_fails():
     def claim(command):
-        figures = {"told": lambda out, run: float(out)}
+        figures = {"told": lambda output, run: float(output)}
         return artifact.Claim("", command, figures, {"told": (1, 0.1)}, 0)
 
-    held, told = claim("python -c 'print(1.05)'").run()
-    assert (held, told) == (True, "told 1.050 (expected 1 ± 0.1)")
-    for what in ("print(0.5)", 'print(float("nan"))'):
-        assert not claim(f"python -c '{what}'").run()[0]
-    held, told = claim("python -c 'raise SystemExit(3)'").run()
-    assert not held
-    assert told.startswith("exit code 3")
+    is_reproduced, message = claim("python -c 'print(1.05)'").run()
+    assert (is_reproduced, message) == (True, "told 1.050 (expected 1 ± 0.1)")
+    for code in ("print(0.5)", 'print(float("nan"))'):
+        assert not claim(f"python -c '{code}'").run()[0]
+    is_reproduced, message = claim("python -c 'raise SystemExit(3)'").run()
+    assert not is_reproduced
+    assert message.startswith("exit code 3")
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not BROWSER, reason="needs chromium")
 def test_nothing_is_wider_than_a_telephone(page, tmp_path):
-    assert wider(page, tmp_path) == []
+    assert overflowing_elements(page, tmp_path) == []

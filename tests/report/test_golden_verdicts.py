@@ -1,7 +1,7 @@
-"""Verdicts of six commands: they fit on a screen, and every number follows from the records.
+"""Verdicts of six commands fit on a screen, and every number follows from the records.
 
-The records are read here without the report's code; of the product only the verb phrases of
-measures are taken.
+The records are read here without the code of the report; only the phrases of the measures are taken
+from it.
 """
 
 import math
@@ -48,51 +48,68 @@ class Records:
         self.seeds = {r["seed"] for r in self.rows if r["seed"]}
 
     def worst(self, threat, metric):
-        """By defense: means over seeds of the worst attack's score, blind, population, and n."""
+        """Return, by defense, mean score, baselines and n of the worst attack of each seed."""
         seeds = defaultdict(lambda: defaultdict(list))
-        for r in self.rows:
-            place = (r["stage"], r["threat"], r["metric"], r["part"])
-            if place == ("attack", threat, metric, "") and r["advantage"]:
-                told = ("advantage", "value", "blind", "population", "n")
-                seeds[spec(r)][r["seed"]].append([float(r[k] or "nan") for k in told])
-        worst = {d: [max(rows)[1:] for rows in mine.values()] for d, mine in seeds.items()}
-        return {d: [mean(v) for v in zip(*rows, strict=True)] for d, rows in worst.items()}
+        for row in self.rows:
+            place = (row["stage"], row["threat"], row["metric"], row["part"])
+            if place == ("attack", threat, metric, "") and row["advantage"]:
+                columns = ("advantage", "value", "blind", "population", "n")
+                seeds[spec(row)][row["seed"]].append(
+                    [float(row[column] or "nan") for column in columns]
+                )
+        worst = {
+            defense: [max(rows)[1:] for rows in rows_by_seed.values()]
+            for defense, rows_by_seed in seeds.items()
+        }
+        return {
+            defense: [mean(values) for values in zip(*rows, strict=True)]
+            for defense, rows in worst.items()
+        }
 
     def advantages(self, threat, metric):
-        """Of the worst attack on each seed, undefended, over the better of the two lines."""
+        """Return the worst undefended advantage of each seed over the better baseline."""
         seeds = defaultdict(list)
-        for r in self.rows:
-            place = (r["stage"], r["threat"], r["metric"], r["part"], spec(r))
-            if place == ("attack", threat, metric, "", "none") and r["advantage"]:
-                lines = [float(r[k]) for k in ("blind", "population") if r[k]]
-                value, line = float(r["value"]), max(lines)
-                seeds[r["seed"]].append((value - line) / (1 - line))
-        return [max(found) for found in seeds.values()]
+        for row in self.rows:
+            place = (row["stage"], row["threat"], row["metric"], row["part"], spec(row))
+            if place == ("attack", threat, metric, "", "none") and row["advantage"]:
+                lines = [float(row[column]) for column in ("blind", "population") if row[column]]
+                value, baseline = float(row["value"]), max(lines)
+                seeds[row["seed"]].append((value - baseline) / (1 - baseline))
+        return [max(values) for values in seeds.values()]
 
     def changes(self, metric, defense):
-        """Differences in utility to the undefended run of the same seed."""
-        of = defaultdict(dict)
-        for r in self.rows:
-            if (r["stage"], r["metric"]) == ("train", metric) and r["value"]:
-                of[spec(r)][r["seed"]] = float(r["value"])
-        return [of[defense][s] - of["none"][s] for s in of[defense] if s in of["none"]]
+        """Return the differences in utility to the undefended run of the same seed."""
+        values_by_defense = defaultdict(dict)
+        for row in self.rows:
+            if (row["stage"], row["metric"]) == ("train", metric) and row["value"]:
+                values_by_defense[spec(row)][row["seed"]] = float(row["value"])
+        return [
+            values_by_defense[defense][seed] - values_by_defense["none"][seed]
+            for seed in values_by_defense[defense]
+            if seed in values_by_defense["none"]
+        ]
 
 
 def spec(row):
-    names, inside = row["defense"].split("+"), row["defense_params"].split(";")
-    inside += [""] * (len(names) - len(inside))
-    return "+".join(f"{n}[{p}]" if p else n for n, p in zip(names, inside, strict=True))
+    names, parameters = row["defense"].split("+"), row["defense_params"].split(";")
+    parameters += [""] * (len(names) - len(parameters))
+    return "+".join(
+        f"{name}[{parameters_of_part}]" if parameters_of_part else name
+        for name, parameters_of_part in zip(names, parameters, strict=True)
+    )
 
 
 def near(text, values):
-    """Tell whether a number, as rounded as it is written, is one of some."""
-    half = 0.5 * 10 ** -len(text.partition(".")[2]) + 1e-9
-    return any(abs(number(text) - v) <= half for v in values if not math.isnan(v))
+    """Return whether a number, rounded as in the text, equals one of `values`."""
+    rounding_error = 0.5 * 10 ** -len(text.partition(".")[2]) + 1e-9
+    return any(
+        abs(number(text) - value) <= rounding_error for value in values if not math.isnan(value)
+    )
 
 
-def scores_of(found, n):
-    """Return a score as it may be written: counted, as a share in percent, or as it is."""
-    return [found * n, 100 * found, found]
+def representations(score, total):
+    """Return the ways to write a score: as a count, in percent, and as a share."""
+    return [score * total, 100 * score, score]
 
 
 def threats(records):
@@ -100,36 +117,42 @@ def threats(records):
 
 
 def check_reading(records, sentence, defense="none"):
-    """Check every ``can PHRASE (blind LINE)`` against the records; return how many there were."""
-    seen = 0
+    """Check every ``can PHRASE (blind LINE)`` against the records; return their number."""
+    n_checked = 0
     for key, measure in measures().items():
         if not measure.phrase:
             continue
         head, _, tail = map(re.escape, measure.phrase.partition("{}"))
-        whole = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(.]*?)?{tail}"
+        score_pattern = rf"{head}({PLAIN})%?(?: of (?:the )?({PLAIN})?[^(.]*?)?{tail}"
         people = rf"(?:, population (none|{PLAIN})%?)?(?:; by seed [^)]*)?"
         line = rf"\(blind (none|{PLAIN})%?{people}\)"
         other_rows = rf"(?:, and guessing from other rows of the population (none|{PLAIN})%?)?"
         seeds = r"(?: \(by seed [^)]*\))?"
         baseline = rf"{seeds}; guessing without any message \w+ (none|{PLAIN})%?{other_rows}"
-        hits = [*re.finditer(f"{whole} {line}", sentence), *re.finditer(whole + baseline, sentence)]
-        for hit in hits:
-            found = [v[defense] for t in threats(records)
-                     if defense in (v := records.worst(t, key))]  # fmt: skip
-            assert any(agrees(hit, of, measure.counted_by) for of in found), (hit[0], found)
-            seen += 1
-    return seen
+        hits = [
+            *re.finditer(f"{score_pattern} {line}", sentence),
+            *re.finditer(score_pattern + baseline, sentence),
+        ]
+        for match in hits:
+            candidates = [by_defense[defense] for threat in threats(records)
+                     if defense in (by_defense := records.worst(threat, key))]  # fmt: skip
+            assert any(agrees(match, candidate, measure.counted_by) for candidate in candidates), (
+                match[0],
+                candidates,
+            )
+            n_checked += 1
+    return n_checked
 
 
-def agrees(hit, of, counted):
-    """Tell whether score, total and line of a sentence are these."""
-    score, blind, population, n = of
-    n = n if counted else math.nan
+def agrees(match, candidate, is_counted):
+    """Return whether score, total and baseline of a sentence are those of a candidate."""
+    score, blind, population, total = candidate
+    total = total if is_counted else math.nan
     return (
-        near(hit[1], scores_of(score, n))
-        and (not hit[2] or near(hit[2], [n]))
-        and (hit[3] == "none" or near(hit[3], scores_of(blind, n)))
-        and (hit[4] in (None, "none") or near(hit[4], scores_of(population, n)))
+        near(match[1], representations(score, total))
+        and (not match[2] or near(match[2], [total]))
+        and (match[3] == "none" or near(match[3], representations(blind, total)))
+        and (match[4] in (None, "none") or near(match[4], representations(population, total)))
     )
 
 
@@ -140,14 +163,14 @@ def check_price(records, sentence, defense):
         assert not any(records.changes(metric, defense))
         return
     value = r"([+−]?[\d.]+\d)"
-    found = re.match(
+    match = re.match(
         rf"(\S+) changes by {value}(?: \(95% interval {value} to {value}\))?", sentence
     )
-    metric = {"AUC": "auc", "R²": "r2", "R2": "r2"}.get(found[1], "log_loss")
+    metric = {"AUC": "auc", "R²": "r2", "R2": "r2"}.get(match[1], "log_loss")
     sign = -1 if metric == "log_loss" else 1
-    changes = [sign * c for c in records.changes(metric, defense)]
-    half = student.ppf(0.975, len(changes) - 1) * stdev(changes) / math.sqrt(len(changes))
-    for text, value in zip(found.groups()[1:], (0, -half, half), strict=True):
+    changes = [sign * change for change in records.changes(metric, defense)]
+    half_width = student.ppf(0.975, len(changes) - 1) * stdev(changes) / math.sqrt(len(changes))
+    for text, value in zip(match.groups()[1:], (0, -half_width, half_width), strict=True):
         if text:
             assert near(text, [mean(changes) + value]), (sentence, changes)
 
@@ -163,7 +186,7 @@ def check_near_blind(records, margin=0.05):
                 assert mean(by_seed) >= -margin, key
                 assert mean(by_seed) + half < margin, key
                 stayed.add(key)
-    return len({k for k in stayed if not stayed & {*measures()[k].beside}})
+    return len({k for k in stayed if not stayed & {*measures()[k].covered_by}})
 
 
 CASES = {
@@ -181,26 +204,29 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=CASES)
-def said(request, tmp_path_factory):
-    """One of the six: its name, its folder, and its lines by key."""
+def verdict_case(request, tmp_path_factory):
+    """Run one of the six commands; return its name, its folder, and its verdict."""
     folder, options = tmp_path_factory.mktemp(request.param), CASES[request.param]
     (folder / "small.toml").write_text(SUITE, encoding="utf-8")
-    rows = [f"{20 + i % 41},{(i * 37) % 90},{'yes' if i in (7, 31) else 'no'}" for i in range(60)]
+    rows = [
+        f"{20 + number % 41},{(number * 37) % 90},{'yes' if number in (7, 31) else 'no'}"
+        for number in range(60)
+    ]
     (folder / "rare.csv").write_text("\n".join(("age,marker,outcome", *rows)), encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedtrees.experiments.suite.DEFAULT_SUITE", str(folder / "small.toml"))
         patch.chdir(folder)
         patch.setattr(defaults, "SIZE", {"trees": 2, "max_depth": 2})
-        with pytest.raises(SystemExit) as ended:
+        with pytest.raises(SystemExit) as exit_info:
             main(["bench", *options, "-j", "1", "--output", str(folder / "run")])
-        assert ended.value.code in (0, 3)
+        assert exit_info.value.code in (0, 3)
     result = verdict(analyze_run(folder / "run"))
     assert str(result) == str(Run(folder / "run").verdict)
     return request.param, folder / "run", result
 
 
-def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
-    case, folder, result = said
+def test_a_verdict_fits_on_a_screen_and_every_number_follows_from_the_records(verdict_case):
+    case, folder, result = verdict_case
     records = Records(folder, result.setting.split(" · ")[2].partition("[")[0])
     entries = {line.label: line for line in reversed(result.lines)}
     assert result.height <= SCREEN_LINES
@@ -210,43 +236,68 @@ def test_a_verdict_fits_on_a_screen_and_every_number_is_of_the_records(said):
         "OTHER LEAKS", "STRICTER", "NOTE", "NO GUARANTEE", "REFUTED", "NOT TESTED", "ALSO",
         "EPSILON", "NEXT STEP",
     }  # fmt: skip
-    use = entries["BEST DEFENSE"].command if "BEST DEFENSE" in entries else ""
+    recommended = entries["BEST DEFENSE"].command if "BEST DEFENSE" in entries else ""
     for line in result.lines:
         label, text = line.label, line.text
         if label == "ALSO":
             check_reading(Records(folder, text.split(":")[0]), text)
         elif label in {*LEAK_LABELS.values(), "STILL LEAKS", "NOT EXCLUDED", "OTHER LEAKS"}:
-            seen = check_reading(
-                records, text, use if label in ("STILL LEAKS", "NOT EXCLUDED") else "none"
+            n_checked = check_reading(
+                records, text, recommended if label in ("STILL LEAKS", "NOT EXCLUDED") else "none"
             )
-            assert seen or not NUMBER.search(text) or label == "NO LEAK FOUND"
-        elif hit := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%? \(", text):
-            every = [records.worst(t, m) for t in threats(records) for m in measures()]
+            assert n_checked or not NUMBER.search(text) or label == "NO LEAK FOUND"
+        elif match := re.search(rf"(\S+) leaves ({PLAIN})%? of ({PLAIN})%? \(", text):
+            worst_results = [
+                records.worst(threat, metric)
+                for threat in threats(records)
+                for metric in measures()
+            ]
             assert any(
-                near(hit[2], scores_of(v[hit[1]][0], v[hit[1]][3]))
-                and near(hit[3], scores_of(v["none"][0], v["none"][3]))
-                for v in every if {"none", hit[1]} <= {*v}
+                near(match[2], representations(by_defense[match[1]][0], by_defense[match[1]][3]))
+                and near(match[3], representations(by_defense["none"][0], by_defense["none"][3]))
+                for by_defense in worst_results if {"none", match[1]} <= {*by_defense}
             ), text  # fmt: skip
         elif label == "PRICE":
-            check_price(records, text, use)
+            check_price(records, text, recommended)
         elif label == "EFFECT":
             scores = re.search(rf"({PLAIN})%? instead of ({PLAIN})%?", text)
-            before, after = (scores[2], [scores[1]]) if scores else ("nan", [])
-            every = [records.worst(t, m) for t in threats(records) for m in measures()]
+            undefended_score, defended_scores = (scores[2], [scores[1]]) if scores else ("nan", [])
+            worst_results = [
+                records.worst(threat, metric)
+                for threat in threats(records)
+                for metric in measures()
+            ]
             assert any(
-                near(before, scores_of(v["none"][0], v["none"][3]))
-                and all(use in v and near(x, scores_of(v[use][0], v[use][3])) for x in after)
-                for v in every if "none" in v
-            ), text  # fmt: skip
+                near(
+                    undefended_score, representations(by_defense["none"][0], by_defense["none"][3])
+                )
+                and all(
+                    recommended in by_defense
+                    and near(
+                        score_text,
+                        representations(by_defense[recommended][0], by_defense[recommended][3]),
+                    )
+                    for score_text in defended_scores
+                )
+                for by_defense in worst_results
+                if "none" in by_defense
+            ), text
     if "NO LEAK FOUND" in entries:
         text = entries["NO LEAK FOUND"].text
         assert f"over {len(records.seeds)} seeds" in text
-        stayed = check_near_blind(records)
-        assert re.search(rf"By all {stayed} measures?,", text)
+        n_near_blind = check_near_blind(records)
+        assert re.search(rf"By all {n_near_blind} measures?,", text)
     else:
         assert case != "nothing"
-    readers = (a for f in analyze_run(folder).settings for a in f.tested)
-    for cell in (c for a in readers for m in a.all_metrics for c in a.by_defense(m).values()):
+    readers = (
+        adversary for setting in analyze_run(folder).settings for adversary in setting.tested
+    )
+    for cell in (
+        c
+        for adversary in readers
+        for metric in adversary.all_metrics
+        for c in adversary.by_defense(metric).values()
+    ):
         assert cell.state != "safe" or cell.advantage.mean >= -cell.limit, cell
     if case in ("default", "split-only"):
         assert entries["LEAK FOUND"].text.startswith("Your server can reconstruct")

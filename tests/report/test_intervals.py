@@ -13,13 +13,15 @@ from fedtrees.report.statistics import Estimate, t_estimate
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=8))
 def test_the_interval_is_that_of_students_t_distribution(values):
-    found = t_estimate(values)
-    assert found == t_estimate(reversed(values))
-    assert found.n == len(values)
+    estimate = t_estimate(values)
+    assert estimate == t_estimate(reversed(values))
+    assert estimate.n == len(values)
     scale = np.std(values, ddof=1) / math.sqrt(len(values))
     if scale > 1e-9:
         low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), scale)
-        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9 * scale)
+        assert (estimate.low, estimate.high) == pytest.approx(
+            (low, high), rel=1e-9, abs=1e-9 * scale
+        )
 
 
 def test_few_or_undefined_values():
@@ -29,18 +31,18 @@ def test_few_or_undefined_values():
     assert t_estimate([1.0, 1.0]) == Estimate(1.0, 1.0, 1.0, 2)
 
 
-def test_intervals_repeat_and_cover():
+def test_intervals_are_deterministic_and_cover_the_mean():
     values = np.random.default_rng(0).normal(size=(150, 30))
-    found = [t_estimate(v) for v in values]
-    assert found[0] == t_estimate(values[0])
-    inside = np.mean([f.low <= 0 <= f.high for f in found])
-    assert 0.91 < inside < 0.99
+    estimates = [t_estimate(sample) for sample in values]
+    assert estimates[0] == t_estimate(values[0])
+    coverage = np.mean([estimate.low <= 0 <= estimate.high for estimate in estimates])
+    assert 0.91 < coverage < 0.99
 
 
 def test_estimates_with_missing_numbers_are_equal_and_have_one_hash():
     one_seed = t_estimate([0.5])
-    same = Estimate(0.5, float("nan"), float("nan"), 1)  # another NaN object
-    assert one_seed == same
-    assert len({one_seed, same}) == 1
+    equal = Estimate(0.5, float("nan"), float("nan"), 1)  # another NaN object
+    assert one_seed == equal
+    assert len({one_seed, equal}) == 1
     assert one_seed != Estimate(0.5, 0.4, 0.6, 1)
     assert Estimate() == t_estimate([])

@@ -1,4 +1,4 @@
-"""Lines that lead to the labels of a frontier do not cross marks of other defenses."""
+"""Leader lines of labels in a frontier do not cross marks of other defenses."""
 
 import numpy as np
 import pytest

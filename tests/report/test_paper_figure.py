@@ -1,4 +1,4 @@
-"""The figure of a paper: its width, its type, and that nothing stands on anything else."""
+"""Figures for papers: width, fonts, and texts that do not overlap."""
 
 import itertools
 from dataclasses import replace
@@ -25,9 +25,9 @@ KEPT = ("", "ra", "auc", "applies")
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):
-    """Three datasets under two threats."""
-    few = [r for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
-    return write_run(tmp_path_factory.mktemp("three"), few)
+    """Write a run of three datasets with two threats."""
+    kept_rows = [row for row in rows(SETTINGS, DEFENSES, (0, 1)) if row["metric"] in KEPT]
+    return write_run(tmp_path_factory.mktemp("three"), kept_rows)
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +40,17 @@ def texts(figure):
     """Return every text of a figure with its box in points."""
     renderer = FigureCanvasAgg(figure).get_renderer()
     figure.draw(renderer)
-    unseen = {id(label) for ax in figure.axes for label in beyond(ax.xaxis) + beyond(ax.yaxis)}
-    shown = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    shown = [t for t in shown if id(t) not in unseen]
+    ids_outside = {id(label) for ax in figure.axes for label in beyond(ax.xaxis) + beyond(ax.yaxis)}
+    visible_texts = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
+    visible_texts = [t for t in visible_texts if id(t) not in ids_outside]
     point = figure.dpi / 72
-    found = []
-    for text in shown:
-        # Of an annotation the text alone, without its hair line.
+    texts_and_boxes = []
+    for text in visible_texts:
+        # For an annotation, take the box of its text without the leader line.
         box = Text.get_window_extent(text, renderer)
         if box.width and box.height:
-            found.append((text, [v / point for v in box.extents]))
-    return found
+            texts_and_boxes.append((text, [coordinate / point for coordinate in box.extents]))
+    return texts_and_boxes
 
 
 def beyond(axis):
@@ -71,28 +71,36 @@ FONTS = ("DejaVu Sans", "STIXGeneral", "DejaVu Sans Mono", "Liberation Sans")
     ("width", "inches", "font"),
     [*(("column", 3.3, font) for font in FONTS), ("page", 7.0, FONTS[0])],
 )
-def test_no_text_of_a_figure_stands_on_another_or_outside(panels, width, inches, font, monkeypatch):
+def test_texts_of_a_figure_neither_overlap_nor_leave_it(panels, width, inches, font, monkeypatch):
     monkeypatch.setitem(static.RC, "font.family", [font, "DejaVu Sans"])
     figure = static.frontier(panels, width=width)
     assert figure.get_size_inches()[0] == inches
-    found = texts(figure)
-    wide, high = figure.get_size_inches() * 72
-    for text, (left, bottom, right, top) in found:
+    boxes = texts(figure)
+    width_points, height_points = figure.get_size_inches() * 72
+    for text, (left, bottom, right, top) in boxes:
         assert left >= -0.5, text
-        assert right <= wide + 0.5, text
+        assert right <= width_points + 0.5, text
         assert bottom >= -0.5, text
-        assert top <= high + 0.5, text
-    for (one, a), (other, b) in itertools.combinations(found, 2):
-        over = [min(a[k + 2], b[k + 2]) - max(a[k], b[k]) for k in (0, 1)]
-        assert min(over) < 0.5, (one, other)
-    written = [text.get_text() for text, _ in found]
-    assert len([t for t in written if t.startswith("ε=")]) == 3 * 4  # two swept defenses
+        assert top <= height_points + 0.5, text
+    for (text_1, box_1), (text_2, box_2) in itertools.combinations(boxes, 2):
+        overlaps = [
+            min(box_1[axis + 2], box_2[axis + 2]) - max(box_1[axis], box_2[axis]) for axis in (0, 1)
+        ]
+        assert min(overlaps) < 0.5, (text_1, text_2)
+    texts_written = [text.get_text() for text, _ in boxes]
+    assert (
+        len([label for label in texts_written if label.startswith("ε=")]) == 3 * 4
+    )  # two swept defenses
     # In a column of 3.3 inches with the widest font, the long interval bars leave no place for one
     # label of a reference. A label without a place is not drawn.
-    without = (width, font) == ("column", "DejaVu Sans Mono")
-    expected = {"undefended": 4, "local-only": 3 - without, "blind": 3}  # one is in the legend
-    assert {name: written.count(name) for name in expected} == expected
-    assert {text.get_fontsize() for text, _ in found} == {7.0, 8.0}
+    lacks_a_place = (width, font) == ("column", "DejaVu Sans Mono")
+    expected = {
+        "undefended": 4,
+        "local-only": 3 - lacks_a_place,
+        "blind": 3,
+    }  # one is in the legend
+    assert {name: texts_written.count(name) for name in expected} == expected
+    assert {text.get_fontsize() for text, _ in boxes} == {7.0, 8.0}
 
 
 @pytest.mark.long
@@ -106,26 +114,26 @@ def test_a_figure_is_drawn_in_the_font_it_was_laid_out_in_on_every_machine(panel
 
 
 @pytest.mark.long
-def test_titles_say_in_what_panels_differ_and_labels_what_names_are_called(panels):
+def test_titles_name_the_differences_of_panels_and_labels_replace_names(panels):
     labels = {"pima": "Pima", "laplace-hist": "noise", "auc": "area"}
     figure = static.frontier(panels, width="column", labels=labels)
-    assert [ax.get_title(loc="left") for ax in figure.axes] == ["breast-cancer", "Pima", "wine"]
-    written = {text.get_text() for text, _ in texts(figure)}
-    assert {"noise", "area"} <= written
-    assert not {"laplace-hist", "AUC", "pima"} & written
+    assert [axes.get_title(loc="left") for axes in figure.axes] == ["breast-cancer", "Pima", "wine"]
+    texts_written = {text.get_text() for text, _ in texts(figure)}
+    assert {"noise", "area"} <= texts_written
+    assert not {"laplace-hist", "AUC", "pima"} & texts_written
     with pytest.raises(UsageError, match=r"--label 'pina'.*did you mean 'pima'"):
         static.frontier(panels, labels={"pina": "Pima"})
 
 
-def test_a_selection_keeps_what_it_names_and_the_references(three):
-    every = load_rows(three)
-    kept = Selection(data=["wine"], threat=["server"], protocol=["fedtree"]).of(every)
-    assert set(kept["dataset"]) == {"wine"}
-    assert set(kept["threat"]) == {"", "server"}
-    assert (kept["stage"] == "reference").any()
-    assert len(Selection(protocol=["fedtree[trees=20]"]).of(every)) == len(every)
+def test_a_selection_keeps_the_named_rows_and_the_references(three):
+    all_rows = load_rows(three)
+    selected = Selection(data=["wine"], threat=["server"], protocol=["fedtree"]).of(all_rows)
+    assert set(selected["dataset"]) == {"wine"}
+    assert set(selected["threat"]) == {"", "server"}
+    assert (selected["stage"] == "reference").any()
+    assert len(Selection(protocol=["fedtree[trees=20]"]).of(all_rows)) == len(all_rows)
     with pytest.raises(UsageError, match="--data 'wines' is nothing in this run; did you mean"):
-        Selection(data=["wines"]).of(every)
+        Selection(data=["wines"]).of(all_rows)
 
 
 def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
@@ -136,27 +144,27 @@ def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
 
 
 @pytest.mark.long
-def test_points_in_one_place_are_rings_under_one_label(panels):
-    (panel,) = (p for p in panels if p.panel.setting.dataset == "wine")
+def test_points_at_one_place_are_rings_with_one_label(panels):
+    (panel,) = (point for point in panels if point.panel.setting.dataset == "wine")
     base = panel.point("none")
     points = [
-        replace(p, utilities=base.utilities, leakage=base.leakage)
-        if p.defense in ("split-only", "masking") else p
-        for p in panel.points
+        replace(point, utilities=base.utilities, leakage=base.leakage)
+        if point.defense in ("split-only", "masking") else point
+        for point in panel.points
     ]  # fmt: skip
     figure = static.frontier([replace(panel, points=tuple(points))], width="column")
-    written = [text.get_text() for text, _ in texts(figure)]
-    assert "undefended, masking,\nsplit-only" in written or (
-        "undefended, masking, split-only" in written
+    texts_written = [text.get_text() for text, _ in texts(figure)]
+    assert "undefended, masking,\nsplit-only" in texts_written or (
+        "undefended, masking, split-only" in texts_written
     )
-    assert "ring: in one place" in written
-    here = (base.utility.mean, base.advantage.mean)
+    assert "ring: in one place" in texts_written
+    place = (base.utility.mean, base.advantage.mean)
     marks = [line for line in figure.axes[0].lines
              if line.get_marker() not in ("None", "|", "_", None)
-             and [*zip(*line.get_data(), strict=True)] == [here]]  # fmt: skip
+             and [*zip(*line.get_data(), strict=True)] == [place]]  # fmt: skip
     sizes = sorted(line.get_markersize() for line in marks)
     assert len(set(sizes)) == 3
-    assert [m.get_markerfacecolor() == "none" for m in sorted(marks, key=sizes_of)] == [
+    assert [mark.get_markerfacecolor() == "none" for mark in sorted(marks, key=sizes_of)] == [
         False, True, True,
     ]  # fmt: skip
 
@@ -165,7 +173,7 @@ def sizes_of(line):
     return line.get_markersize()
 
 
-def test_a_label_of_what_all_panels_share_is_no_mistake(panels):
+def test_a_label_for_a_name_that_all_panels_share_is_accepted(panels):
     figure = static.frontier(panels[:1], labels={"breast-cancer": "BC", "server": "S"})
     assert figure.axes[0].get_title(loc="left") == ""
 
@@ -180,38 +188,39 @@ def test_a_title_breaks_between_its_parts_and_within_long_parameters():
 
 
 def test_several_runs_are_one_figure_and_a_cell_counts_once(three, tmp_path, capsys):
-    chosen = [r for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
-    names = sorted({r["defense"] for r in chosen})
+    kept_rows = [row for row in rows(SETTINGS, DEFENSES, (0, 1)) if row["metric"] in KEPT]
+    names = sorted({row["defense"] for row in kept_rows})
     halves = (names[:2], [names[0], *names[2:]])  # one defense is in both
     folders = [
         write_run(
-            tmp_path / str(k), [r for r in chosen if r["defense"] in half or not r["defense"]]
+            tmp_path / str(number),
+            [row for row in kept_rows if row["defense"] in half or not row["defense"]],
         )
-        for k, half in enumerate(halves)
+        for number, half in enumerate(halves)
     ]
-    together = plot([*folders, folders[0]], tmp_path / "several.svg", metric="ra")
-    assert together.read_bytes() == plot(three, tmp_path / "one.svg", metric="ra").read_bytes()
+    combined = plot([*folders, folders[0]], tmp_path / "several.svg", metric="ra")
+    assert combined.read_bytes() == plot(three, tmp_path / "one.svg", metric="ra").read_bytes()
     assert (
-        together.read_bytes() != plot(folders[0], tmp_path / "half.svg", metric="ra").read_bytes()
+        combined.read_bytes() != plot(folders[0], tmp_path / "half.svg", metric="ra").read_bytes()
     )
-    out = tmp_path / "printed.html"
-    with pytest.raises(SystemExit) as stopped:
-        main(["plot", *map(str, folders), "-o", str(out)])
-    assert not stopped.value.code
-    assert out.read_text().startswith("<!doctype html>")
+    path = tmp_path / "printed.html"
+    with pytest.raises(SystemExit) as exit_info:
+        main(["plot", *map(str, folders), "-o", str(path)])
+    assert not exit_info.value.code
+    assert path.read_text().startswith("<!doctype html>")
     capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(SystemExit) as exit_info:
         main(["plot", *map(str, folders)])
-    assert stopped.value.code == 2
+    assert exit_info.value.code == 2
     assert "give -o FILE" in capsys.readouterr().err
     with pytest.raises(UsageError, match="no run to plot"):
-        plot([], out)
+        plot([], path)
 
 
 def test_runs_that_contradict_one_another_are_not_drawn(three, tmp_path):
-    other = [dict(r) for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
-    for row in other:
+    changed_rows = [dict(r) for r in rows(SETTINGS, DEFENSES, (0, 1)) if r["metric"] in KEPT]
+    for row in changed_rows:
         if row["stage"] == "train" and row["metric"] == "auc":
             row["value"] = float(row["value"]) - 0.1
     with pytest.raises(UsageError, match=r"both contain .* auc is"):
-        plot([three, write_run(tmp_path / "other", other)], tmp_path / "f.svg")
+        plot([three, write_run(tmp_path / "other", changed_rows)], tmp_path / "f.svg")

@@ -1,4 +1,4 @@
-"""The table of a paper: its numbers, digits, ranks and marks, and LaTeX that holds any name."""
+"""Tables for papers: numbers, digits, ranks and marks, and LaTeX that accepts any name."""
 
 import io
 import re
@@ -23,11 +23,11 @@ MADE = {
 def fill(table, datasets=MADE, attack="a"):
     for dataset, defenses in datasets.items():
         for defense, (auc, advantage) in defenses.items():
-            name, _, inside = defense.partition("[")
-            place = {"dataset": dataset, "defense_params": inside.rstrip("]")}
+            name, _, parameters = defense.partition("[")
+            place = {"dataset": dataset, "defense_params": parameters.rstrip("]")}
             for seed, shift in ((0, -0.01), (1, 0.01)):
                 table.train(name, seed, auc + shift, **place)
-                # `value` of this helper is 0.5 throughout; blind 0.4.
+                # The helper sets `value` to 0.5 and the blind baseline to 0.4 everywhere.
                 table.attack(name, seed, attack, advantage, **place)
     return table
 
@@ -46,18 +46,18 @@ def cells(text):
 
 
 @pytest.mark.long
-def test_names_are_no_formulas_and_no_lines(tmp_path):
+def test_names_become_neither_formulas_nor_lines(tmp_path):
     name = '=HYPERLINK("http://x")\nrest|more'
     table = fill(Table(tmp_path / "run"), {name: MADE["a_1"], "+1": MADE["b%"]})
     table.rows()
-    made = table_of([tmp_path / "run"])
-    read = pd.read_csv(io.StringIO(made.csv()))
-    assert set(read["dataset"]) == {f"'{name}", "'+1"}
-    assert set(read["defense"]) == {"none", "shield[step=2]", "fog"}
-    assert read["mean"].dtype == float
-    lines = [line for line in made.md().splitlines() if line.strip()]
-    several = {line.count("|") - line.count(r"\|") for line in lines if line.startswith("|")}
-    assert len(several) == 1
+    paper_table = table_of([tmp_path / "run"])
+    frame = pd.read_csv(io.StringIO(paper_table.csv()))
+    assert set(frame["dataset"]) == {f"'{name}", "'+1"}
+    assert set(frame["defense"]) == {"none", "shield[step=2]", "fog"}
+    assert frame["mean"].dtype == float
+    lines = [line for line in paper_table.md().splitlines() if line.strip()]
+    n_columns = {line.count("|") - line.count(r"\|") for line in lines if line.startswith("|")}
+    assert len(n_columns) == 1
     assert not any(line.startswith("rest") for line in lines)
 
 
@@ -76,12 +76,12 @@ def test_rows_are_defenses_in_a_block_per_dataset(run):
 
 
 def test_the_numbers_are_in_the_csv_file(run, tmp_path):
-    found = pd.read_csv(write_table(table_of([run]), tmp_path / "t.csv"))
-    auc = found[(found["metric"] == "auc") & (found["defense"] == "none")].set_index("dataset")
+    frame = pd.read_csv(write_table(table_of([run]), tmp_path / "t.csv"))
+    auc = frame[(frame["metric"] == "auc") & (frame["defense"] == "none")].set_index("dataset")
     assert auc.loc["a_1", ["mean", "low", "high", "seeds"]].tolist() == pytest.approx(
         [0.90, 0.90 - 0.12706, 0.90 + 0.12706, 2], abs=1e-5
     )  # 0.01 times the 97.5% quantile of Student's t with one degree of freedom, 12.706
-    assert set(found.loc[found["threat"] == "t", "strongest_attack"]) == {"a"}
+    assert set(frame.loc[frame["threat"] == "t", "strongest_attack"]) == {"a"}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_decimals_show_the_first_digit_of_the_spread(halves, digits):
     assert decimals([Estimate(0.5, 0.5 - h, 0.5 + h, 3) for h in halves]) == digits
 
 
-def test_what_is_missing_is_marked_and_what_failed_has_no_rank(tmp_path):
+def test_missing_results_are_marked_and_failed_attacks_have_no_rank(tmp_path):
     table = fill(Table(tmp_path / "run"))
     for dataset in MADE:
         for seed in (0, 1):
@@ -101,39 +101,47 @@ def test_what_is_missing_is_marked_and_what_failed_has_no_rank(tmp_path):
             table.trouble("seal", seed, "a", "skipped", "nothing is sent")
             table.lines[-1]["dataset"] = dataset
     table.rows()
-    made = table_of([tmp_path / "run"])
-    rows = {tuple(row[:2]): row[2:] for row in cells(made.md())}
+    paper_table = table_of([tmp_path / "run"])
+    rows = {tuple(row[:2]): row[2:] for row in cells(paper_table.md())}
     assert rows["a_1", "fog"][1] == "0.500 ± 0.000†"
     assert rows["mean rank", "fog"][-1] == "–"
     assert rows["a_1", "seal"][1] == "n/a"
-    assert rows["mean rank", "seal"][-1] == "1.2"  # as good as blind: first, then with shield
-    assert len(made.notes) == 4
+    # Equal to the blind baseline: rank 1 on one dataset, tied with shield on the other.
+    assert rows["mean rank", "seal"][-1] == "1.2"
+    assert len(paper_table.notes) == 4
 
 
 def test_an_attack_below_blind_is_marked_and_has_no_rank(tmp_path):
     table = Table(tmp_path / "run")
-    fill(table, {d: {**m, "fog": (0.85, -0.3)} for d, m in MADE.items()}).rows()
-    made = table_of([tmp_path / "run"])
-    rows = {tuple(row[:2]): row[2:] for row in cells(made.md())}
+    fill(
+        table, {dataset: {**defenses, "fog": (0.85, -0.3)} for dataset, defenses in MADE.items()}
+    ).rows()
+    paper_table = table_of([tmp_path / "run"])
+    rows = {tuple(row[:2]): row[2:] for row in cells(paper_table.md())}
     assert rows["a_1", "fog"][1].endswith("‡")
     assert rows["mean rank", "fog"][-1] == "–"
-    assert any("scored worse than a blind guess: nothing is shown" in note for note in made.notes)
-    assert set(made.frame().query("attack_failed")["defense"]) == {"fog"}
+    assert any(
+        "scored worse than a blind guess: nothing is shown" in note for note in paper_table.notes
+    )
+    assert set(paper_table.frame().query("attack_failed")["defense"]) == {"fog"}
 
 
 def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):
-    other = {d: {"none": v["none"], "mist": (0.65, 0.3)} for d, v in MADE.items()}
-    fill(Table(tmp_path / "other"), other).rows()
-    made = table_of([run, tmp_path / "other", run])
-    assert [row[2] for row in made.rows] == ["none", "fog", "mist", "shield[step=2]"]
-    assert set(made.frame()["seeds"]) == {2}
-    other["b%"]["none"] = (0.71, 0.4)
-    fill(Table(tmp_path / "wrong"), other).rows()
+    other_datasets = {
+        dataset: {"none": defenses["none"], "mist": (0.65, 0.3)}
+        for dataset, defenses in MADE.items()
+    }
+    fill(Table(tmp_path / "other"), other_datasets).rows()
+    paper_table = table_of([run, tmp_path / "other", run])
+    assert [row[2] for row in paper_table.rows] == ["none", "fog", "mist", "shield[step=2]"]
+    assert set(paper_table.frame()["seeds"]) == {2}
+    other_datasets["b%"]["none"] = (0.71, 0.4)
+    fill(Table(tmp_path / "wrong"), other_datasets).rows()
     with pytest.raises(UsageError, match=r"both contain b% .* auc is 0\.69 there and 0\.7 here"):
         table_of([run, tmp_path / "wrong"])
 
 
-def test_the_line_of_who_knows_other_rows_stands_below_blind(tmp_path):
+def test_the_population_baseline_is_below_the_blind_baseline_in_the_table(tmp_path):
     table = Table(tmp_path / "run")
     for seed in (0, 1):
         table.train("none", seed, 0.9)
@@ -158,60 +166,66 @@ def test_protocols_become_rows_and_one_dataset_has_no_ranks(tmp_path):
     assert [row[1] for row in only.rows] == ["other"]
 
 
-def unescaped(text):
-    """Return what LaTeX would take for markup, of a text without its known commands."""
-    rest = re.sub(r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar)"
-                  r"\{\}|\\[{}$&#_%]|\{[][]\}", "", text)  # fmt: skip
-    rest = re.sub(r"\$(\\pm|-|\^\\dagger|\^2|\\varepsilon|\\xi|\\cdot)\$", "", rest)
-    return re.findall(r"[\\{}$&#_%~^<>|\n]|[][]", rest)
+def special_characters(text):
+    """Return the characters that LaTeX would interpret, apart from known commands."""
+    remaining = re.sub(
+        r"\\(textbackslash|textasciitilde|textasciicircum|textless|textgreater|textbar)"
+        r"\{\}|\\[{}$&#_%]|\{[][]\}",
+        "",
+        text,
+    )
+    remaining = re.sub(r"\$(\\pm|-|\^\\dagger|\^2|\\varepsilon|\\xi|\\cdot)\$", "", remaining)
+    return re.findall(r"[\\{}$&#_%~^<>|\n]|[][]", remaining)
 
 
 def test_every_character_is_escaped():
     printable = "".join(map(chr, range(32, 127))) + "±\N{MINUS SIGN}–†²εξ·\n"
-    assert unescaped(escape_latex(printable)) == []
-    assert unescaped("a_b")
+    assert special_characters(escape_latex(printable)) == []
+    assert special_characters("a_b")
     assert escape_latex("f[eps=1]_50%") == r"f{[}eps=1{]}\_50\%"
 
 
 def test_latex_is_a_tabular_of_escaped_cells(run):
     labels = {"fog": "[fog] & \\mist{}", "auc": "50%_$"}
     text = table_of([run], labels=labels).tex()
-    above, rest = text.split("\\toprule\n")
-    body, below = rest.split("\\bottomrule\n")
-    assert above.splitlines()[0] == r"% \usepackage{booktabs}"
-    (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}(l+r+)@\{\}\}\n$", above)
+    preamble, after_toprule = text.split("\\toprule\n")
+    body, after_bottomrule = after_toprule.split("\\bottomrule\n")
+    assert preamble.splitlines()[0] == r"% \usepackage{booktabs}"
+    (columns,) = re.findall(r"\\begin\{tabular\}\{@\{\}(l+r+)@\{\}\}\n$", preamble)
     assert columns == "lrr"
-    *notes, end = below.rpartition("\\end{tabular}")[::2]
-    assert end == "\n\\endgroup\n"
+    *notes, ending = after_bottomrule.rpartition("\\end{tabular}")[::2]
+    assert ending == "\n\\endgroup\n"
     assert "Mean rank over datasets" in notes[0]
-    assert above.count("{") == above.count("}")
+    assert preamble.count("{") == preamble.count("}")
     lines = body.splitlines()
     assert [line for line in lines if not line.endswith(r" \\")] == [r"\midrule"] * 3
     names = [line for line in lines if line.startswith(r"\multicolumn")]
     assert names == [rf"\multicolumn{{3}}{{@{{}}l}}{{\emph{{{name}}}}} \\"
                      for name in (r"a\_1", r"b\%", "mean rank")]  # fmt: skip
     rows = [line for line in lines if line.endswith(r" \\") and line not in names]
-    split = [re.split(r"(?<!\\)&", row.removesuffix(r" \\")) for row in rows]
-    assert {len(row) for row in split} == {len(columns)}
-    assert split[2][1:] == [r" 0.90$_{\pm.13}$ ", r" 0.500$_{\pm.000}$"]
-    plain = [re.sub(r"\$_\{\\pm\.\d+\}\$(\$\^\{\\dagger\}\$)?", "", cell)
-             for row in split for cell in row]  # fmt: skip
-    assert not [cell for cell in plain if unescaped(cell)]
+    split_rows = [re.split(r"(?<!\\)&", row.removesuffix(r" \\")) for row in rows]
+    assert {len(row) for row in split_rows} == {len(columns)}
+    assert split_rows[2][1:] == [r" 0.90$_{\pm.13}$ ", r" 0.500$_{\pm.000}$"]
+    cells_without_spread = [re.sub(r"\$_\{\\pm\.\d+\}\$(\$\^\{\\dagger\}\$)?", "", cell)
+             for row in split_rows for cell in row]  # fmt: skip
+    assert not [cell for cell in cells_without_spread if special_characters(cell)]
     assert r"\textbackslash{}mist\{\}" in text
 
 
-def test_a_long_label_takes_several_lines_and_a_column_of_type_holds_all():
-    long = "split-only+secure-sum+dp-grid-cuts[epsilon=1]+hist-rounding[step=0.1]"
-    grid = MarkupTable(
-        ["defense", "AUC", "RA, t"], 1, [("d", [[long, TableCell("0.91", "0.02", "†"), "n/a"]])]
+def test_a_long_label_takes_several_lines_and_fits_into_a_text_column():
+    long_label = "split-only+secure-sum+dp-grid-cuts[epsilon=1]+hist-rounding[step=0.1]"
+    markup = MarkupTable(
+        ["defense", "AUC", "RA, t"],
+        1,
+        [("d", [[long_label, TableCell("0.91", "0.02", "†"), "n/a"]])],
     )
-    lines = latex(grid).splitlines()
+    lines = latex(markup).splitlines()
     assert [line for line in lines if "&" in line][1:] == [
         r"split-only+secure-sum+ & 0.91$_{\pm.02}$$^{\dagger}$ & n/a \\",
         r"\enspace dp-grid-cuts{[}epsilon=1{]}+ &  &  \\",
         r"\enspace hist-rounding{[}step=0.1{]} &  &  \\",
     ]
-    # At 8 points a letter takes 4 points, a number with its spread 33, a column of text 252.
+    # At 8 points, a letter is 4 points wide, a number with its spread 33, and a column 252.
     assert 4 * _WIDEST + 3 * (33 + 6) < 252
 
 

@@ -1,4 +1,4 @@
-"""Prices: paired by seed, settled or not, and by which score where AUC is undefined."""
+"""Changes of utility: paired by seed, settled or not, and in log-loss if AUC is undefined."""
 
 import pandas as pd
 import pytest
@@ -15,7 +15,7 @@ def price(*changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "wanted", "tier"),
+    ("changes", "expected", "tier"),
     [
         ((0.0, 0.0, 0.0), "same", 0),
         ((0.001, -0.001, 0.0), "equal", 0),
@@ -27,8 +27,8 @@ def price(*changes):
         ((), "unknown", 2),
     ],
 )
-def test_what_is_shown_of_a_price(changes, wanted, tier):
-    assert (price(*changes).settled, price(*changes).tier) == (wanted, tier)
+def test_settled_and_tier_of_a_change(changes, expected, tier):
+    assert (price(*changes).settled, price(*changes).tier) == (expected, tier)
 
 
 def test_how_many_seeds_would_settle_it():
@@ -42,7 +42,7 @@ def rows(*lines):
     return frame.assign(status="ok", stage="train")
 
 
-def test_where_auc_is_undefined_on_a_seed_all_prices_are_in_log_loss_and_it_is_said():
+def test_if_auc_is_undefined_on_a_seed_all_changes_are_in_log_loss():
     trains = rows(
         ("none", 0, "auc", 0.9), ("none", 0, "log_loss", 0.3), ("none", 1, "log_loss", 0.4),
         ("x", 0, "auc", 0.9), ("x", 0, "log_loss", 0.5), ("x", 1, "log_loss", 0.6),
@@ -50,14 +50,14 @@ def test_where_auc_is_undefined_on_a_seed_all_prices_are_in_log_loss_and_it_is_s
     utility = utility_of(trains)
     assert (utility.metric, utility.fallen, utility.lacking, utility.seeds) == (
         "log_loss", "auc", 1, 2)  # fmt: skip
-    found = utility_changes(trains, utility, float("nan"))["x"]
-    assert found.change.mean == pytest.approx(-0.2)  # more log-loss is worse
+    change = utility_changes(trains, utility, float("nan"))["x"]
+    assert change.change.mean == pytest.approx(-0.2)  # more log-loss is worse
 
 
 def test_a_model_no_better_than_the_constant_one_has_collapsed():
     trains = rows(("none", 0, "r2", 0.5), ("noise", 0, "r2", -2.8e14), ("calm", 0, "r2", 0.45))
-    found = utility_changes(trains, Utility("r2"), 0.0)
-    assert found["noise"].collapsed
-    assert found["noise"].tier == 2
-    assert not found["calm"].collapsed
+    changes = utility_changes(trains, Utility("r2"), 0.0)
+    assert changes["noise"].collapsed
+    assert changes["noise"].tier == 2
+    assert not changes["calm"].collapsed
     assert not utility_changes(trains, Utility("r2"), float("nan"))["noise"].collapsed

@@ -1,4 +1,4 @@
-"""The report in a real browser: no label on another, nothing cut, no foreign script run."""
+"""The report in a real browser: no overlapping labels, nothing cut off, no foreign script."""
 
 import html
 import json
@@ -19,7 +19,8 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 HOSTILE = '<img src=x onerror="document.documentElement.dataset.pwned=1"><b>x</b>'
-#: Said of every frame: labels on one another or outside, what is wider than its place, the height.
+# A script that reports, for each frame, overlapping or outside labels, overflowing elements and the
+# height.
 MEASURE = """<script>window.addEventListener('load', () => setTimeout(() => {
 const boxes = [...document.querySelectorAll('svg.frontier')].map(svg => {
   const frame = svg.getBoundingClientRect();
@@ -44,45 +45,46 @@ pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(NAM
 
 
 def dom(page, profile, width=1600, *more):
-    """Return the document as the browser has it once every script has run."""
+    """Return the document after every script has run, and the lines of the console."""
     command = [BROWSER, *FLAGS, *more, f"--user-data-dir={profile}", f"--window-size={width},1600",
                "--virtual-time-budget=20000", "--enable-logging=stderr", "--dump-dom",
                page.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return process.stdout, [line for line in process.stderr.splitlines() if "CONSOLE" in line]
 
 
 @pytest.fixture(scope="module")
 def measured(report, tmp_path_factory):
-    """What is measured in frames of two widths; no window is as narrow as a telephone."""
+    """Measure frames of two widths, because no window is as narrow as a telephone."""
     folder = tmp_path_factory.mktemp("browser")
     text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
     (folder / "inner.html").write_text(text.replace("</body>", MEASURE), encoding="utf-8")
     frames = "".join(
-        f'<iframe src="inner.html" width="{w}" height="900" style="border:0"></iframe>'
-        for w in (1400, 390)
+        f'<iframe src="inner.html" width="{width}" height="900" style="border:0"></iframe>'
+        for width in (1400, 390)
     )
     outer = folder / "outer.html"
     outer.write_text(
-        "<script>const found = []; window.onmessage = e => { found.push([[...document"
+        "<script>const measurements = []; window.onmessage = e => { measurements.push([[...document"
         ".querySelectorAll('iframe')].findIndex(f => f.contentWindow === e.source), e.data]);"
-        "document.documentElement.dataset.found = JSON.stringify(found); };</script>" + frames
+        "document.documentElement.dataset.found = JSON.stringify(measurements); };</script>"
+        + frames
     )
     text, _ = dom(outer, folder / "profile")
-    found = re.search(r'data-found="([^"]*)"', text)
-    assert found is not None
-    pairs = json.loads(found[1].replace("&quot;", '"'))
-    return {at: json.loads(data) for at, data in pairs}
+    match = re.search(r'data-found="([^"]*)"', text)
+    assert match is not None
+    pairs = json.loads(match[1].replace("&quot;", '"'))
+    return {frame: json.loads(data) for frame, data in pairs}
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("frame", [0, 1])
-def test_no_label_of_a_frontier_stands_on_another_or_outside(measured, frame):
-    boxes = [b for b in measured[frame]["boxes"] if b[0]]
+def test_no_label_of_a_frontier_overlaps_another_or_is_outside(measured, frame):
+    boxes = [box for box in measured[frame]["boxes"] if box[0]]
     assert len(boxes) >= 2
     assert all(labels >= 5 for labels, _, _ in boxes)
-    assert [on for _, on, _ in boxes] == [0] * len(boxes)
-    assert [out for _, _, out in boxes] == [0] * len(boxes)
+    assert [n_overlapping for _, n_overlapping, _ in boxes] == [0] * len(boxes)
+    assert [n_outside for _, _, n_outside in boxes] == [0] * len(boxes)
 
 
 @pytest.mark.long
@@ -92,30 +94,30 @@ def test_nothing_is_wider_than_its_place(measured, frame):
 
 
 @pytest.mark.long
-def test_a_setting_is_read_at_a_sitting(measured):
-    """Eleven defenses against two adversaries; what is folded is not shown."""
+def test_a_setting_fits_on_a_few_screens(measured):
+    """The setting has eleven defenses and two adversaries; folded parts are not counted."""
     assert measured[0]["shown"] <= 3600
     assert measured[0]["words"] <= 700
 
 
 AXE = Path(__file__).parents[2] / ".axe/node_modules/axe-core/axe.min.js"  # .ci/run installs it
-CHECKED = """<script>window.addEventListener('load', () => axe.run().then(found => {
-document.documentElement.dataset.axe = JSON.stringify([found.passes.length,
-  found.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 120))])]);
+CHECKED = """<script>window.addEventListener('load', () => axe.run().then(results => {
+document.documentElement.dataset.axe = JSON.stringify([results.passes.length,
+  results.violations.map(v => [v.id, v.nodes.map(n => n.html.slice(0, 120))])]);
 }));</script></body>"""
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not AXE.is_file(), reason="needs npm install --prefix .axe axe-core")
-def test_a_screen_reader_meets_no_barrier(report, tmp_path):
+def test_the_report_has_no_accessibility_barrier(report, tmp_path):
     text = re.sub(r"<meta http-equiv=[^>]*>", "", report.read_text(encoding="utf-8"))
     shutil.copy(AXE, tmp_path)
     page = tmp_path / "axe.html"
     script = f'<script src="{AXE.name}"></script>{CHECKED}'
     page.write_text(text.replace("</body>", script), encoding="utf-8")
-    found = re.search(r'data-axe="([^"]*)"', dom(page, tmp_path / "profile", 1400)[0])
-    assert found is not None
-    passes, violations = json.loads(html.unescape(found[1]))
+    match = re.search(r'data-axe="([^"]*)"', dom(page, tmp_path / "profile", 1400)[0])
+    assert match is not None
+    passes, violations = json.loads(html.unescape(match[1]))
     assert violations == []
     assert passes > 20
 
@@ -127,24 +129,27 @@ document.documentElement.dataset.wider = JSON.stringify(all.filter(
 }; frame.src = 'inner.html';</script>"""
 
 
-def wider(page, folder, width=390):
-    """Return what of a page is wider than its place on a telephone."""
+def overflowing_elements(page, folder, width=390):
+    """Return the elements of a page that are wider than their place on a telephone."""
     text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
     (folder / "inner.html").write_text(text, encoding="utf-8")
     (folder / "outer.html").write_text(f'<iframe width="{width}" height="900"></iframe>{WIDER}')
-    seen, _ = dom(folder / "outer.html", folder / "p", 1600, "--allow-file-access-from-files")
-    found = re.search(r'data-wider="([^"]*)"', seen)
-    assert found is not None
-    return json.loads(html.unescape(found[1]))
+    document, _ = dom(folder / "outer.html", folder / "p", 1600, "--allow-file-access-from-files")
+    match = re.search(r'data-wider="([^"]*)"', document)
+    assert match is not None
+    return json.loads(html.unescape(match[1]))
 
 
 @pytest.mark.long
 def test_hostile_names_do_nothing_and_the_console_is_quiet(tmp_path):
-    few = [d for d in DEFENSES if d[0] in ("none", "split-only")]
-    table = [r | {"attack": r["attack"] and r["attack"] + HOSTILE} for r in rows(SETTINGS[:1], few)]
+    two_defenses = [defense for defense in DEFENSES if defense[0] in ("none", "split-only")]
+    table = [
+        row | {"attack": row["attack"] and row["attack"] + HOSTILE}
+        for row in rows(SETTINGS[:1], two_defenses)
+    ]
     text, console = dom(write_report(write_run(tmp_path, table)), tmp_path / "profile")
     assert "data-pwned" not in text
     assert "<img" not in re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert console == []
     (button,) = re.findall(r'<button id="theme"[^>]*>', text)
-    assert "hidden" not in button  # the script of the page ran under its policy
+    assert "hidden" not in button  # The script of the page ran under its policy.

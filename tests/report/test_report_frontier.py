@@ -1,4 +1,4 @@
-"""The frontier: worst case per seed, who is incomplete, who is dominated, who is joined to whom."""
+"""The frontier: worst case per seed, incomplete and dominated points, lines between budgets."""
 
 import math
 
@@ -30,7 +30,7 @@ def brute_force(points, lower):
 
 
 @given(st.lists(st.tuples(COARSE, COARSE), min_size=1, max_size=12), st.booleans())
-def test_non_dominated_is_what_brute_force_says(points, lower):
+def test_non_dominated_points_equal_those_of_brute_force(points, lower):
     utility, advantage = zip(*points, strict=True)
     assert non_dominated(utility, advantage, lower=lower).tolist() == brute_force(points, lower)
 
@@ -45,25 +45,26 @@ def table(tmp_path):
     return Table(tmp_path)
 
 
-def test_the_worst_case_is_taken_per_seed_not_of_the_means(table):
-    for seed, (a, b) in enumerate([(0.1, 0.3), (0.4, 0.2)]):
+def test_the_worst_case_is_taken_per_seed_and_not_of_the_means(table):
+    for seed, (advantage_a, advantage_b) in enumerate([(0.1, 0.3), (0.4, 0.2)]):
         table.train("none", seed, 0.8)
-        table.attack("none", seed, "a", a)
-        table.attack("none", seed, "b", b)
+        table.attack("none", seed, "a", advantage_a)
+        table.attack("none", seed, "b", advantage_b)
     point = table.frontier().point("none")
     assert point.leakage.advantages == (0.3, 0.4)
     assert point.leakage.strongest == ("b", "a")
-    assert point.advantage.mean == pytest.approx(0.35)  # the means alone would say 0.25
+    # The worst of the two means would be 0.25.
+    assert point.advantage.mean == pytest.approx(0.35)
     assert point.attacks == (("a", 1), ("b", 1))
 
 
 def test_worst_case_equals_the_maximum_over_attacks(rows):
-    got = worst_case(rows, "ra")
-    ok = rows[(rows["metric"] == "ra") & (rows["status"] == "ok")]
+    result = worst_case(rows, "ra")
+    finished = rows[(rows["metric"] == "ra") & (rows["status"] == "ok")]
     keys = ["setting", "defense_spec", "threat", "seed"]
-    expected = ok.groupby(keys, observed=True)["advantage"].max()
-    assert len(got) == len(expected)
-    for key, value in zip(got[keys].itertuples(index=False), got["advantage"], strict=True):
+    expected = finished.groupby(keys, observed=True)["advantage"].max()
+    assert len(result) == len(expected)
+    for key, value in zip(result[keys].itertuples(index=False), result["advantage"], strict=True):
         assert value == expected[tuple(key)]
 
 
@@ -100,7 +101,7 @@ def test_a_skipped_attack_does_not_make_a_point_incomplete(table):
     assert not table.frontier().point("none").incomplete
 
 
-def test_a_incomplete_point_neither_stands_on_the_front_nor_dominates(table):
+def test_an_incomplete_point_is_not_on_the_front_and_dominates_no_other(table):
     table.train("good", 0, 0.9)
     table.attack("good", 0, "a", 0.0)
     table.trouble("good", 0, "milp", "timeout")
@@ -111,7 +112,7 @@ def test_a_incomplete_point_neither_stands_on_the_front_nor_dominates(table):
     assert frontier.front == ("none",)
 
 
-def test_a_point_whose_attack_failed_neither_stands_on_the_front_nor_dominates(table):
+def test_a_point_whose_attack_failed_is_not_on_the_front_and_dominates_no_other(table):
     for defense, utility, advantage in (
         ("good", 0.9, -0.3),
         ("calm", 0.85, -0.01),
@@ -161,20 +162,20 @@ def test_budgets_of_one_defense_are_joined_in_order_of_the_number(rows):
         assert len(frontier.lines) == 2
 
 
-def test_a_line_joins_only_points_that_agree_in_everything_else():
-    specs = [f"x[epsilon={e},depth={d}]" for e in (1, 10) for d in (3, 10)]
-    found = budgets(specs)
-    assert {b.name for b in found.values()} == {"epsilon"}
-    assert len({b.rest for b in found.values()}) == 2
-    assert found["x[epsilon=10,depth=10]"].rest != found["x[epsilon=10,depth=3]"].rest
+def test_a_line_joins_only_points_that_agree_in_all_other_parameters():
+    specs = [f"x[epsilon={epsilon},depth={depth}]" for epsilon in (1, 10) for depth in (3, 10)]
+    by_spec = budgets(specs)
+    assert {budget.name for budget in by_spec.values()} == {"epsilon"}
+    assert len({budget.rest for budget in by_spec.values()}) == 2
+    assert by_spec["x[epsilon=10,depth=10]"].rest != by_spec["x[epsilon=10,depth=3]"].rest
 
 
-def test_infinite_budgets_have_their_place():
-    found = budgets(["x[epsilon=inf]", "x[epsilon=2]"])
-    assert found["x[epsilon=inf]"].value == math.inf
+def test_infinite_budgets_have_a_value():
+    by_spec = budgets(["x[epsilon=inf]", "x[epsilon=2]"])
+    assert by_spec["x[epsilon=inf]"].value == math.inf
 
 
-def test_a_composed_defense_is_its_own_family():
+def test_a_composed_defense_is_a_family_of_its_own():
     assert family("split-only+laplace-hist[epsilon=4]") == "split-only+laplace-hist"
 
 
@@ -191,11 +192,11 @@ def test_every_front_of_a_run_is_the_brute_force_one(rows):
         assert set(frontier.front) == {p.defense for p, k in zip(solid, keep, strict=True) if k}
 
 
-def test_intervals_hold_their_mean_and_single_seeds_have_none(rows, table):
+def test_intervals_contain_their_mean_and_single_seeds_have_none(rows, table):
     for frontier in frontiers(rows):
-        for p in frontier.drawn:
-            assert p.advantage.low <= p.advantage.mean <= p.advantage.high
-            assert p.advantage.n == 3
+        for point in frontier.drawn:
+            assert point.advantage.low <= point.advantage.mean <= point.advantage.high
+            assert point.advantage.n == 3
     table.train("none", 0, 0.8)
     table.attack("none", 0, "a", 0.5)
     assert np.isnan(table.frontier().point("none").advantage.low)
@@ -204,11 +205,13 @@ def test_intervals_hold_their_mean_and_single_seeds_have_none(rows, table):
 def test_references_are_the_means_over_seeds(rows):
     frontier = frontiers(rows)[0]
     setting = frontier.panel.setting
-    here = rows[(rows["stage"] == "reference") & (rows["metric"] == "auc")
+    selected = rows[(rows["stage"] == "reference") & (rows["metric"] == "auc")
                 & (rows["dataset"] == setting.dataset)
                 & (rows["partition"] == setting.partition)]  # fmt: skip
-    expected = here.groupby("protocol")["value"].mean()
-    assert {n: e.mean for n, e in frontier.references} == pytest.approx(expected.to_dict())
+    expected = selected.groupby("protocol")["value"].mean()
+    assert {name: estimate.mean for name, estimate in frontier.references} == pytest.approx(
+        expected.to_dict()
+    )
 
 
 def test_metrics_without_an_advantage_cannot_be_chosen(rows):
@@ -218,23 +221,23 @@ def test_metrics_without_an_advantage_cannot_be_chosen(rows):
     assert "ra_of" not in names
 
 
-def test_references_are_those_of_the_protocol_and_the_blind_guess_has_a_name(table):
+def test_references_belong_to_the_protocol_and_the_blind_guess_is_named(table):
     for seed in (0, 1):
         table.train("none", seed, 0.9)
         table.attack("none", seed, "a", 0.5)
         for protocol, auc in (("q", 0.8), ("other", 0.6)):
-            more = {"protocol": "active-only", "protocol_params": protocol}
-            table.add("reference", "none", seed, "auc", auc, **more)
-        named = {"attack": "blind", "threat": "t", "protocol": "", "blind_guess": "cl"}
-        table.add("blind", "", seed, "ra", 0.4, **named)
+            place = {"protocol": "active-only", "protocol_params": protocol}
+            table.add("reference", "none", seed, "auc", auc, **place)
+        blind_columns = {"attack": "blind", "threat": "t", "protocol": "", "blind_guess": "cl"}
+        table.add("blind", "", seed, "ra", 0.4, **blind_columns)
     data = table.frontier()
-    assert [(name, e.mean) for name, e in data.references] == [("active-only", 0.8)]
+    assert [(name, estimate.mean) for name, estimate in data.references] == [("active-only", 0.8)]
     assert data.blind == ("cl",)
     assert panels_of([data])[0].blind == "blind (cl)"
     assert data.undefended.mean == pytest.approx(0.9)
 
 
-def test_no_two_notes_above_a_frontier_stand_in_one_place(table):
+def test_notes_above_a_frontier_do_not_overlap(table):
     for seed in (0, 1):
         table.train("none", seed, 0.9)
         table.train("shield", seed, 0.7)
@@ -248,33 +251,34 @@ def test_no_two_notes_above_a_frontier_stand_in_one_place(table):
         "active-only",
         "undefended",
     ]
-    drawn = draw_panel(FigurePanel(data, model.palette(["none", "shield"]), (-0.1, 0.6)))
-    above = {n.text: n.yshift for n in drawn.layout.annotations if n.y == 1}
-    assert above["active-only"] != above["undefended"]
-    assert above["off the axis: majority-class 0.200"] > max(
-        shift for text, shift in above.items() if "off" not in text
+    figure = draw_panel(FigurePanel(data, model.palette(["none", "shield"]), (-0.1, 0.6)))
+    shifts = {note.text: note.yshift for note in figure.layout.annotations if note.y == 1}
+    assert shifts["active-only"] != shifts["undefended"]
+    assert shifts["off the axis: majority-class 0.200"] > max(
+        shift for text, shift in shifts.items() if "off" not in text
     )
 
 
-def test_budgets_of_a_protocol_are_one_line_in_order_with_the_majority_class(table):
+def test_budgets_of_a_protocol_are_one_ordered_line_with_the_majority_class(table):
     for epsilon, auc, leak in ((10, 0.72, 0.8), (0.1, 0.69, 0.1), (1, 0.71, 0.5)):
         place = {"protocol": "noisy", "protocol_params": f"epsilon={epsilon}"}
         table.add("train", "none", 0, "auc", auc, **place)
-        more = {"attack": "a", "threat": "t", "advantage": leak, "blind": 0.0}
-        table.add("attack", "none", 0, "ra", leak, **place, **more)
+        attack_columns = {"attack": "a", "threat": "t", "advantage": leak, "blind": 0.0}
+        table.add("attack", "none", 0, "ra", leak, **place, **attack_columns)
         for name, value in (("majority-class", 0.5), ("local-only", auc - 0.1)):
-            alone = {"protocol": name, "protocol_params": f"noisy[epsilon={epsilon}]"}
-            table.add("reference", "none", 0, "auc", value, **alone)
-    table.train("none", 0, 0.9)  # of a protocol without budgets
+            reference_place = {"protocol": name, "protocol_params": f"noisy[epsilon={epsilon}]"}
+            table.add("reference", "none", 0, "auc", value, **reference_place)
+    table.train("none", 0, 0.9)  # a run of a protocol without budgets
     table.attack("none", 0, "a", 0.5)
     write_run(table.folder, table.lines)
-    found = frontiers(load_rows(table.folder))
-    (joined,) = over_budgets(found)
+    all_frontiers = frontiers(load_rows(table.folder))
+    (joined,) = over_budgets(all_frontiers)
     line = tuple(f"noisy[epsilon={e}]" for e in (0.1, 1, 10))
     assert joined.lines == (line,)
     assert [joined.point(spec).advantage.mean for spec in line] == [0.1, 0.5, 0.8]
+    # Although it is far off, it is on the axis.
     assert panels_of([joined])[0].vertical_lines == [
         ("majority-class", 0.5)
     ]  # far off, and on the axis all the same
     assert str(joined.panel) == "d \N{MIDDLE DOT} p \N{MIDDLE DOT} noisy \N{MIDDLE DOT} t"
-    assert len(found) == 4
+    assert len(all_frontiers) == 4

@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, the same bytes twice, whatever is missing from the run."""
+"""The page is self-contained, escaped and deterministic, even if parts of the run are missing."""
 
 import os
 import re
@@ -16,7 +16,7 @@ VOID = {"meta", "br", "wbr", "img", "link", "input", "line", "rect", "circle", "
 
 
 class Page(HTMLParser):
-    """What a browser would make of the page, scripts and styles apart."""
+    """The elements and texts of a page, apart from scripts and styles."""
 
     def __init__(self, text):
         super().__init__(convert_charrefs=True)
@@ -36,8 +36,8 @@ class Page(HTMLParser):
             self.bad.append(tag)
 
     def handle_data(self, data):
-        inside = self.open[-1] if self.open else ""
-        (self.scripts if inside in {"script", "style"} else self.text).append(data)
+        parent = self.open[-1] if self.open else ""
+        (self.scripts if parent in {"script", "style"} else self.text).append(data)
 
     def all(self, name):
         return [attrs for tag, attrs in self.tags if tag == name]
@@ -55,8 +55,10 @@ def page(text):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    few = [d for d in DEFENSES if d[0] in ("none", "laplace-hist")]
-    return write_run(tmp_path_factory.mktemp("small"), list(rows(SETTINGS[:1], few, (0, 1))))
+    two_defenses = [defense for defense in DEFENSES if defense[0] in ("none", "laplace-hist")]
+    return write_run(
+        tmp_path_factory.mktemp("small"), list(rows(SETTINGS[:1], two_defenses, (0, 1)))
+    )
 
 
 def test_nothing_is_loaded_from_anywhere(page):
@@ -85,16 +87,16 @@ def test_tags_are_closed_in_order_and_headings_skip_no_level(page):
     assert all(b - a <= 1 for a, b in pairwise(levels))
 
 
-def test_every_mark_says_in_words_what_it_is_and_links_to_its_row(page):
-    marks = [a for a in page.all("a") if a.get("class") == "pt"]
+def test_every_mark_has_a_label_in_words_and_links_to_its_row(page):
+    marks = [element for element in page.all("a") if element.get("class") == "pt"]
     assert len(marks) > 20
-    ids = {a["id"] for a in page.all("tr") if "id" in a}
-    assert {a["href"][1:] for a in marks} <= ids
-    assert all(len(a["aria-label"]) > 20 for a in marks)
-    assert {a.get("scope") for a in page.all("th")} <= {"row", "col", "colgroup"}
+    ids = {element["id"] for element in page.all("tr") if "id" in element}
+    assert {element["href"][1:] for element in marks} <= ids
+    assert all(len(element["aria-label"]) > 20 for element in marks)
+    assert {element.get("scope") for element in page.all("th")} <= {"row", "col", "colgroup"}
 
 
-def test_what_failed_and_how_to_repeat_is_told(page):
+def test_failures_and_the_command_to_repeat_the_run_are_stated(page):
     text = " ".join(page.text)
     assert "600 s limit" in text
     assert "ProtocolError: no tree <0> in the view & nothing else" in text
@@ -110,11 +112,11 @@ def test_the_same_run_gives_the_same_bytes(small):
 
 
 def test_hostile_names_stay_text(tmp_path):
-    few = [d for d in DEFENSES if d[0] in ("none", "split-only")]
+    two_defenses = [defense for defense in DEFENSES if defense[0] in ("none", "split-only")]
     table = [
-        r | {"attack": r["attack"] and r["attack"] + HOSTILE, "dataset": "d" + HOSTILE,
-             "reason": r["reason"] + HOSTILE}
-        for r in rows(SETTINGS[:1], few)
+        row | {"attack": row["attack"] and row["attack"] + HOSTILE, "dataset": "d" + HOSTILE,
+             "reason": row["reason"] + HOSTILE}
+        for row in rows(SETTINGS[:1], two_defenses)
     ]  # fmt: skip
     page = Page(write_report(write_run(tmp_path, table)).read_text(encoding="utf-8"))
     assert "window.pwned" not in "".join(page.scripts)
@@ -155,13 +157,13 @@ def test_a_margin_is_an_advantage(small):
 
 @pytest.mark.long(but=("[svg]",))
 @pytest.mark.parametrize("suffix", ["html", "svg", "png", "pdf"])
-def test_plot_writes_the_format_of_the_suffix_twice_the_same(small, tmp_path, suffix):
-    made = [plot(small, tmp_path / f"{k}.{suffix}").read_bytes() for k in range(2)]
-    assert made[0] == made[1]
-    begins = {"html": b"<!doctype html>", "svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
-    assert made[0].startswith(begins[suffix])
+def test_plot_is_deterministic_and_follows_the_suffix(small, tmp_path, suffix):
+    contents = [plot(small, tmp_path / f"{number}.{suffix}").read_bytes() for number in range(2)]
+    assert contents[0] == contents[1]
+    first_bytes = {"html": b"<!doctype html>", "svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+    assert contents[0].startswith(first_bytes[suffix])
     if suffix == "html":
-        assert made[0].count(b"* plotly.js v") == 1
+        assert contents[0].count(b"* plotly.js v") == 1
 
 
 def test_an_unknown_suffix_and_metric_are_answered(small, tmp_path):

@@ -1,4 +1,4 @@
-"""Reading a run folder: what is accepted, and what is refused with which words."""
+"""Reading a run folder: accepted contents, and the messages for refused ones."""
 
 import csv
 

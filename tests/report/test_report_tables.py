@@ -101,74 +101,86 @@ def test_claims_have_kinds(text, kind):
         ),
     ],
 )
-def test_guarantees_are_compared_only_where_they_mean_the_same(claimed, spent, measured, words):
+def test_guarantees_are_compared_only_if_they_have_the_same_meaning(
+    claimed, spent, measured, words
+):
     verdict = guarantees.compare(*map(parse, (claimed, spent, measured)))
     assert (words in verdict) if words else verdict == ""
 
 
-def test_a_claim_that_spends_without_bound_does_not_stand():
+def test_a_claim_with_infinite_spending_is_void():
     assert guarantees.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=inf]")) == "void"
     assert guarantees.standing(parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=9]")) == "proved"
     assert guarantees.standing(parse("structural"), parse("structural")) == "structural"
     cuts = "pure-dp[epsilon=1,unit=cuts]"
-    both = [parse(f"{cuts}+pure-dp[epsilon={e}]") for e in (4, "inf")]
-    assert guarantees.standing(*both) == "void"
+    two_guarantees = [parse(f"{cuts}+pure-dp[epsilon={epsilon}]") for epsilon in (4, "inf")]
+    assert guarantees.standing(*two_guarantees) == "void"
     assert set(model.SHAPES) == set(guarantees.KINDS)
 
 
-def test_a_claim_that_an_audit_refutes_does_not_stand():
+def test_a_claim_that_an_audit_refutes_is_void():
     spent, cuts = parse("pure-dp[epsilon=4]"), parse("pure-dp[epsilon=1,unit=cuts]")
     for measured, kind in (("[epsilon=4.1]", "void"), ("[epsilon=3.9]", "proved"), ("", "proved")):
-        shown = parse(f"at-least{measured}" if measured else "")
-        assert guarantees.standing(spent, spent, shown) == kind
-    assert not guarantees.refuted(cuts, cuts, parse("at-least[epsilon=2]"))  # of rows, not of cuts
+        audited = parse(f"at-least{measured}" if measured else "")
+        assert guarantees.standing(spent, spent, audited) == kind
+    # This audit is per row, and the claim is for cuts.
+    assert not guarantees.refuted(cuts, cuts, parse("at-least[epsilon=2]"))
     assert guarantees.refuted(cuts, cuts, parse("at-least[epsilon=2,unit=cuts]"))
 
 
-def test_what_was_measured_stands_with_what_could_have_been():
-    one, other = (parse(f"at-least[epsilon={e},delta=1e-05,most=4.2]") for e in (1.8, 0.3))
-    assert guarantees.span([one]) == "epsilon >= 1.8, delta=1e-05 (at most 4.2 could be shown)"
-    assert guarantees.span([one, other]).startswith("epsilon >= 0.3..1.8, ")
+def test_measured_epsilons_are_shown_with_the_largest_measurable_one():
+    first, second = (parse(f"at-least[epsilon={e},delta=1e-05,most=4.2]") for e in (1.8, 0.3))
+    assert guarantees.span([first]) == "epsilon >= 1.8, delta=1e-05 (at most 4.2 could be shown)"
+    assert guarantees.span([first, second]).startswith("epsilon >= 0.3..1.8, ")
     assert guarantees.span([parse("at-least[epsilon=0]")]) == "epsilon >= 0"
 
 
 def test_every_defense_has_its_guarantees(rows):
-    found = RunAnalysis(Path(), rows).by_setting[STROKE].guarantees
-    assert found["split-only+laplace-hist[epsilon=4]"].measured == (parse("pure-dp[epsilon=1]"),)
-    assert found["laplace-hist[epsilon=4]"].spent == (parse("pure-dp[epsilon=12800,unit=row]"),)
-    assert found["none"].verdict == ""
+    guarantees_by_defense = RunAnalysis(Path(), rows).by_setting[STROKE].guarantees
+    assert guarantees_by_defense["split-only+laplace-hist[epsilon=4]"].measured == (
+        parse("pure-dp[epsilon=1]"),
+    )
+    assert guarantees_by_defense["laplace-hist[epsilon=4]"].spent == (
+        parse("pure-dp[epsilon=12800,unit=row]"),
+    )
+    assert guarantees_by_defense["none"].verdict == ""
 
 
 def test_cost_is_counted_once_per_seed(rows):
-    found = RunAnalysis(Path(), rows).by_setting[STROKE].costs
-    none, paillier = found["none"], found["paillier[bits=2048]"]
-    assert none.up.mean == pytest.approx(1_400_000)
-    assert paillier.bytes / none.bytes == pytest.approx(64)
+    costs = RunAnalysis(Path(), rows).by_setting[STROKE].costs
+    undefended, paillier = costs["none"], costs["paillier[bits=2048]"]
+    assert undefended.up.mean == pytest.approx(1_400_000)
+    assert paillier.bytes / undefended.bytes == pytest.approx(64)
 
 
 def test_gaps_gather_seeds_and_put_failures_first(rows):
     settings = sorted(set(rows["setting"].dropna()))
-    gaps = Gaps.of(rows, [s for s in settings if s.protocol.startswith(("fedtree", "bagging"))])
-    statuses = [g.status for g in gaps.entries]
+    gaps = Gaps.of(
+        rows,
+        [setting for setting in settings if setting.protocol.startswith(("fedtree", "bagging"))],
+    )
+    statuses = [gap.status for gap in gaps.entries]
     order = ["failed", "timeout", "not asked for", "skipped", "does not fit"]
     assert statuses == sorted(statuses, key=order.index)
-    (skip,) = (g for g in gaps.entries if g.kind == "defense" and g.status == "skipped")
+    (skip,) = (gap for gap in gaps.entries if gap.kind == "defense" and gap.status == "skipped")
     assert (skip.names, skip.seeds) == (("paillier[bits=2048]",), (0, 1, 2))
     assert str(skip.why) == "paillier guards Histogram; bagging sends whole trees"
     bad = rows[(rows["status"] != "ok") & rows["stage"].isin(["train", "attack"])]
-    told = sum(len(g.names) * max(len(g.against), 1) * len(g.seeds) for g in gaps.entries)
-    assert told == len(bad)
+    n_described = sum(
+        len(gap.names) * max(len(gap.against), 1) * len(gap.seeds) for gap in gaps.entries
+    )
+    assert n_described == len(bad)
 
 
-def test_what_was_not_asked_for_is_told_from_what_does_not_fit(rows):
+def test_settings_that_were_not_requested_differ_from_those_that_do_not_fit(rows):
     setting = Setting("breast-cancer", "iid[clients=3]", "fedtree-hist[trees=1]")
-    found = Gaps.of(rows, [setting]).entries
-    status = {name: g.status for g in found if g.kind == "defense" for name in g.names}
+    gaps = Gaps.of(rows, [setting]).entries
+    status = {name: gap.status for gap in gaps if gap.kind == "defense" for name in gap.names}
     for name in ("split-only", "secure-sum", "dp-grid-cuts", "laplace-hist", "min-bin"):
         assert status[name] == "not asked for"
     for name in ("id-lmid", "grafting-ldp", "query-limit", "min-leaf"):
         assert status[name] == "does not fit"
-    assert {n for g in found if g.kind == "threat" for n in g.names} == {
+    assert {n for gap in gaps if gap.kind == "threat" for n in gap.names} == {
         "client", "public", "server"
     }  # fmt: skip
 
@@ -181,10 +193,12 @@ def test_numbers_have_true_minus_signs_and_no_negative_zero():
     assert wording.bytes_text(999_600) == "1 MB"
 
 
-def test_undefended_is_black_and_families_get_their_own_colours(rows):
-    found = model.palette(p.family for f in frontiers(rows) for p in f.points)
-    assert found["none"][0] == model.INK
-    assert len({c for c, _ in found.values()}) == len(found)
+def test_undefended_is_black_and_every_family_has_its_own_colour(rows):
+    colours = model.palette(
+        point.family for frontier in frontiers(rows) for point in frontier.points
+    )
+    assert colours["none"][0] == model.INK
+    assert len({colour for colour, _ in colours.values()}) == len(colours)
 
 
 def test_guarantees_of_several_seeds_read_as_a_range():

@@ -1,4 +1,4 @@
-"""States of cells: open, shut, gone, undefined, unknown, not settled; none is blank."""
+"""States of cells: leaking, safe, unsettled, unknown and undefined; no cell is blank."""
 
 import math
 from dataclasses import replace
@@ -18,16 +18,16 @@ WHOLE = Coverage(applicable=("a",))
 
 
 def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, margin=0.05):
-    """Return the state of a cell of such advantages, blind at 0."""
-    n = len(advantages)
+    """Return the state of a cell with these advantages and blind scores of 0."""
+    n_seeds = len(advantages)
     cell = LeakageResult(
         metric,
         scores=tuple(scores or advantages),
-        blinds=(0.0,) * n,
-        populations=(math.nan,) * n,
+        blinds=(0.0,) * n_seeds,
+        populations=(math.nan,) * n_seeds,
         advantages=tuple(advantages),
-        errors=(0.0,) * n,
-        seeds=tuple(range(n)),
+        errors=(0.0,) * n_seeds,
+        seeds=tuple(range(n_seeds)),
         attacks=("a",),
         rows=rows,
         margin=margin,
@@ -36,10 +36,11 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
 
 
 @pytest.mark.parametrize(
-    ("advantages", "wanted"),
+    ("advantages", "expected"),
     [
         ((0.3, 0.31, 0.32), "leaking"),
-        ((0.01, 0.3, 0.5), "leaking"),  # above zero on every seed, whatever the interval
+        # It is above zero on every seed, although the interval is wide.
+        ((0.01, 0.3, 0.5), "leaking"),
         ((-0.01, 0.3, 0.5), "unsettled"),
         ((0.0, 0.001, 0.002), "safe"),
         ((0.0, 0.0), "unsettled"),  # two seeds show nothing
@@ -48,24 +49,26 @@ def state(advantages, metric="ra", rows=math.nan, coverage=WHOLE, scores=None, m
         ((-0.3, -0.31, -0.32), "unsettled"),  # the attack failed, which shows nothing
     ],
 )
-def test_a_share_is_open_above_the_margin_and_shut_with_its_whole_interval(advantages, wanted):
-    assert state(advantages) == wanted
+def test_a_share_leaks_above_the_margin_and_is_safe_if_its_whole_interval_is_below(
+    advantages, expected
+):
+    assert state(advantages) == expected
 
 
-def test_an_auc_of_membership_opens_what_its_true_positive_rate_leaves_unsettled():
-    """14 runs on Pima: AUC 0.657 ± 0.024, true positive rate 4.3 ± 2.4% against 1.3%."""
-    spread = [(k - 6.5) / 4.03 for k in range(14)]  # mean 0, standard deviation 1
-    found = tuple(2 * (0.657 + 0.024 * x) - 1 for x in spread)
-    rates = tuple(0.043 + 0.024 * x - 0.013 for x in spread)
-    assert state(found, "members_auc") == "leaking"
+def test_the_auc_of_membership_shows_a_leak_that_its_true_positive_rate_leaves_unsettled():
+    """The numbers are those of 14 runs on Pima: AUC 0.657 ± 0.024, 4.3 ± 2.4% against 1.3%."""
+    spread = [(run_number - 6.5) / 4.03 for run_number in range(14)]  # mean 0, standard deviation 1
+    aucs = tuple(2 * (0.657 + 0.024 * deviation) - 1 for deviation in spread)
+    rates = tuple(0.043 + 0.024 * deviation - 0.013 for deviation in spread)
+    assert state(aucs, "members_auc") == "leaking"
     assert state(rates, "members_1pct", rows=300) != "leaking"
 
 
 @pytest.mark.parametrize(
-    ("auc", "wanted"), [(0.545, "safe"), (0.56, "leaking"), (0.44, "unsettled")]
+    ("auc", "expected"), [(0.545, "safe"), (0.56, "leaking"), (0.44, "unsettled")]
 )
-def test_the_margin_of_an_auc_is_a_difference_of_two_aucs(auc, wanted):
-    assert state((2 * auc - 1,) * 3, "members_auc") == wanted
+def test_the_margin_of_an_auc_is_a_difference_of_two_aucs(auc, expected):
+    assert state((2 * auc - 1,) * 3, "members_auc") == expected
     assert margin_of("members_auc") == 0.1
     assert margin_of("members_auc", 0.02) == 0.04
     assert margin_of("members_1pct") == 0.05
@@ -78,21 +81,23 @@ def test_of_counted_persons_one_beyond_blind_is_open():
 
 
 @pytest.mark.parametrize(
-    ("found", "line", "wanted"), [(22, 21, False), (40, 21, True), (1, 0, True)]
+    ("n_found", "n_baseline", "expected"), [(22, 21, False), (40, 21, True), (1, 0, True)]
 )
-def test_one_federation_s_count_is_read_two_deviations_beyond_its_line(found, line, wanted):
+def test_a_count_of_one_federation_leaks_if_it_is_two_deviations_above_the_baseline(
+    n_found, n_baseline, expected
+):
     cell = LeakageResult(
         "exact_rows",
-        scores=(found / 193,),
-        blinds=(line / 193,),
+        scores=(n_found / 193,),
+        blinds=(n_baseline / 193,),
         populations=(math.nan,),
-        advantages=((found - line) / (193 - line),),
+        advantages=((n_found - n_baseline) / (193 - n_baseline),),
         errors=(0.0,),
         seeds=(0,),
         attacks=("a",),
         rows=193.0,
     )
-    assert is_leaking(cell) == wanted
+    assert is_leaking(cell) == expected
 
 
 def test_zero_of_few_rows_shows_nothing():
@@ -145,16 +150,18 @@ def _cell(values):
     )
 
 
-def test_no_cell_of_a_run_is_safe_whose_attack_scored_below_its_baseline(rows, run):
-    found = [
-        adversary.result(d.spec, metric)
+def test_no_cell_is_safe_if_its_attack_scored_below_the_baseline(rows, run):
+    results = [
+        adversary.result(defense.spec, metric)
         for setting in RunAnalysis(run, rows).settings
         for adversary in setting.tested
         for metric in adversary.metrics
-        for d in setting.defenses
+        for defense in setting.defenses
     ]
-    assert all(c.advantage.mean >= -c.limit for c in found if c.state == "safe")
-    assert {c.state for c in found if c.below_baseline} <= {"unsettled"}
+    assert all(
+        result.advantage.mean >= -result.limit for result in results if result.state == "safe"
+    )
+    assert {result.state for result in results if result.below_baseline} <= {"unsettled"}
 
 
 @pytest.fixture
@@ -162,13 +169,15 @@ def table(tmp_path):
     return Table(tmp_path)
 
 
-def cells(table):
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    (adversary,) = found.tested
-    return {d.spec: adversary.result(d.spec, "ra").state for d in found.defenses}
+def states_by_defense(table):
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    (adversary,) = setting.tested
+    return {
+        defense.spec: adversary.result(defense.spec, "ra").state for defense in setting.defenses
+    }
 
 
-def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
+def test_a_cell_without_an_applicable_attack_is_not_applicable_and_a_failed_one_is_unknown(table):
     for seed in range(3):
         for defense in ("none", "split-only", "min-bin"):
             table.train(defense, seed, 0.9)
@@ -176,7 +185,11 @@ def test_what_no_attack_says_any_more_is_gone_and_what_failed_is_unknown(table):
         table.attack("none", seed, "a", 0.4)
         table.trouble("split-only", seed, "a", "failed")
         table.trouble("min-bin", seed, "a", "skipped")
-    assert cells(table) == {"none": "leaking", "min-bin": "not-applicable", "split-only": "unknown"}
+    assert states_by_defense(table) == {
+        "none": "leaking",
+        "min-bin": "not-applicable",
+        "split-only": "unknown",
+    }
 
 
 def no_claim(table, defense, attack, metric="ra", why="no-trees"):
@@ -192,24 +205,24 @@ def test_an_attack_without_a_claim_leaves_the_cell_unsettled_unless_another_open
         for defense in ("none", "split-only", "min-bin", "masking"):
             table.train(defense, seed, 0.9)
             table.applies(defense, seed, "a", "b")
-        for defense, read in (("none", 0.4), ("split-only", 0.0), ("masking", 0.0)):
-            table.attack(defense, seed, "a", read)
+        for defense, advantage in (("none", 0.4), ("split-only", 0.0), ("masking", 0.0)):
+            table.attack(defense, seed, "a", advantage)
         table.attack("none", seed, "b", 0.0)
         table.attack("masking", seed, "b", 0.0)
         table.trouble("min-bin", seed, "a", "skipped")
     no_claim(table, "split-only", "b", metric)
     no_claim(table, "min-bin", "b", metric)
-    assert cells(table) == {
+    assert states_by_defense(table) == {
         "none": "leaking", "split-only": "unsettled", "min-bin": "unsettled", "masking": "safe",
     }  # fmt: skip
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    cell = found.tested[0].result("min-bin", "ra")
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = setting.tested[0].result("min-bin", "ra")
     assert cell.weight == 1.0
     assert wording.shown(cell) == "no claim"
     assert wording.word(cell) == f"b returned no claim: {Reason('no-trees')}"
-    assert found.untested.no_claim == (("b", str(Reason("no-trees"))),)
-    told = list(map(str, Gaps.of(table.rows(), [found.setting]).requested))
-    assert any(text.startswith("returned no claim: b (q; t; against ") for text in told)
+    assert setting.untested.no_claim == (("b", str(Reason("no-trees"))),)
+    gap_texts = list(map(str, Gaps.of(table.rows(), [setting.setting]).requested))
+    assert any(text.startswith("returned no claim: b (q; t; against ") for text in gap_texts)
 
 
 def test_an_attack_of_other_claims_leaves_a_cell_as_it_is(table):
@@ -221,30 +234,30 @@ def test_an_attack_of_other_claims_leaves_a_cell_as_it_is(table):
     no_claim(table, "none", "b", "v_measure")  # names its measure
     no_claim(table, "none", "c", "")  # has scored another measure
     no_claim(table, "none", "z", "ra")  # is for comparison: not among those that apply
-    assert cells(table) == {"none": "safe"}
+    assert states_by_defense(table) == {"none": "safe"}
 
 
-def test_where_no_attack_claimed_anything_nothing_is_known(table):
+def test_if_no_attack_claimed_anything_the_cell_is_unsettled(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
     no_claim(table, "none", "a")
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    assert found.tested[0].result("none", "ra").state == "unsettled"
-    assert verdict.leak(found) == (
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    assert setting.tested[0].result("none", "ra").state == "unsettled"
+    assert verdict.leak(setting) == (
         "Attacks returned no claim (a), and no other attack shows a leak."
     )
 
 
-def test_a_defense_that_no_attack_ran_on_is_not_known(table):
+def test_a_defense_on_which_no_attack_ran_is_unknown(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", 0.3, "ra")
         table.train("min-bin", seed, 0.9)
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    assert found.tested[0].result("none", "ra").state == "leaking"
-    assert found.tested[0].result("min-bin", "ra").state == "unknown"
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    assert setting.tested[0].result("none", "ra").state == "leaking"
+    assert setting.tested[0].result("min-bin", "ra").state == "unknown"
 
 
 def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):
@@ -253,7 +266,7 @@ def test_where_a_blind_guess_is_perfect_nothing_is_defined(table):
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", "", value=1.0)
         table.lines[-1]["blind"] = 1.0
-    assert cells(table) == {"none": "undefined"}
+    assert states_by_defense(table) == {"none": "undefined"}
 
 
 def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(table):
@@ -261,8 +274,8 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", 0.4, population=0.6, beyond=-0.2)
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    cell = found.tested[0].result("none", "ra")
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = setting.tested[0].result("none", "ra")
     assert cell.state == "unsettled"
     assert cell.below_baseline
     assert cell.baseline == pytest.approx(0.6)
@@ -272,18 +285,20 @@ def test_an_attack_below_the_population_baseline_is_neither_a_leak_nor_safe(tabl
     )
 
 
-def test_an_attack_below_the_blind_baseline_has_a_sentence_of_its_own(table):
+def test_an_attack_below_the_blind_baseline_has_its_own_sentence(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.attack("none", seed, "a", -0.5, value=0.1)
-    (found,) = RunAnalysis(table.folder, table.rows()).settings
-    cell = found.tested[0].result("none", "ra")
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = setting.tested[0].result("none", "ra")
     assert cell.state == "unsettled"
     assert wording.word(cell) == "the attack scored worse than a blind guess, which shows nothing"
-    assert found.leak.kind == "attack-failed"
-    why = "By cells guessed the attack scored worse than a blind guess, which shows nothing."
-    assert ("The party 't', no defense.", why, "") in [*page_tables.untested(found)]
+    assert setting.leak.kind == "attack-failed"
+    explanation = (
+        "By cells guessed the attack scored worse than a blind guess, which shows nothing."
+    )
+    assert ("The party 't', no defense.", explanation, "") in [*page_tables.untested(setting)]
 
 
 @given(

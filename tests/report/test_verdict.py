@@ -25,18 +25,26 @@ def table(tmp_path):
     return Table(tmp_path)
 
 
-def tried(table, defense, auc, advantages, metric="ra", applies=TWO, **more):
-    """Add a defense on three seeds: its utility, and what attack a reads."""
+def add_defense(table, defense, auc, advantages, metric="ra", applies=TWO, **columns):
+    """Add a defense on three seeds: its utility, and the advantages of the attacks."""
     for seed, advantage in enumerate(advantages):
         table.train(defense, seed, auc + 0.001 * seed, claimed="structural", spent="structural")
         table.applies(defense, seed, *applies)
         for attack in TWO:
-            mine = advantage if attack == "a" else advantage / 2
-            table.attack(defense, seed, attack, mine, metric, value=0.4 + 0.6 * mine, **more)
+            advantage_of_attack = advantage if attack == "a" else advantage / 2
+            table.attack(
+                defense,
+                seed,
+                attack,
+                advantage_of_attack,
+                metric,
+                value=0.4 + 0.6 * advantage_of_attack,
+                **columns,
+            )
 
 
-def said(table, margin=0.05):
-    """Return the entries of the verdict by label: the command where there is one, and the text."""
+def verdict_texts(table, margin=0.05):
+    """Return the texts and the commands of the verdict by label."""
     result = verdict(RunAnalysis(table.folder, table.rows(), margin=margin))
     assert result.height <= SCREEN_LINES
     commands = {f"{line.label} COMMAND": line.command for line in result.lines if line.command}
@@ -44,8 +52,8 @@ def said(table, margin=0.05):
 
 
 def test_a_leak_is_described_with_its_baseline_and_the_strongest_attack(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    text = said(table)
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    text = verdict_texts(table)
     assert text["LEAK FOUND"] == (
         "The party 't' can guess 59% of the values right; guessing without any message guesses "
         "40%. Strongest attack: a."
@@ -56,21 +64,21 @@ def test_a_leak_is_described_with_its_baseline_and_the_strongest_attack(table):
 
 
 def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
-    text = said(table)
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.0, 0.0, 0.0))
+    text = verdict_texts(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["BEST DEFENSE"] == ("Every attack is shown to stay within 0.05 of its baseline:")
     assert text["EFFECT"] == "The party 't' can then guess 40% instead of 59% of the values right."
     assert text["PRICE"] == "None: AUC is identical in every seed."
-    tried(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
-    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
+    add_defense(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
+    assert verdict_texts(table)["BEST DEFENSE COMMAND"] == "split-only"
 
 
-def test_a_defense_without_the_result_of_an_attack_is_not_said_to_resist(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (0.0, 0.0, 0.0), applies=(*TWO, "c"))
-    text = said(table)
+def test_a_defense_that_lacks_the_result_of_an_attack_is_not_said_to_resist(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.0, 0.0, 0.0), applies=(*TWO, "c"))
+    text = verdict_texts(table)
     assert text["BEST DEFENSE"] == (
         "The best one that ran. Not every attack ran, so that more may leak:"
     )
@@ -78,49 +86,49 @@ def test_a_defense_without_the_result_of_an_attack_is_not_said_to_resist(table):
 
 
 def test_a_leak_that_remains_is_described(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (0.15, 0.16, 0.17))
-    text = said(table)
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.15, 0.16, 0.17))
+    text = verdict_texts(table)
     assert text["BEST DEFENSE"] == ("No tested defense removes this leak. This one reduces it:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith(" The leak remains.")
     assert "can still guess 50% of the values right" in text["STILL LEAKS"]
 
 
-def test_a_tile_shows_what_leads_whatever_it_is(table):
-    """Members have no place of their own among rows, values and counts."""
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
-    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
-    (adversary,) = found.tested
-    assert [c.metric for c in page.leading_results(adversary)] == ["members_1pct"]
+def test_a_tile_shows_the_leading_result_of_any_metric(table):
+    """Membership is not one of the metrics that have a fixed place."""
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
+    (setting,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
+    (adversary,) = setting.tested
+    assert [result.metric for result in page.leading_results(adversary)] == ["members_1pct"]
 
 
-def test_a_price_on_few_rows_of_a_class_says_so(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    for seed, few in enumerate((30, 9, 12)):
-        table.add("train", "none", seed, "rarest", few)
-    assert said(table)["NOTE"] == "Prices are uncertain: the rarest class has 9 held-out rows."
+def test_an_uncertain_price_on_a_rare_class_is_noted(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed, n_rows in enumerate((30, 9, 12)):
+        table.add("train", "none", seed, "rarest", n_rows)
+    assert verdict_texts(table)["NOTE"] == "Prices are uncertain: the rarest class has 9 test rows."
 
 
 def test_enough_rows_of_every_class_need_no_word(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
         table.add("train", "none", seed, "rarest", 10)
-    assert "NOTE" not in said(table)
+    assert "NOTE" not in verdict_texts(table)
 
 
-def test_what_others_read_is_said_where_nothing_helps(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+def test_leaks_to_other_adversaries_are_stated_if_no_defense_helps(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
-        told = {"threat": "u", "advantage": 0.2, "blind": 0.4, "attack": "a"}
-        table.add("attack", "none", seed, "ra", 0.52, **told)
-    text = said(table)
+        columns = {"threat": "u", "advantage": 0.2, "blind": 0.4, "attack": "a"}
+        table.add("attack", "none", seed, "ra", 0.52, **columns)
+    text = verdict_texts(table)
     assert "guess 59% of the values right" in text["LEAK FOUND"]
     assert "guess 52% of the values right" in text["OTHER LEAKS"]
 
 
-def test_what_did_not_run_against_many_is_counted():
-    made = Gap(
+def test_settings_that_did_not_run_are_counted_if_they_are_many():
+    gap = Gap(
         "skipped",
         "attack",
         Reason("other", text="no room"),
@@ -128,16 +136,16 @@ def test_what_did_not_run_against_many_is_counted():
         "t",
         names=("a",),
     )
-    few = replace(made, against=("none", "b"), seeds=(0, 1))
-    many = replace(made, against=tuple("bcde"), seeds=(0, 1, 2, 3))
-    assert "(q; t; against none, b; seeds 0, 1)" in str(few)
-    assert "(q; t; against 4 defenses; 4 seeds)" in str(many)
+    small_gap = replace(gap, against=("none", "b"), seeds=(0, 1))
+    large_gap = replace(gap, against=tuple("bcde"), seeds=(0, 1, 2, 3))
+    assert "(q; t; against none, b; seeds 0, 1)" in str(small_gap)
+    assert "(q; t; against 4 defenses; 4 seeds)" in str(large_gap)
 
 
 def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
-    text = said(table)
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (-0.3, -0.3, -0.3))
+    text = verdict_texts(table)
     assert text["BEST DEFENSE"] == ("No attack clearly succeeds, but not every leak is excluded:")
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["EFFECT"].endswith(
@@ -149,33 +157,37 @@ def test_a_recipe_is_never_used_for_sure_where_the_attack_failed(table):
 
 
 def test_without_a_defense_a_failed_attack_is_not_called_safe(table):
-    tried(table, "none", 0.9, (-0.3, -0.3, -0.3))
-    assert said(table)["NOT KNOWN"].startswith("By every measure that is not settled, the attacks")
+    add_defense(table, "none", 0.9, (-0.3, -0.3, -0.3))
+    assert verdict_texts(table)["NOT KNOWN"].startswith(
+        "By every measure that is not settled, the attacks"
+    )
 
 
-def test_what_is_not_settled_under_a_recipe_is_said(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
-    assert said(table)["NOT EXCLUDED"] == (
+def test_unsettled_results_under_a_recipe_are_stated(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (-0.1, 0.0, 0.2))
+    assert verdict_texts(table)["NOT EXCLUDED"] == (
         "For the party 't', the results neither show nor exclude a leak."
     )
 
 
 def test_where_nothing_helps_the_least_is_named(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (0.3, 0.31, 0.32))
-    assert said(table)["BEST DEFENSE"].startswith("No tested defense helps. split-only leaves 59%")
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.3, 0.31, 0.32))
+    assert verdict_texts(table)["BEST DEFENSE"].startswith(
+        "No tested defense helps. split-only leaves 59%"
+    )
 
 
-def test_a_dear_recipe_may_be_used_and_its_loss_is_said(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.6, (0.0, 0.0, 0.0))
-    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
-    assert said(table)["PRICE"].endswith("This is a clear loss.")
+def test_an_expensive_recipe_may_be_recommended_and_its_loss_is_stated(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.6, (0.0, 0.0, 0.0))
+    assert verdict_texts(table)["BEST DEFENSE COMMAND"] == "split-only"
+    assert verdict_texts(table)["PRICE"].endswith("This is a clear loss.")
     for line in table.lines:
         if line["defense"] == "split-only" and line["stage"] == "train":
             line["value"] = 0.9 - 0.1 * line["seed"]
-    assert said(table)["BEST DEFENSE COMMAND"] == "split-only"
+    assert verdict_texts(table)["BEST DEFENSE COMMAND"] == "split-only"
 
 
 @pytest.mark.parametrize(
@@ -189,85 +201,87 @@ def test_a_dear_recipe_may_be_used_and_its_loss_is_said(table):
 def test_the_three_cases_without_a_clear_leak_have_different_sentences(
     table, advantages, label, sentence
 ):
-    tried(table, "none", 0.9, advantages)
-    assert sentence in said(table)[label]
+    add_defense(table, "none", 0.9, advantages)
+    assert sentence in verdict_texts(table)[label]
 
 
-def test_a_doubt_names_what_would_settle_it(table):
-    tried(table, "none", 0.9, (-0.1, 0.1, 0.3))
-    assert said(table)["NOT SETTLED"].endswith(" Use --seeds 10.")
-    tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
+def test_an_unsettled_result_names_the_options_that_would_settle_it(table):
+    add_defense(table, "none", 0.9, (-0.1, 0.1, 0.3))
+    assert verdict_texts(table)["NOT SETTLED"].endswith(" Use --seeds 10.")
+    add_defense(table, "split-only", 0.9, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.applies("none", seed, *TWO, "c")
-    assert said(table)["NOT SETTLED"].endswith(" Run 1 more attack.")
+    assert verdict_texts(table)["NOT SETTLED"].endswith(" Run 1 more attack.")
 
 
-def test_where_the_attacks_that_apply_failed_that_is_said(table):
+def test_if_the_applicable_attacks_failed_the_verdict_says_so(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.applies("none", seed, "a")
         table.trouble("none", seed, "a", "failed", "no room")
-    assert said(table)["NOT KNOWN"] == "None of the attacks that apply finished (a)."
+    assert verdict_texts(table)["NOT KNOWN"] == "None of the attacks that apply finished (a)."
 
 
 def test_where_no_attack_applies_nothing_is_known(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
         table.trouble("none", seed, "a", "skipped", "it sees no sums")
-    assert said(table)["NOT KNOWN"].startswith("No attack that ran applies")
+    assert verdict_texts(table)["NOT KNOWN"].startswith("No attack that ran applies")
 
 
-def test_an_undefined_auc_is_said_and_prices_are_in_log_loss(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.9, (0.0, 0.0, 0.0))
-    table.lines = [x for x in table.lines if not (x["metric"] == "auc" and x["seed"] == 2)]
+def test_an_undefined_auc_is_stated_and_prices_are_in_log_loss(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.0, 0.0, 0.0))
+    table.lines = [
+        line for line in table.lines if not (line["metric"] == "auc" and line["seed"] == 2)
+    ]
     for defense in ("none", "split-only"):
         for seed in range(3):
             table.add("train", defense, seed, "log_loss", 0.3)
-    text = said(table)
+    text = verdict_texts(table)
     assert text["NOTE"].startswith("AUC is undefined in 1 of 3 seeds")
     assert text["PRICE"] == "None: log-loss is identical in every seed."
 
 
-def test_a_collapsed_model_is_said_first(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    tried(table, "split-only", 0.5, (0.0, 0.0, 0.0))
+def test_a_collapsed_model_is_stated_first(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.5, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.add("reference", "", seed, "auc", 0.5, protocol="majority-class")
-    found = RunAnalysis(table.folder, table.rows())
-    assert verdict(found).lines[0].label == "NO UTILITY"
-    assert found.settings[0].recommended_recipe is None
+    analysis = RunAnalysis(table.folder, table.rows())
+    assert verdict(analysis).lines[0].label == "NO UTILITY"
+    assert analysis.settings[0].recommended_recipe is None
 
 
-def test_a_claim_that_was_not_kept_is_said(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+def test_a_claim_that_is_not_kept_is_stated(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
         table.train("laplace-hist[epsilon=1]", seed, 0.9, claimed="pure-dp[epsilon=1]",
                     spent="pure-dp[epsilon=inf,unprotected=cuts]")  # fmt: skip
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
-    assert said(table)["NO GUARANTEE"] == (
+    assert verdict_texts(table)["NO GUARANTEE"] == (
         "No epsilon is kept by laplace-hist ε=1, because other messages of the run are sent "
         "without noise."
     )
 
 
-def test_a_claim_that_an_audit_refutes_is_said(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    for seed, shown in enumerate((0.5, 2.5, 0)):
-        stated = {"claimed": "pure-dp[epsilon=2]", "spent": "pure-dp[epsilon=2]"}
-        measured = f"at-least[epsilon={shown},most=3]"
-        table.train("laplace-hist[epsilon=1]", seed, 0.9, **stated, measured=measured)
+def test_a_claim_that_an_audit_refutes_is_stated(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    for seed, epsilon in enumerate((0.5, 2.5, 0)):
+        columns = {"claimed": "pure-dp[epsilon=2]", "spent": "pure-dp[epsilon=2]"}
+        measured = f"at-least[epsilon={epsilon},most=3]"
+        table.train("laplace-hist[epsilon=1]", seed, 0.9, **columns, measured=measured)
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
-    assert said(table)["REFUTED"] == (
+    assert verdict_texts(table)["REFUTED"] == (
         "An audit measured a larger epsilon than was spent by laplace-hist ε=1."
     )
 
 
 def test_a_defense_that_does_not_fit_is_named_with_the_reason(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
         table.add("train", "id-lmid", seed, status="skipped", reason="it acts on other messages")
-    text = said(table)
+    text = verdict_texts(table)
     assert text["BEST DEFENSE"].startswith("None ran: id-lmid does not fit this protocol (")
 
 
@@ -277,14 +291,14 @@ def test_the_table_fits_its_terminal_and_names_every_defense(tmp_path, width):
     from rich.console import Console
 
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
-    for found in analyze_run(run).settings:
+    for setting in analyze_run(run).settings:
         console = Console(width=width, record=True, file=io.StringIO())
-        made, below = text_table(found, width)
-        console.print(made)
+        printed_table, legend = text_table(setting, width)
+        console.print(printed_table)
         lines = console.export_text().splitlines()
         assert max(map(len, lines)) <= width
-        assert len([x for x in lines if "●" in x or "◆" in x or "■" in x]) == len(found.defenses)
-        assert "settled" in below
+        assert len([x for x in lines if "●" in x or "◆" in x or "■" in x]) == len(setting.defenses)
+        assert "settled" in legend
 
 
 @pytest.mark.long
@@ -292,22 +306,27 @@ def test_every_figure_of_a_leak_is_in_the_rows(tmp_path):
     """The percentage is the mean over seeds of the worst attack."""
     run = write_run(tmp_path, [*rows(SETTINGS[:1])])
     frame = load_rows(run)
-    found = RunAnalysis(run, frame)
-    lines = {x.label: x.text for x in verdict(found).lines}
-    lead = found.settings[0].leak
-    mine = frame[(frame["stage"] == "attack") & (frame["status"] == "ok")
-                 & (frame["threat"] == lead.adversary.threat) & (frame["defense"] == "none")
-                 & (frame["metric"] == lead.result.metric) & (frame["part"] == "")]  # fmt: skip
-    worst = mine.loc[mine.groupby("seed")["advantage"].idxmax(), "value"].mean()
+    analysis = RunAnalysis(run, frame)
+    lines = {line.label: line.text for line in verdict(analysis).lines}
+    leading_leak = analysis.settings[0].leak
+    rows_of_leak = frame[
+        (frame["stage"] == "attack")
+        & (frame["status"] == "ok")
+        & (frame["threat"] == leading_leak.adversary.threat)
+        & (frame["defense"] == "none")
+        & (frame["metric"] == leading_leak.result.metric)
+        & (frame["part"] == "")
+    ]
+    worst = rows_of_leak.loc[rows_of_leak.groupby("seed")["advantage"].idxmax(), "value"].mean()
     (first, *_) = re.findall(r"([\d.]+)%", lines["LEAK FOUND"])
     assert math.isclose(float(first), 100 * worst, abs_tol=0.51)
 
 
-def test_whom_no_attack_that_ran_reads_is_not_said_to_stay_near_blind(table):
-    tried(table, "none", 0.9, (0.0, 0.0, 0.0))
+def test_a_party_without_an_attack_that_ran_is_not_said_to_stay_near_blind(table):
+    add_defense(table, "none", 0.9, (0.0, 0.0, 0.0))
     for seed in range(3):
         table.add("attack", "none", seed, attack="a", status="skipped", reason="r", threat="public")
-    text = said(table)["NO LEAK FOUND"]
+    text = verdict_texts(table)["NO LEAK FOUND"]
     assert "By all 1 measure, the party 't' stays within 0.05" in text
     assert text.endswith("No attack that ran applies to the view of the party 'public'.")
 
@@ -315,54 +334,54 @@ def test_whom_no_attack_that_ran_reads_is_not_said_to_stay_near_blind(table):
 def test_where_nothing_trains_without_a_defense_the_first_that_does_leads(table):
     for seed in range(3):
         table.add("train", "none", seed, status="skipped", reason="r")
-    tried(table, "grid-cuts", 0.9, (0.3, 0.31, 0.32))
-    text = said(table)
+    add_defense(table, "grid-cuts", 0.9, (0.3, 0.31, 0.32))
+    text = verdict_texts(table)
     assert text["LEAK FOUND"].startswith(
         "With grid-cuts, the party 't' can guess 59% of the values right"
     )
     assert text["BEST DEFENSE"].startswith("Nothing to compare with")
 
 
-def test_a_run_that_has_not_ended_says_so(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
-    assert "--resume" not in said(table).get("NOT TESTED", "")
+def test_an_unfinished_run_is_stated(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    assert "--resume" not in verdict_texts(table).get("NOT TESTED", "")
     table.rows()
     (table.folder / "disclosure.json").unlink()
-    found = analyze_run(table.folder)
-    assert found.settings[0].untested.unfinished
-    assert "The run is not finished: continue it with --resume." in str(verdict(found))
+    analysis = analyze_run(table.folder)
+    assert analysis.settings[0].untested.unfinished
+    assert "The run is not finished: continue it with --resume." in str(verdict(analysis))
 
 
-def test_what_is_read_far_more_of_than_what_leads_is_said_beside_it(table):
-    tried(table, "none", 0.9, (0.1, 0.11, 0.12), metric="exact_rows", n=100)
+def test_a_much_larger_leak_than_the_leading_one_is_stated_with_it(table):
+    add_defense(table, "none", 0.9, (0.1, 0.11, 0.12), metric="exact_rows", n=100)
     for seed in range(3):
         table.attack("none", seed, "b", 0.9, "members_1pct", value=0.9)
-    assert "can also recognise" in said(table)["LEAK FOUND"]
+    assert "can also recognise" in verdict_texts(table)["LEAK FOUND"]
 
 
 def test_a_protocol_whose_grid_omits_the_undefended_run_is_a_recipe(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     for seed in range(3):
-        other = {"protocol": "private", "protocol_params": ""}
-        table.train("grid-cuts", seed, 0.9 + 0.001 * seed, **other)
-        table.applies("grid-cuts", seed, *TWO, **other)
+        columns = {"protocol": "private", "protocol_params": ""}
+        table.train("grid-cuts", seed, 0.9 + 0.001 * seed, **columns)
+        table.applies("grid-cuts", seed, *TWO, **columns)
         for attack in TWO:
-            table.attack("grid-cuts", seed, attack, 0.0, value=0.4, **other)
-    text = said(table)
+            table.attack("grid-cuts", seed, attack, 0.0, value=0.4, **columns)
+    text = verdict_texts(table)
     assert text["BEST DEFENSE COMMAND"] == '-p "private" -d "grid-cuts"'
     assert "ALSO" not in text
 
 
 def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
-    tried(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     table.add("train", "min-bin", 0, status="failed", reason="no room")
     table.trouble("none", 0, "c", "failed")
-    text = said(table)["NOT TESTED"]
+    text = verdict_texts(table)["NOT TESTED"]
     assert "The attack c failed." in text
     assert "The training failed with min-bin." in text
-    (found,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
-    assert found.untested.failed_trainings == (("min-bin", "no room"),)
-    assert ("Training failed: min-bin.", "no room.", "") in page_tables.untested(found)
+    (setting,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
+    assert setting.untested.failed_trainings == (("min-bin", "no room"),)
+    assert ("Training failed: min-bin.", "no room.", "") in page_tables.untested(setting)
 
 
 def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(table):
@@ -370,10 +389,39 @@ def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(
         table.train("none", seed, 0.9)
         table.train("split-only", seed + 3, 0.8)
     trains = table.rows()
-    known = utility_changes(trains, utility_of(trains), math.nan)["split-only"]
-    assert describe_utility_change(known) == (
+    change = utility_changes(trains, utility_of(trains), math.nan)["split-only"]
+    assert describe_utility_change(change) == (
         "Not known: no seed has a model with this defense and the model to compare it with."
     )
     assert (
-        describe_utility_change(UtilityChange(known.utility)) == "Not known: no model was trained."
+        describe_utility_change(UtilityChange(change.utility)) == "Not known: no model was trained."
     )
+
+
+MEASURES = ("exact_rows", "close_rows", "ra", "leaf_mass_exact", "members_1pct")
+
+
+@pytest.mark.parametrize(
+    ("advantage", "sentence"),
+    [
+        (0.3, "Without a defense, the party 'client' can "),
+        (0.0, "no advantage above the margin is shown for the party 'client'."),
+        (math.nan, "the results for the party 'client' neither show nor exclude a leak."),
+    ],
+)
+def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sentence):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        for metric in MEASURES:
+            mine = 0.5 + 0.001 * seed
+            table.attack("none", seed, "a", mine, metric, 0.4 + 0.6 * mine, n=100)
+            table.lines[-1]["threat"] = "server"
+        # Another advantage on each seed is not settled.
+        own = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
+        table.attack("none", seed, "a", own, "ra", 0.4 + 0.6 * own, n=100)
+        table.lines[-1]["threat"] = "client"
+    findings = RunAnalysis(table.folder, table.rows()).settings[0]
+    narrow, wide = (text_table(findings, width)[1] for width in (80, 300))
+    # A client whose results are settled needs no column, and therefore no line.
+    assert (sentence in narrow) == (advantage != 0.0)
+    assert "the party 'client'" not in wide

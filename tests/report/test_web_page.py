@@ -1,4 +1,4 @@
-"""Pages allow the scripts that the package wrote into them and no other."""
+"""Pages allow the inline scripts of the package and no others."""
 
 import base64
 import hashlib
@@ -16,21 +16,21 @@ from fedtrees.report.leaderboard import board
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    few = [d for d in DEFENSES if d[0] in ("none", "split-only")]
-    return write_run(tmp_path_factory.mktemp("pages"), [*rows(SETTINGS[2:3], few)])
+    two_defenses = [defense for defense in DEFENSES if defense[0] in ("none", "split-only")]
+    return write_run(tmp_path_factory.mktemp("pages"), [*rows(SETTINGS[2:3], two_defenses)])
 
 
 def hash_of(script):
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 
-@pytest.mark.parametrize("kind", ["report", "leaderboard", "frontier", "gallery"])
-def test_a_page_allows_its_inline_scripts_by_their_hashes_alone(run, tmp_path, kind):
-    if kind == "gallery":
+@pytest.mark.parametrize("page_name", ["report", "leaderboard", "frontier", "gallery"])
+def test_a_page_allows_only_its_inline_scripts_by_their_hashes(run, tmp_path, page_name):
+    if page_name == "gallery":
         text = gallery.page()
-    elif kind == "report":
+    elif page_name == "report":
         text = write_report(run).read_text(encoding="utf-8")
-    elif kind == "leaderboard":
+    elif page_name == "leaderboard":
         text = board([submissions.write(run, tmp_path / "one", "A. Author")], 0)
     else:
         text = plot(run, tmp_path / "figure.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Tables that several tests grow trees on."""
+"""Tables on which several tests grow trees."""
 
 from __future__ import annotations
 

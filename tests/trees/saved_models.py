@@ -1,4 +1,4 @@
-"""Models that several versions of other frameworks wrote, and what those predict."""
+"""Models that several versions of other frameworks wrote, and the predictions of these versions."""
 
 from __future__ import annotations
 

@@ -15,26 +15,28 @@ TABLES = hnp.arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 4))
 
 
 @given(TABLES, st.integers(2, 20))
-def test_a_bin_holds_the_values_between_its_borders(X, max_bin):
+def test_a_bin_contains_the_values_between_its_borders(X, max_bin):
     cuts = quantile_cuts(X, max_bin)
     bins = bin_rows(X, cuts)
-    for f in range(X.shape[1]):
-        borders = np.concatenate([cuts.minimum[f : f + 1], cuts.of(f)])
-        for x, code in zip(X[:, f], bins.codes[:, f], strict=True):
-            if np.isnan(x):
+    for feature in range(X.shape[1]):
+        borders = np.concatenate([cuts.minimum[feature : feature + 1], cuts.of(feature)])
+        for value, code in zip(X[:, feature], bins.codes[:, feature], strict=True):
+            if np.isnan(value):
                 assert code == bins.missing
             else:
-                assert borders[code] <= x < borders[code + 1]
+                assert borders[code] <= value < borders[code + 1]
 
 
 @given(TABLES, st.integers(2, 20))
-def test_bins_are_found_as_searchsorted_finds_them(X, max_bin):
-    cuts = quantile_cuts(X[::2], max_bin)  # the other rows may lie outside the cuts
+def test_bins_equal_those_of_searchsorted(X, max_bin):
+    cuts = quantile_cuts(X[::2], max_bin)  # The other rows may lie outside the cuts.
     bins = bin_rows(X, cuts)
-    for f in range(X.shape[1]):
-        inner = np.searchsorted(cuts.of(f), X[:, f], side="right")
-        code = np.where(np.isnan(X[:, f]), bins.missing, np.minimum(inner, cuts.n_bins[f] - 1))
-        np.testing.assert_array_equal(bins.codes[:, f], code)
+    for feature in range(X.shape[1]):
+        inner = np.searchsorted(cuts.of(feature), X[:, feature], side="right")
+        code = np.where(
+            np.isnan(X[:, feature]), bins.missing, np.minimum(inner, cuts.n_bins[feature] - 1)
+        )
+        np.testing.assert_array_equal(bins.codes[:, feature], code)
 
 
 @pytest.mark.parametrize(

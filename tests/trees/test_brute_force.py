@@ -1,4 +1,4 @@
-"""Small generated cases against an engine that tries everything, row by row.
+"""Small generated cases are compared with an engine that tries every split, row by row.
 
 Three hundred cases run by default; ``pytest -m slow tests/trees/test_brute_force.py`` runs 10^5.
 """
@@ -67,7 +67,7 @@ def generate(seed: int) -> Case:
 
 
 class BruteForce:
-    """One tree grown by trying every split of every node on the raw values of its rows."""
+    """One tree that is grown by trying every split of every node on the raw values of its rows."""
 
     def __init__(self, case: Case, gh: np.ndarray, bits: tuple[int, int]) -> None:
         self.case, self.gh, self.bits = case, gh, bits
@@ -121,21 +121,21 @@ class BruteForce:
 
     def best_split(self, rows):
         p, cuts = self.case.params, self.case.cuts
-        least = float(np.float32(p.min_child_weight))
+        minimum_hessian = float(np.float32(p.min_child_weight))
         best, parent = None, self.score(rows)[0]
-        for f in range(cuts.n_features):
-            some_missing = np.isnan(self.case.X[rows, f]) & (self.gh[rows] != 0).any(axis=1)
-            borders = cuts.of(f)
-            forward = [(t, False) for t in borders]
-            backward = [(t, True) for t in [*borders[-2::-1], cuts.minimum[f]]]
-            for threshold, missing_left in forward + (backward if some_missing.any() else []):
-                left = self.goes_left(rows, f, threshold, missing_left)
+        for feature in range(cuts.n_features):
+            is_missing = np.isnan(self.case.X[rows, feature]) & (self.gh[rows] != 0).any(axis=1)
+            borders = cuts.of(feature)
+            forward = [(border, False) for border in borders]
+            backward = [(border, True) for border in [*borders[-2::-1], cuts.minimum[feature]]]
+            for threshold, missing_left in forward + (backward if is_missing.any() else []):
+                left = self.goes_left(rows, feature, threshold, missing_left)
                 (a, ha), (b, hb) = self.score(rows[left]), self.score(rows[~left])
-                if ha < least or hb < least:
+                if ha < minimum_hessian or hb < minimum_hessian:
                     continue
                 gain = a + b - parent
                 if gain > (best[0] if best else np.float32(0)):
-                    best = (gain, f, threshold, missing_left)
+                    best = (gain, feature, threshold, missing_left)
         if best is None or best[0] <= MIN_GAIN or best[0] < np.float32(p.gamma):
             return None
         left = self.goes_left(rows, *best[1:])
@@ -153,7 +153,7 @@ class BruteForce:
 
 
 def disagreement(seed: int) -> str | None:
-    """Return how the engine and brute force differ on a case, None if they do not."""
+    """Return a description of the first difference from brute force, or None."""
     case = generate(seed)
     objective = case.objective
     owners = [
@@ -162,45 +162,50 @@ def disagreement(seed: int) -> str | None:
             case.y[rows],
             None if case.weight is None else case.weight[rows],
         )
-        for rows in (np.flatnonzero(case.owner == k) for k in range(3))
+        for rows in (np.flatnonzero(case.owner == output) for output in range(3))
     ]
-    totals = sum(objective.target_sums(o.y, o.weight) for o in owners)
+    totals = sum(objective.target_sums(owner.y, owner.weight) for owner in owners)
     if not totals[1:].any():
         return None
     forest = grow_forest_over(owners, case.cuts, case.params, objective)
     bits = objective.bits(totals)
     margin = np.repeat(objective.base_margin(0.5)[:, None], len(case.y), axis=1)
     weight = None if case.weight is None else case.weight.astype(np.float32)
-    for t, tree in enumerate(forest.trees):
-        k = t % objective.n_outputs
-        if k == 0:
+    for number, tree in enumerate(forest.trees):
+        output = number % objective.n_outputs
+        if output == 0:
             gradients = to_fixed(weighted(objective.gradients(margin, case.y), weight, bits), bits)
-        brute = BruteForce(case, gradients[k], bits)
+        brute = BruteForce(case, gradients[output], bits)
         lefts = [node["left"] for node in brute.nodes]
         if lefts != tree.left.tolist():
-            return f"tree {t}: shape {tree.left.tolist()}, expected {lefts}"
+            return f"tree {number}: shape {tree.left.tolist()}, expected {lefts}"
         for i, node in enumerate(brute.nodes):
             if node["left"] >= 0:
                 _, feature, threshold, missing_left = node["split"]
-                moved = brute.goes_left(node["rows"], feature, threshold, missing_left)
-                ours = brute.goes_left(
-                    node["rows"], tree.feature[i], tree.threshold[i], tree.default_left[i]
+                expected_left = brute.goes_left(node["rows"], feature, threshold, missing_left)
+                actual_left = brute.goes_left(
+                    node["rows"],
+                    tree.feature[i],
+                    tree.threshold[i],
+                    tree.default_left[i],
                 )
-                if tree.feature[i] != feature or (moved != ours).any():
-                    return f"tree {t}, node {i}: split on {tree.feature[i]}, expected {feature}"
+                if tree.feature[i] != feature or (expected_left != actual_left).any():
+                    return (
+                        f"tree {number}, node {i}: split on {tree.feature[i]}, expected {feature}"
+                    )
             elif tree.value[i] != brute.value(i):
-                return f"tree {t}, leaf {i}: {tree.value[i]}, expected {brute.value(i)}"
+                return f"tree {number}, leaf {i}: {tree.value[i]}, expected {brute.value(i)}"
         for i, node in enumerate(brute.nodes):
             if node["left"] < 0:
-                margin[k, node["rows"]] += tree.value[i]
+                margin[output, node["rows"]] += tree.value[i]
     if not np.array_equal(margin, np.atleast_2d(forest.margin(case.X).T)):
         return "margins differ from the sum of leaf values"
     return None
 
 
 def assert_all_agree(seeds) -> None:
-    found = {s: d for s in seeds if (d := disagreement(s)) is not None}
-    assert found == {}
+    disagreements = {seed: text for seed in seeds if (text := disagreement(seed)) is not None}
+    assert disagreements == {}
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Categorical features: XGBoost's trees again, sets of categories included."""
+"""Categorical features: the trees equal XGBoost's, including sets of categories."""
 
 from __future__ import annotations
 
@@ -79,49 +79,55 @@ def train(X, y, params, objective=LOGISTIC, types=TYPES, weight=None):
     return reference.Reference(xgb.train(chosen, data, params.trees), cuts)
 
 
-def difference(ours, theirs, rtol=2e-6, atol=2e-7):
-    """Return what differs first between two trees that may split by categories."""
-    left = np.array(theirs["left_children"])
-    if not np.array_equal(left, ours.left):
-        return f"shape: {left} and {ours.left}"
-    inner, by_category = left >= 0, np.array(theirs["split_type"], dtype=bool)
-    conditions = np.array(theirs["split_conditions"], dtype=np.float32)
-    default_left = np.array(theirs["default_left"], dtype=bool)
-    for name, got, wanted, where in (
-        ("feature", ours.feature, np.array(theirs["split_indices"]), inner),
-        ("kind", np.isnan(ours.threshold), by_category, inner),
-        ("threshold", ours.threshold, conditions, inner & ~by_category),
-        ("default_left", ours.default_left, default_left, inner),
+def difference(tree, reference, rtol=2e-6, atol=2e-7):
+    """Return the first difference between two trees that may split by categories, or None."""
+    left = np.array(reference["left_children"])
+    if not np.array_equal(left, tree.left):
+        return f"shape: {left} and {tree.left}"
+    inner, by_category = left >= 0, np.array(reference["split_type"], dtype=bool)
+    conditions = np.array(reference["split_conditions"], dtype=np.float32)
+    default_left = np.array(reference["default_left"], dtype=bool)
+    for name, actual, expected, is_compared in (
+        ("feature", tree.feature, np.array(reference["split_indices"]), inner),
+        ("kind", np.isnan(tree.threshold), by_category, inner),
+        ("threshold", tree.threshold, conditions, inner & ~by_category),
+        ("default_left", tree.default_left, default_left, inner),
     ):
-        if not np.array_equal(got[where], wanted[where]):
-            return f"{name}: {wanted[where]} and {got[where]}"
-    for k, node in enumerate(theirs["categories_nodes"]):
-        begin, size = theirs["categories_segments"][k], theirs["categories_sizes"][k]
-        wanted = theirs["categories"][begin : begin + size]
-        got = np.flatnonzero(ours.categories[node]).tolist()
-        if got != wanted:
-            return f"categories of node {node}: {wanted} and {got}"
-    if not np.allclose(ours.value[~inner], conditions[~inner], rtol=rtol, atol=atol):
-        return f"leaf values: {conditions[~inner]} and {ours.value[~inner]}"
+        if not np.array_equal(actual[is_compared], expected[is_compared]):
+            return f"{name}: {expected[is_compared]} and {actual[is_compared]}"
+    for position, node in enumerate(reference["categories_nodes"]):
+        begin, size = (
+            reference["categories_segments"][position],
+            reference["categories_sizes"][position],
+        )
+        expected = reference["categories"][begin : begin + size]
+        actual = np.flatnonzero(tree.categories[node]).tolist()
+        if actual != expected:
+            return f"categories of node {node}: {expected} and {actual}"
+    if not np.allclose(tree.value[~inner], conditions[~inner], rtol=rtol, atol=atol):
+        return f"leaf values: {conditions[~inner]} and {tree.value[~inner]}"
     return None
 
 
-def differences(forest, theirs, atol=2e-7):
-    pairs = enumerate(zip(forest.trees, theirs.trees, strict=True))
-    found = {i: difference(ours, tree, atol=atol) for i, (ours, tree) in pairs}
-    return {i: text for i, text in found.items() if text}
+def differences(forest, reference_model, atol=2e-7):
+    pairs = enumerate(zip(forest.trees, reference_model.trees, strict=True))
+    texts = {number: difference(ours, tree, atol=atol) for number, (ours, tree) in pairs}
+    return {number: text for number, text in texts.items() if text}
 
 
 def assert_same(X, y, params, objective=LOGISTIC, *, clients=1, types=TYPES, atol=2e-7):
-    theirs = train(X, y, params, objective, types)
-    owner = np.random.default_rng(5).integers(0, clients, len(X))
-    rows = [np.flatnonzero(owner == k) for k in range(clients)]
-    owners = [OwnerRows(bin_rows(X[r], theirs.cuts), y[r]) for r in rows]
-    forest = grow_forest_over(owners, theirs.cuts, params, objective)
-    assert differences(forest, theirs, atol) == {}
-    margins = theirs.booster.predict(matrix(X, types), output_margin=True)
+    reference_model = train(X, y, params, objective, types)
+    owner_of_row = np.random.default_rng(5).integers(0, clients, len(X))
+    rows = [np.flatnonzero(owner_of_row == number) for number in range(clients)]
+    owners = [
+        OwnerRows(bin_rows(X[owner_rows], reference_model.cuts), y[owner_rows])
+        for owner_rows in rows
+    ]
+    forest = grow_forest_over(owners, reference_model.cuts, params, objective)
+    assert differences(forest, reference_model, atol) == {}
+    margins = reference_model.booster.predict(matrix(X, types), output_margin=True)
     np.testing.assert_allclose(forest.margin(X), margins, atol=1e-4, rtol=1e-6)
-    return forest, theirs
+    return forest, reference_model
 
 
 @pytest.mark.long
@@ -139,15 +145,17 @@ def test_mixed_columns(objective, missing, clients):
 
 @pytest.mark.long
 def test_adult():
-    """48,842 people, 8 categorical columns of 2 to 41 categories, missing values in 3 of them."""
+    """Adult has 48,842 rows, 8 categorical columns of 2 to 41 categories, and missing values."""
     data = load("adult", data_dir())
     types = np.where(data.schema.categorical, "c", "q")
     params = TreeParams(trees=20, max_depth=6)
     X, y = data.table.X, data.table.y
-    forest, theirs = assert_same(X, y, params, clients=5, types=types)
-    declared = [len(f.categories) for f in data.schema.features]
-    assert theirs.cuts.n_bins[types == "c"].tolist() == [n for n in declared if n]
-    assert any(t.categories is not None for t in forest.trees)
+    forest, reference_model = assert_same(X, y, params, clients=5, types=types)
+    declared = [len(feature.categories) for feature in data.schema.features]
+    assert reference_model.cuts.n_bins[types == "c"].tolist() == [
+        n_categories for n_categories in declared if n_categories
+    ]
+    assert any(tree.categories is not None for tree in forest.trees)
 
 
 @CLIENTS
@@ -182,47 +190,47 @@ def test_parameters(change):
 
 @pytest.mark.parametrize("types", ["qc", "cq", "cc"])
 def test_equal_gains_go_to_the_first_column(types):
-    """The same column twice: a partition of two categories is a threshold."""
+    """For two equal columns, the first is chosen; a set of one of two categories is a threshold."""
     rng = np.random.default_rng(0)
-    code = rng.integers(0, 2, 300)
-    X = np.stack([code, code], axis=1).astype(np.float32)
-    y = (rng.random(300) < 0.2 + 0.5 * code).astype(int)
-    for least in (2, 4):
-        params = TreeParams(trees=3, max_depth=2, max_cat_to_onehot=least)
+    codes = rng.integers(0, 2, 300)
+    X = np.stack([codes, codes], axis=1).astype(np.float32)
+    y = (rng.random(300) < 0.2 + 0.5 * codes).astype(int)
+    for one_hot_limit in (2, 4):
+        params = TreeParams(trees=3, max_depth=2, max_cat_to_onehot=one_hot_limit)
         forest, _ = assert_same(X, y, params, types=types)
         assert forest.trees[0].feature[0] == 0
 
 
 @pytest.mark.parametrize("value", [7, 11, 12, 99, 100, 1000, 2.7, -1, -0.5, 2.0**24, 1e20])
-def test_values_that_were_never_seen_go_where_xgboost_sends_them(value):
-    """Left, unless truncated they are a code in the set; not the way of missing values."""
+def test_unseen_values_follow_xgboost(value):
+    """Unless its integer part is a code in the set, an unseen value goes left."""
     X, signal, rng = table(3000)
     X[X[:, 5] == 7, 5] = 6  # a code that no row has
     y = target(LOGISTIC, signal, rng)
-    forest, theirs = assert_same(X, y, TreeParams(trees=10, max_depth=5))
+    forest, reference_model = assert_same(X, y, TreeParams(trees=10, max_depth=5))
     X[:, IS_CATEGORY] = value
-    margins = theirs.booster.predict(matrix(X), output_margin=True)
+    margins = reference_model.booster.predict(matrix(X), output_margin=True)
     np.testing.assert_allclose(forest.margin(X), margins, atol=1e-5)
 
 
 def test_declared_categories_that_no_row_has():
-    """XGBoost counts up to the largest code it sees: shown one weightless row more, it agrees."""
+    """XGBoost counts categories up to the largest code. An extra row of weight 0 makes it agree."""
     X, signal, rng = table(2000)
     y = target(LOGISTIC, signal, rng)
     declared = np.array([0, 3, 8, 0, 0, 20, 130])
     params = TreeParams(trees=10, max_depth=5)
     largest = np.where(declared > 0, declared - 1, np.nan).astype(np.float32)
     weight = np.append(np.ones(len(X)), 0)
-    shown = train(np.vstack([X, largest]), np.append(y, 0), params, weight=weight)
-    assert shown.cuts.n_bins[IS_CATEGORY].tolist() == declared[IS_CATEGORY].tolist()
-    assert differences(grow_forest(X, y, shown.cuts, params), shown) == {}
-    unaware = train(X, y, params)
-    forest = grow_forest(X, y, unaware.cuts.with_categories(declared), params)
-    assert 0 in differences(forest, unaware)
+    with_extra_row = train(np.vstack([X, largest]), np.append(y, 0), params, weight=weight)
+    assert with_extra_row.cuts.n_bins[IS_CATEGORY].tolist() == declared[IS_CATEGORY].tolist()
+    assert differences(grow_forest(X, y, with_extra_row.cuts, params), with_extra_row) == {}
+    without_extra_row = train(X, y, params)
+    forest = grow_forest(X, y, without_extra_row.cuts.with_categories(declared), params)
+    assert 0 in differences(forest, without_extra_row)
 
 
-def test_rows_move_as_the_tree_predicts():
-    """Hessian sums of the leaves, found from the moved rows, are those of the predicted leaves."""
+def test_rows_move_to_the_leaves_that_the_tree_predicts():
+    """The hessian sums of the leaves, computed from the moved rows, equal the predicted counts."""
     X, signal, rng = table(2000)
     y = target(LOGISTIC, signal, rng)
     cuts = train(X, y, TreeParams(trees=1)).cuts
@@ -230,8 +238,8 @@ def test_rows_move_as_the_tree_predicts():
     forest = grow_forest(X, y, cuts, params)
     tree, leaf = forest.trees[0], forest.apply(X)[:, 0]
     assert len(tree.leaves) > 20
-    count = np.bincount(leaf, minlength=len(tree))
-    np.testing.assert_array_equal(tree.h[tree.leaves], 0.25 * count[tree.leaves])
+    rows_per_leaf = np.bincount(leaf, minlength=len(tree))
+    np.testing.assert_array_equal(tree.h[tree.leaves], 0.25 * rows_per_leaf[tree.leaves])
 
 
 gradients = st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 20)), min_size=4, max_size=7)
@@ -241,38 +249,44 @@ gradients = st.lists(st.tuples(st.integers(-40, 40), st.integers(1, 20)), min_si
 @given(gradients)
 @settings(max_examples=200, deadline=None)
 def test_no_set_of_categories_gains_more(pairs):
-    """Fisher's theorem: without penalties, sorted prefixes hold the best of all partitions."""
+    """Fisher's theorem: without penalties, sorted prefixes contain the best of all partitions."""
     sums = np.array(pairs, dtype=float)
-    n = len(sums)
-    cuts = Cuts.join([np.arange(1, n + 1)], [0], np.array([True]))
+    n_categories = len(sums)
+    cuts = Cuts.join([np.arange(1, n_categories + 1)], [0], np.array([True]))
     params = TreeParams(reg_lambda=0.0, min_child_weight=0.0)
     hist = to_fixed(sums)[None]
-    found = best_splits(hist, hist.sum(axis=1), cuts, params)
+    splits = best_splits(hist, hist.sum(axis=1), cuts, params)
 
     def gain(part):
-        inside = np.zeros(n, dtype=bool)
+        inside = np.zeros(n_categories, dtype=bool)
         inside[list(part)] = True
         sides = sums[inside].sum(axis=0), sums[~inside].sum(axis=0), sums.sum(axis=0)
         left, right, whole = (g * g / h for g, h in sides)
         return left + right - whole
 
-    best = max(gain(part) for k in range(1, n) for part in combinations(range(n), k))
-    if found.feature[0] < 0:
+    best = max(
+        gain(part)
+        for size in range(1, n_categories)
+        for part in combinations(range(n_categories), size)
+    )
+    if splits.feature[0] < 0:
         assert best < 1e-3  # of gains up to 10^4, in float32
         return
-    assert gain(np.flatnonzero(found.categories[0])) == pytest.approx(best, rel=1e-4, abs=1e-3)
-    np.testing.assert_array_equal(found.right_sums[0], hist[0][found.categories[0, :n]].sum(axis=0))
+    assert gain(np.flatnonzero(splits.categories[0])) == pytest.approx(best, rel=1e-4, abs=1e-3)
+    np.testing.assert_array_equal(
+        splits.right_sums[0], hist[0][splits.categories[0, :n_categories]].sum(axis=0)
+    )
 
 
-@pytest.mark.parametrize("least", [2, 10])
-def test_gains_beyond_float32_are_refused(least):
-    """As XGBoost refuses infinite gains; and without a warning."""
+@pytest.mark.parametrize("one_hot_limit", [2, 10])
+def test_gains_beyond_float32_are_refused(one_hot_limit):
+    """XGBoost refuses infinite gains, too; no warning is raised."""
     cuts = Cuts.join([np.arange(1, 5)], [0], np.array([True]))
     hist = np.array([[[2**62, 1], [-(2**62), 1], [0, 5], [0, 5]]], dtype=np.int64)
-    params = TreeParams(reg_lambda=0.0, min_child_weight=0.0, max_cat_to_onehot=least)
-    found = best_splits(hist, hist.sum(axis=1), cuts, params, bits=(-20, 60))
-    assert found.feature.tolist() == [-1]
-    assert not found.categories.any()
+    params = TreeParams(reg_lambda=0.0, min_child_weight=0.0, max_cat_to_onehot=one_hot_limit)
+    splits = best_splits(hist, hist.sum(axis=1), cuts, params, bits=(-20, 60))
+    assert splits.feature.tolist() == [-1]
+    assert not splits.categories.any()
 
 
 def test_columns_left_out_are_not_split():
@@ -340,26 +354,26 @@ def test_parameters_out_of_range(name):
 
 
 def test_directions_of_nodes_by_category_and_by_threshold():
-    """Two nodes of one level, each split its own way."""
+    """Two nodes of one level are split in different ways."""
     cuts = Cuts.join([np.arange(1, 5), [0.5, 1.5, 2.5]], [0, 0], np.array([True, False]))
     X = np.array([[0, 0], [1, 1], [2, 2], [3, 0], [np.nan, np.nan], [1, 2]])
     bins, rows = bin_rows(X, cuts), RowPartition(6)
-    first = decisions([0], [0], [-1], [np.nan], [True], [1], [[False, True, False, True]])
-    rows.split(bins, first)
+    root_decision = decisions([0], [0], [-1], [np.nan], [True], [1], [[False, True, False, True]])
+    rows.split(bins, root_decision)
     assert rows_of(rows, 1).tolist() == [0, 2, 4]
     assert rows_of(rows, 2).tolist() == [1, 3, 5]
-    second = Decisions.join(
+    level_decisions = Decisions.join(
         [
             decisions([1], [1], [0], [0.5], [False], [3], [[False] * 4]),
             decisions([2], [0], [-1], [np.nan], [False], [5], [[False, True, False, False]]),
         ]
     )
-    rows.split(bins, second)
-    assert [rows_of(rows, k).tolist() for k in (3, 4, 5, 6)] == [[0], [2, 4], [3], [1, 5]]
+    rows.split(bins, level_decisions)
+    assert [rows_of(rows, node).tolist() for node in (3, 4, 5, 6)] == [[0], [2, 4], [3], [1, 5]]
 
 
 def decisions(nodes, feature, bin, threshold, default_left, left, categories):
-    whole = (np.array(a, dtype=np.int32) for a in (nodes, feature, bin))
+    integer_arrays = (np.array(a, dtype=np.int32) for a in (nodes, feature, bin))
     threshold = np.array(threshold, dtype=np.float32)
     left, categories = np.array(left, dtype=np.int32), np.array(categories)
-    return Decisions(*whole, threshold, np.array(default_left), left, categories)
+    return Decisions(*integer_arrays, threshold, np.array(default_left), left, categories)

@@ -37,51 +37,58 @@ def unusual(X):
 
 @pytest.mark.parametrize("objective", [LOGISTIC, SQUARED_ERROR, Softmax(3)], ids=lambda o: o.name)
 @pytest.mark.parametrize("kind", ["json", "ubj"])
-def test_what_xgboost_trained_predicts_the_same_here(objective, kind):
+def test_a_model_of_xgboost_predicts_the_same_when_imported(objective, kind):
     X, signal, rng = table(1500)
-    theirs = train(X, target(objective, signal, rng), TreeParams(trees=5, max_depth=4), objective)
-    forest = from_xgboost_json(bytes(theirs.booster.save_raw(kind)))
+    reference_model = train(
+        X, target(objective, signal, rng), TreeParams(trees=5, max_depth=4), objective
+    )
+    forest = from_xgboost_json(bytes(reference_model.booster.save_raw(kind)))
     assert any(t.categories is not None for t in forest.trees)
     for rows in (X, unusual(X)):
-        margins = theirs.booster.predict(matrix(rows), output_margin=True)
+        margins = reference_model.booster.predict(matrix(rows), output_margin=True)
         np.testing.assert_allclose(forest.margin(rows), margins, atol=1e-5)
 
 
 @pytest.mark.parametrize("names", [(), tuple("abcdefg")])
-def test_what_was_trained_here_predicts_the_same_in_xgboost(trained, names):
-    X, y, params, theirs = trained
-    forest = grow_forest(X, y, theirs.cuts, params)
-    written = to_xgboost_json(forest, len(TYPES), names, params)
+def test_an_exported_model_predicts_the_same_in_xgboost(trained, names):
+    X, y, params, reference_model = trained
+    forest = grow_forest(X, y, reference_model.cuts, params)
+    exported = to_xgboost_json(forest, len(TYPES), names, params)
     booster = xgb.Booster()
-    booster.load_model(bytearray(json.dumps(written).encode()))
+    booster.load_model(bytearray(json.dumps(exported).encode()))
     for rows in (X, unusual(X)):
         data = xgb.DMatrix(
             rows, feature_types=TYPES, feature_names=list(names) or None, enable_categorical=True
         )
         margins = booster.predict(data, output_margin=True)
         np.testing.assert_allclose(forest.margin(rows), margins, atol=1e-5)
-    again = from_xgboost_json(bytes(booster.save_raw("json")))
-    np.testing.assert_array_equal(again.margin(X), forest.margin(X))
+    imported = from_xgboost_json(bytes(booster.save_raw("json")))
+    np.testing.assert_array_equal(imported.margin(X), forest.margin(X))
 
 
-def test_the_arrays_are_xgboosts(trained):
-    X, y, params, theirs = trained
-    written = to_xgboost_json(grow_forest(X, y, theirs.cuts, params), len(TYPES), (), params)
-    for ours, tree in zip(
-        written["learner"]["gradient_booster"]["model"]["trees"], theirs.trees, strict=True
+def test_the_exported_arrays_equal_xgboosts(trained):
+    X, y, params, reference_model = trained
+    exported = to_xgboost_json(
+        grow_forest(X, y, reference_model.cuts, params), len(TYPES), (), params
+    )
+    for exported_tree, tree in zip(
+        exported["learner"]["gradient_booster"]["model"]["trees"],
+        reference_model.trees,
+        strict=True,
     ):
         for name in tree:
             if name.startswith(("categories", "split_type")):
-                assert ours[name] == tree[name], name
-        assert {type(v) for v in ours["categories"]} <= {int}
+                assert exported_tree[name] == tree[name], name
+        assert {type(value) for value in exported_tree["categories"]} <= {int}
         inner = np.array(tree["left_children"]) >= 0
         np.testing.assert_array_equal(
-            np.float32(ours["split_conditions"])[inner], np.float32(tree["split_conditions"])[inner]
+            np.float32(exported_tree["split_conditions"])[inner],
+            np.float32(tree["split_conditions"])[inner],
         )
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "error_message"),
     [
         ("categories_nodes", lambda a: a[:-1], "do not match"),
         ("categories_nodes", lambda a: [*a[:-1], a[-1] + 10**6], "do not match"),
@@ -95,39 +102,44 @@ def test_the_arrays_are_xgboosts(trained):
         ("split_type", lambda a: [0] * len(a), None),
     ],
 )
-def test_damaged_sets_are_refused(trained, name, change, said):
+def test_damaged_sets_are_refused(trained, name, change, error_message):
     model = copy.deepcopy(trained[3].model)
     tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
     tree[name] = change(tree[name])
-    if said is None:  # thresholds all: what the sets say is not read
+    if error_message is None:  # Without splits by category, the sets are not read.
         assert from_xgboost_json(model).trees[0].categories is None
         return
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=error_message):
         from_xgboost_json(model)
 
 
 def test_sets_of_pruned_nodes_are_not_read(trained):
     """Old versions keep the set of a node that pruning made a leaf, and list its children."""
-    X, _, _, theirs = trained
-    model = copy.deepcopy(theirs.model)
+    X, _, _, reference_model = trained
+    model = copy.deepcopy(reference_model.model)
     tree = model["learner"]["gradient_booster"]["model"]["trees"][0]
     left, right = np.array(tree["left_children"]), np.array(tree["right_children"])
-    above_leaves = [k for k in tree["categories_nodes"] if left[left[k]] < 0 and left[right[k]] < 0]
-    whole = from_xgboost_json(model)
+    above_leaves = [
+        node_id
+        for node_id in tree["categories_nodes"]
+        if left[left[node_id]] < 0 and left[right[node_id]] < 0
+    ]
+    complete = from_xgboost_json(model)
     node = above_leaves[0]
     for child in (left[node], right[node]):
         tree["split_indices"][child] = 2147483647
     tree["left_children"][node] = tree["right_children"][node] = -1
     tree["split_conditions"][node] = 0.25
     pruned = from_xgboost_json(model).trees[0]
-    assert len(pruned) == len(whole.trees[0]) - 2
+    assert len(pruned) == len(complete.trees[0]) - 2
     assert pruned.feature[node] == -1
     assert not pruned.categories[node].any()
-    leaf, before = from_xgboost_json(model).apply(X)[:, 0], whole.apply(X)[:, 0]
-    below = (before == left[node]) | (before == right[node])
-    assert below.any()
+    leaf, leaf_before = from_xgboost_json(model).apply(X)[:, 0], complete.apply(X)[:, 0]
+    is_below = (leaf_before == left[node]) | (leaf_before == right[node])
+    assert is_below.any()
     assert (
-        pruned.value[leaf] == np.where(below, np.float32(0.25), whole.trees[0].value[before])
+        pruned.value[leaf]
+        == np.where(is_below, np.float32(0.25), complete.trees[0].value[leaf_before])
     ).all()
 
 

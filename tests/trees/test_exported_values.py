@@ -1,4 +1,4 @@
-"""Exported models take the values of the user's table, whatever codes they were trained on."""
+"""Exported models accept the values of the user's table, whatever codes were used in training."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_an_exported_model_predicts_the_same_from_the_raw_table(tmp_path, kind, 
     np.testing.assert_allclose(booster.predict(raw_rows(path)), expected, atol=1e-6)
 
 
-def test_whole_numbers_are_split_by_sets_of_the_numbers(tmp_path):
+def test_integers_are_split_by_sets_of_the_numbers(tmp_path):
     rng = np.random.default_rng(1)
     grade = rng.choice([10, 20, 30, 40], 240)
     frame = pd.DataFrame({"x": grade, "z": rng.normal(size=240), "ill": (grade // 10) % 2})
@@ -109,22 +109,22 @@ def test_whole_numbers_are_split_by_sets_of_the_numbers(tmp_path):
 
 
 @pytest.mark.skipif(VERSION < (3, 1), reason="XGBoost before 3.1 does not read category names")
-@pytest.mark.parametrize("by_sets", [False, True])
-def test_an_ordered_category_is_recognised_by_name_in_another_order(tmp_path, by_sets):
+@pytest.mark.parametrize("uses_sets", [False, True])
+def test_an_ordered_category_is_recognised_by_name_in_another_order(tmp_path, uses_sets):
     rng = np.random.default_rng(0)
     size = pd.Categorical(rng.choice(["low", "mid", "high"], 200), ["low", "mid", "high"], True)
     X = pd.DataFrame({"size": size, "z": rng.normal(size=200)})
     y = (size == "mid").astype(int)
     model = FederatedGBDTClassifier(
-        n_estimators=3, n_clients=2, random_state=0, enable_categorical=by_sets
+        n_estimators=3, n_clients=2, random_state=0, enable_categorical=uses_sets
     ).fit(X, y)
     model.save_model(tmp_path / "m.json")
     booster = xgb.Booster(model_file=tmp_path / "m.json")
-    again = X.assign(size=X["size"].astype(str).astype("category"))  # high, low, mid
+    with_other_order = X.assign(size=X["size"].astype(str).astype("category"))  # high, low, mid
     expected = model.predict_proba(X)[:, 1]
-    for rows in (X, again):
-        found = booster.predict(xgb.DMatrix(rows, enable_categorical=True))
-        np.testing.assert_allclose(found, expected, atol=1e-6)
+    for rows in (X, with_other_order):
+        predictions = booster.predict(xgb.DMatrix(rows, enable_categorical=True))
+        np.testing.assert_allclose(predictions, expected, atol=1e-6)
     unknown = X.assign(size=X["size"].cat.rename_categories({"low": "xl"}))
     unknown = xgb.DMatrix(unknown, enable_categorical=True)
     with pytest.raises(xgb.core.XGBoostError, match="not in the training set"):
@@ -135,13 +135,13 @@ def test_names_of_categories_are_those_that_xgboost_writes(tmp_path):
     X = pd.DataFrame({"a": pd.Categorical(["u", "v"] * 20), "n": pd.Categorical([7, 3] * 20)})
     y = np.arange(40) % 2
     FederatedGBDTClassifier(n_estimators=1, n_clients=2).fit(X, y).save_model(tmp_path / "m.json")
-    ours = json.loads((tmp_path / "m.json").read_text())["learner"]
+    exported = json.loads((tmp_path / "m.json").read_text())["learner"]
     booster = xgb.train({}, xgb.DMatrix(X, y, enable_categorical=True), 1)
-    theirs = json.loads(booster.save_raw("json"))["learner"]
-    assert ours["feature_types"] == theirs["feature_types"] == ["c", "c"]
+    reference = json.loads(booster.save_raw("json"))["learner"]
+    assert exported["feature_types"] == reference["feature_types"] == ["c", "c"]
     if VERSION >= (3, 1):
-        cats = theirs["gradient_booster"]["model"]["cats"]
-        assert ours["gradient_booster"]["model"]["cats"] == cats
+        cats = reference["gradient_booster"]["model"]["cats"]
+        assert exported["gradient_booster"]["model"]["cats"] == cats
         assert read_categories({"cats": cats}, VERSION) == {0: ("u", "v"), 1: (3, 7)}
 
 
@@ -184,13 +184,13 @@ def test_a_file_without_column_names_is_announced(tmp_path, name):
         (("-1", "1"), True),
     ],
 )
-def test_numbers_that_no_file_can_tell_apart_are_refused_before_the_training(names, by_sets):
+def test_numbers_that_no_model_file_can_distinguish_are_refused_before_training(names, by_sets):
     feature = Feature("x", "categorical", categories=names)
     with pytest.raises(DataError, match="'x'"):
         check_features([feature], by_sets)
 
 
-def test_a_split_of_missing_values_from_all_codes_is_kept():
+def test_a_split_that_separates_missing_values_from_all_codes_is_kept():
     from fedtrees.trees.boosted.forest import Forest
     from fedtrees.trees.boosted.grower import TreeBuilder
 

@@ -1,4 +1,4 @@
-"""Random forests as .npz files: back as they were, and damaged ones are refused."""
+"""Random forests survive storage as .npz files, and damaged files are refused."""
 
 import io
 import zipfile
@@ -24,15 +24,15 @@ def grown():
     return grow_random_forest(X, y, cuts, ForestParams(trees=3), n_classes=3, seed=0), X
 
 
-def test_a_forest_comes_back_as_it_was(grown, tmp_path):
+def test_a_forest_is_unchanged_by_saving_and_loading(grown, tmp_path):
     forest, X = grown
     save_random_forest(forest, tmp_path / "forest.npz")
-    again = load_model(tmp_path / "forest.npz")
-    assert isinstance(again, RandomForest)
-    assert np.array_equal(again.probabilities(X), forest.probabilities(X))
-    for a, b in zip(again.trees, forest.trees, strict=True):
+    loaded = load_model(tmp_path / "forest.npz")
+    assert isinstance(loaded, RandomForest)
+    assert np.array_equal(loaded.probabilities(X), forest.probabilities(X))
+    for loaded_tree, tree in zip(loaded.trees, forest.trees, strict=True):
         for name in ("feature", "threshold", "left", "right", "default_left", "counts"):
-            assert np.array_equal(getattr(a, name), getattr(b, name)), name
+            assert np.array_equal(getattr(loaded_tree, name), getattr(tree, name)), name
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_damaged_and_other_files_are_refused(grown, tmp_path):
     forest, _ = grown
     path = tmp_path / "forest.npz"
     save_random_forest(forest, path)
-    whole = path.read_bytes()
-    for data in (whole[: len(whole) // 2], b"", b"{}", whole[:-30]):
+    content = path.read_bytes()
+    for data in (content[: len(content) // 2], b"", b"{}", content[:-30]):
         path.write_bytes(data)
         with pytest.raises(DataError, match="contains no complete random forest"):
             load_random_forest(path)
@@ -75,16 +75,16 @@ def test_damaged_and_other_files_are_refused(grown, tmp_path):
         save_random_forest(forest, tmp_path / "absent" / "forest.npz")
 
 
-def test_every_damaged_file_is_a_data_error(grown, tmp_path):
+def test_a_damaged_file_is_read_or_refused_with_a_data_error(grown, tmp_path):
     file = tmp_path / "forest.npz"
     save_random_forest(grown[0], file)
-    whole = file.read_bytes()
+    content = file.read_bytes()
     rng = np.random.default_rng(0)
     refused = 0
     for _ in range(300):
-        damaged = bytearray(whole)
-        for at in rng.integers(0, len(whole), rng.integers(1, 4)):
-            damaged[at] ^= 1 << int(rng.integers(8))
+        damaged = bytearray(content)
+        for position in rng.integers(0, len(content), rng.integers(1, 4)):
+            damaged[position] ^= 1 << int(rng.integers(8))
         file.write_bytes(damaged)
         try:
             assert np.isfinite(load_model(file).probabilities(grown[1])).all()
@@ -112,9 +112,9 @@ def stored(path, arrays, compression=zipfile.ZIP_DEFLATED):
 
 def npy(array, shape=None):
     """Return the bytes of an array, whose header may announce another shape."""
-    out = io.BytesIO()
-    np.save(out, array)
-    text = out.getvalue()
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    text = buffer.getvalue()
     if shape is None:
         return text
     header = str({"descr": array.dtype.str, "fortran_order": False, "shape": shape})
@@ -138,7 +138,7 @@ def test_a_small_file_does_not_unpack_to_a_large_one(tmp_path):
         load_model(tmp_path / "bomb.npz")
 
 
-def test_other_archives_are_data_errors(grown, tmp_path):
+def test_other_archives_are_refused_with_a_data_error(grown, tmp_path):
     path = tmp_path / "forest.npz"
     arrays = {name: npy(array) for name, array in grown[0].to_arrays().items()}
     stored(path, arrays, zipfile.ZIP_LZMA)
@@ -147,16 +147,16 @@ def test_other_archives_are_data_errors(grown, tmp_path):
     stored(path, {**arrays, "sizes": npy(np.zeros(10**5, np.int64))})
     with pytest.raises(DataError, match="not those of trees"):
         load_model(path)
-    deep = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 8999 + b"\n"
-    stored(path, {**arrays, "sizes": deep})
+    nested_header = b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"(" * 8999 + b"\n"
+    stored(path, {**arrays, "sizes": nested_header})
     with pytest.raises(DataError, match="no complete random forest"):
         load_model(path)
     stored(path, arrays)
-    locked = path.read_bytes()
-    at = locked.index(b"PK\x01\x02")
-    while at >= 0:  # a password, says the directory
-        locked = locked[: at + 8] + b"\x01" + locked[at + 9 :]
-        at = locked.find(b"PK\x01\x02", at + 1)
-    path.write_bytes(locked)
+    with_password = path.read_bytes()
+    position = with_password.index(b"PK\x01\x02")
+    while position >= 0:  # The directory states that the entries have a password.
+        with_password = with_password[: position + 8] + b"\x01" + with_password[position + 9 :]
+        position = with_password.find(b"PK\x01\x02", position + 1)
+    path.write_bytes(with_password)
     with pytest.raises(DataError, match="password required"):
         load_model(path)

@@ -21,9 +21,9 @@ NONE = np.zeros(1, dtype=np.int64)
 
 
 def cuts_of(X, max_bin=32, ends=(np.nan, np.nan), cells=1024, rounds=2):
-    counted = np.ones(X.shape[1], dtype=bool)
+    is_counted = np.ones(X.shape[1], dtype=bool)
     low, high = (np.full(X.shape[1], end) for end in ends)
-    grid = first_grid(low, high, cells, counted)
+    grid = first_grid(low, high, cells, is_counted)
     counts = count_cells(X, grid.borders)
     for _ in range(1, rounds):
         grid = refined(grid, counts, cells, np.zeros(X.shape[1], dtype=np.int64))
@@ -45,12 +45,12 @@ def test_counts_of_parts_add_up_and_missing_values_are_in_no_cell(ends):
     rng = np.random.default_rng(0)
     X = rng.lognormal(0, 3, (300, 2)).astype(np.float32)
     X[::7, 1] = np.nan
-    grid = first_grid(*(np.full(2, e) for e in ends), 64, np.array([True, True]))
-    whole = count_cells(X, grid.borders)
+    grid = first_grid(*(np.full(2, end) for end in ends), 64, np.array([True, True]))
+    total = count_cells(X, grid.borders)
     np.testing.assert_array_equal(
-        whole, count_cells(X[:90], grid.borders) + count_cells(X[90:], grid.borders)
+        total, count_cells(X[:90], grid.borders) + count_cells(X[90:], grid.borders)
     )
-    assert whole.sum() == 600 - len(X[::7])
+    assert total.sum() == 600 - len(X[::7])
 
 
 SHAPES = {
@@ -70,17 +70,18 @@ SHAPES = {
         ("outliers", (0.0, 1e5), 3),
     ],
 )
-def test_refined_grids_are_as_good_as_a_sketch_and_a_single_one_is_not(shape, ends, rounds):
-    """No bin holds many more rows than one 32nd, as with exact quantiles."""
-    n = 4000
-    X = SHAPES[shape](np.random.default_rng(1), n).astype(np.float32)[:, None]
+def test_a_refined_grid_is_as_good_as_a_sketch_and_a_single_grid_is_not(shape, ends, rounds):
+    """No bin contains many more rows than a 32nd of them, as with exact quantiles."""
+    n_rows = 4000
+    X = SHAPES[shape](np.random.default_rng(1), n_rows).astype(np.float32)[:, None]
 
     def largest(cuts):
         inner = cuts.of(0)[:-1]
         return np.bincount(np.searchsorted(inner, X[:, 0], side="right")).max()
 
     exact = largest(quantile_cuts(X, 32))
-    assert largest(cuts_of(X, ends=ends, rounds=rounds)) <= exact + n / 100  # a third of a bin
+    # The allowance is a third of a bin.
+    assert largest(cuts_of(X, ends=ends, rounds=rounds)) <= exact + n_rows / 100
     if shape != "uniform":
         assert largest(cuts_of(X, ends=ends, rounds=1)) > 1.9 * exact
 

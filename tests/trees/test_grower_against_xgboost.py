@@ -1,4 +1,4 @@
-"""The same cuts and base score give XGBoost's trees, node by node, however rows are spread."""
+"""With the same cuts and base score, trees equal XGBoost's, however the rows are distributed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SHALLOW = TreeParams(trees=50, max_depth=4)
 
 
 def assert_same_as_xgboost(X, y, params):
-    theirs = reference.train(X, y, params)
-    forest = grow_forest(X, y, theirs.cuts, params)
-    assert reference.differences(forest, theirs) == {}
+    reference_model = reference.train(X, y, params)
+    forest = grow_forest(X, y, reference_model.cuts, params)
+    assert reference.differences(forest, reference_model) == {}
     # Hundreds of float32 additions of leaf values that may differ in the last digit.
-    np.testing.assert_allclose(forest.margin(X), theirs.margin(X), atol=2e-5, rtol=0)
+    np.testing.assert_allclose(forest.margin(X), reference_model.margin(X), atol=2e-5, rtol=0)
     assert len(forest.trees[0].leaves) > 1
     return forest
 
@@ -81,7 +81,7 @@ def test_columns_without_information(cancer_missing):
     assert_same_as_xgboost(X, y, TreeParams(trees=10, max_depth=4))
 
 
-def test_split_on_missingness_alone():
+def test_a_split_may_separate_only_missing_values():
     rng = np.random.default_rng(4)
     y = (rng.random(2000) < 0.5).astype(np.int64)
     X = np.where(rng.random(2000) < np.where(y == 1, 0.8, 0.1), np.nan, 3.0)[:, None]
@@ -107,15 +107,17 @@ def test_known_difference_without_any_regularisation(cancer_missing):
 
 @pytest.mark.parametrize("reg_lambda", [0.0, 0.3, 1.0])
 def test_gains_are_rounded_as_xgboost_rounds_them(cancer_missing, reg_lambda):
-    """Most gains agree bit for bit; dividing in float64 instead would leave about half of them."""
+    """Most gains agree bit for bit; with a division in float64, only about half of them would."""
     X, y = cancer_missing
     params = TreeParams(trees=30, max_depth=4, reg_lambda=reg_lambda)
-    theirs = reference.train(X, y, params)
-    forest = grow_forest(X, y, theirs.cuts, params)
-    ours = np.concatenate([t.gain for t in forest.trees])
-    wanted = np.concatenate([np.float32(t["loss_changes"]) for t in theirs.trees])
-    inner = np.concatenate([t.feature >= 0 for t in forest.trees])
-    assert (ours[inner] == wanted[inner]).mean() > 0.85
+    reference_model = reference.train(X, y, params)
+    forest = grow_forest(X, y, reference_model.cuts, params)
+    our_gains = np.concatenate([tree.gain for tree in forest.trees])
+    reference_gains = np.concatenate(
+        [np.float32(tree["loss_changes"]) for tree in reference_model.trees]
+    )
+    inner = np.concatenate([tree.feature >= 0 for tree in forest.trees])
+    assert (our_gains[inner] == reference_gains[inner]).mean() > 0.85
 
 
 @pytest.mark.parametrize("clients", [1, 2, 5, 20])
@@ -131,27 +133,29 @@ def test_rows_over_clients_change_no_bit(cancer_missing, clients):
             np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
 
 
-def test_a_client_without_rows_changes_nothing(ties):
+def test_a_client_without_rows_changes_no_tree(ties):
     X, y = ties
     cuts, params = quantile_cuts(X), TreeParams(trees=3)
-    none = OwnerRows(bin_rows(X[:0], cuts), y[:0])
-    alone = grow_forest(X, y, cuts, params)
-    both = grow_forest_over([none, OwnerRows(bin_rows(X, cuts), y)], cuts, params)
-    np.testing.assert_array_equal(alone.margin(X), both.margin(X))
+    empty_client = OwnerRows(bin_rows(X[:0], cuts), y[:0])
+    central = grow_forest(X, y, cuts, params)
+    federated = grow_forest_over([empty_client, OwnerRows(bin_rows(X, cuts), y)], cuts, params)
+    np.testing.assert_array_equal(central.margin(X), federated.margin(X))
 
 
 def test_merged_cuts_predict_as_well_as_xgboost(large):
     X, y = large
     params = TreeParams(trees=10, max_depth=6, max_bin=64)
-    half = len(X) // 2
-    theirs = reference.train(X[:half], y[:half], params)
-    ours = grow_forest(X[:half], y[:half], quantile_cuts(X[:half], 64), params)
-    loss = [
-        np.mean(np.logaddexp(0, np.where(y[half:] == 1, -m, m).astype(float)))
-        for m in (theirs.margin(X[half:]), ours.margin(X[half:]))
+    n_training = len(X) // 2
+    reference_model = reference.train(X[:n_training], y[:n_training], params)
+    our_model = grow_forest(
+        X[:n_training], y[:n_training], quantile_cuts(X[:n_training], 64), params
+    )
+    losses = [
+        np.mean(np.logaddexp(0, np.where(y[n_training:] == 1, -margin, margin).astype(float)))
+        for margin in (reference_model.margin(X[n_training:]), our_model.margin(X[n_training:]))
     ]
     # The standard error of the mean log loss on 25,000 rows is about 0.003.
-    assert abs(loss[0] - loss[1]) < 0.003
+    assert abs(losses[0] - losses[1]) < 0.003
 
 
 def test_training_margins_are_the_forests_margins(cancer_missing):

@@ -25,13 +25,13 @@ def binned(draw):
     return Bins(codes.astype(kind), missing, offsets), gh, rng.permutation(n).astype(np.int32)
 
 
-def by_hand(bins, gh, rows):
-    out = np.zeros((bins.total_bins, 2), dtype=np.int64)
-    for f, start in enumerate(bins.offsets[:-1]):
-        present = rows[bins.codes[rows, f] != bins.missing]
+def histogram_by_definition(bins, gh, rows):
+    histogram = np.zeros((bins.total_bins, 2), dtype=np.int64)
+    for feature, start in enumerate(bins.offsets[:-1]):
+        present = rows[bins.codes[rows, feature] != bins.missing]
         # add.at sums int64 exactly; bincount would go through float64 and its 53 bits.
-        np.add.at(out, start + bins.codes[present, f].astype(int), gh[present])
-    return out
+        np.add.at(histogram, start + bins.codes[present, feature].astype(int), gh[present])
+    return histogram
 
 
 @given(binned(), st.floats(0, 1))
@@ -39,22 +39,24 @@ def test_sums_are_exact(table, share):
     bins, gh, rows = table
     cut = int(share * len(rows))
     ranges = np.array([[0, cut], [cut, len(rows)], [cut, cut]])
-    wanted = np.array([by_hand(bins, gh, rows[a:b]) for a, b in ranges])
-    np.testing.assert_array_equal(build_histogram(bins, gh, rows, ranges), wanted)
-    totals = [gh[rows[a:b]].sum(axis=0) for a, b in ranges]
+    expected = np.array(
+        [histogram_by_definition(bins, gh, rows[begin:end]) for begin, end in ranges]
+    )
+    np.testing.assert_array_equal(build_histogram(bins, gh, rows, ranges), expected)
+    totals = [gh[rows[begin:end]].sum(axis=0) for begin, end in ranges]
     np.testing.assert_array_equal(node_sums(gh, rows, ranges), totals)
 
 
 @given(binned(), st.floats(0, 1))
-def test_union_is_the_sum_and_the_sibling_the_difference(table, share):
+def test_histograms_of_halves_add_up_and_siblings_are_differences(table, share):
     bins, gh, rows = table
     cut = int(share * len(rows))
     halves = build_histogram(bins, gh, rows, np.array([[0, cut], [cut, len(rows)]]))
-    whole = build_histogram(bins, gh, rows, np.array([[0, len(rows)]]))
-    np.testing.assert_array_equal(halves.sum(axis=0), whole[0])
+    of_all_rows = build_histogram(bins, gh, rows, np.array([[0, len(rows)]]))
+    np.testing.assert_array_equal(halves.sum(axis=0), of_all_rows[0])
     for side in (0, 1):
-        both = with_siblings(halves[[side]], np.array([side == 0]), whole)
-        np.testing.assert_array_equal(both, halves)
+        completed = with_siblings(halves[[side]], np.array([side == 0]), of_all_rows)
+        np.testing.assert_array_equal(completed, halves)
 
 
 def test_the_lighter_child_is_built():
@@ -63,15 +65,18 @@ def test_the_lighter_child_is_built():
     np.testing.assert_array_equal(children_to_build(nodes, hessians), [6, 7, 9])
 
 
-def test_many_rows_ahead_of_the_block_and_wide_tables():
-    """Longer than any prefetch distance, with more bins than a byte holds."""
+def test_tables_longer_than_the_prefetch_distance_with_many_bins():
+    """The bins do not fit into one byte."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(3000, 70)).astype(np.float32)
     bins = bin_rows(X, quantile_cuts(X, 300))
     gh = rng.integers(-(2**30), 2**30, (3000, 2))
     rows, ranges = np.arange(3000, dtype=np.int32), np.array([[0, 1000], [1000, 3000]])
-    wanted = [by_hand(bins, gh, rows[:1000]), by_hand(bins, gh, rows[1000:])]
-    np.testing.assert_array_equal(build_histogram(bins, gh, rows, ranges), wanted)
+    expected = [
+        histogram_by_definition(bins, gh, rows[:1000]),
+        histogram_by_definition(bins, gh, rows[1000:]),
+    ]
+    np.testing.assert_array_equal(build_histogram(bins, gh, rows, ranges), expected)
 
 
 def test_gradients_in_any_memory_layout():
@@ -80,5 +85,6 @@ def test_gradients_in_any_memory_layout():
     bins, rows = bin_rows(X, quantile_cuts(X, 4)), np.arange(50, dtype=np.int32)
     gh = np.asfortranarray(rng.integers(-9, 9, (50, 2)))
     np.testing.assert_array_equal(
-        build_histogram(bins, gh, rows, np.array([[0, 50]]))[0], by_hand(bins, gh, rows)
+        build_histogram(bins, gh, rows, np.array([[0, 50]]))[0],
+        histogram_by_definition(bins, gh, rows),
     )

@@ -76,25 +76,36 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
 
 
 @given(numbers, st.lists(st.floats(width=32, allow_infinity=False)), st.booleans(), st.data())
-def test_a_float32_row_goes_where_lightgbm_sends_it(threshold, values, default_left, data):
+def test_a_float32_row_goes_to_the_side_to_which_lightgbm_sends_it(
+    threshold, values, default_left, data
+):
     missing = data.draw(st.sampled_from([NONE, ZERO, NAN]))
     with np.errstate(over="ignore"):
-        near = np.float32(threshold)
+        rounded_threshold = np.float32(threshold)
     zero = np.float32(1e-35)
-    special = [near, np.nextafter(near, np.float32(9)), np.nextafter(near, np.float32(-9))]
-    special += [s * np.nextafter(zero, z) for s in (1, -1) for z in (np.float32(0), np.float32(1))]
+    special = [
+        rounded_threshold,
+        np.nextafter(rounded_threshold, np.float32(9)),
+        np.nextafter(rounded_threshold, np.float32(-9)),
+    ]
+    special += [
+        sign * np.nextafter(zero, z) for sign in (1, -1) for z in (np.float32(0), np.float32(1))
+    ]
     x = np.array([*values, *special, np.nan, 0.0, zero, -zero], dtype=np.float32)
     x = x[~np.isinf(x)]
-    wanted = [goes_left(v, threshold, missing, default_left) for v in x]
+    expected = [goes_left(value, threshold, missing, default_left) for value in x]
     try:
         forest = read(one_split(threshold, missing, default_left))
     except DataError:
-        # Refused only if zeros go apart from both neighbours: no threshold does that.
-        around = [goes_left(s * 1e-34, threshold, ZERO, default_left) for s in (1, -1)]
+        # The reader refuses only if zeros go to another side than both neighbours, which no
+        # threshold can express.
+        sides_of_neighbours = [
+            goes_left(sign * 1e-34, threshold, ZERO, default_left) for sign in (1, -1)
+        ]
         assert missing == ZERO
-        assert around == [not default_left] * 2
+        assert sides_of_neighbours == [not default_left] * 2
         return
-    np.testing.assert_array_equal(forest.margin(x[:, None]) == 1, wanted)
+    np.testing.assert_array_equal(forest.margin(x[:, None]) == 1, expected)
 
 
 def test_zeros_that_no_threshold_can_send_are_refused():
@@ -139,8 +150,9 @@ def test_forests_predict_as_lightgbm(lgb, table, case):
     booster = lgb.train({**common, **settings}, lgb.Dataset(X, target), 20)
     forest = read(booster.model_to_string())
     assert forest.objective == objective
-    unseen = np.nextafter(X, np.float32(np.inf))  # next to every threshold, on its other side
-    unseen[::5, 5] = np.nan  # where training had none
+    # Values next to every threshold, on its other side.
+    unseen = np.nextafter(X, np.float32(np.inf))
+    unseen[::5, 5] = np.nan  # Training had no missing values in this column.
     for rows in (X, unseen):
         raw = booster.predict(rows, raw_score=True)
         if case == "rf":  # raw scores are the sum, predictions use the mean
@@ -149,9 +161,9 @@ def test_forests_predict_as_lightgbm(lgb, table, case):
         bound = 40 * np.finfo(np.float32).eps * max(1, np.abs(raw).max())
         np.testing.assert_allclose(forest.margin(rows), raw, atol=bound, rtol=0)
         np.testing.assert_allclose(forest.predict(rows), booster.predict(rows), atol=bound, rtol=0)
-        leaves, theirs = forest.apply(rows), booster.predict(rows, pred_leaf=True)
-        for t in range(len(forest)):
-            pairs = np.unique(np.stack([leaves[:, t], theirs[:, t]]), axis=1)
+        leaves, reference_leaves = forest.apply(rows), booster.predict(rows, pred_leaf=True)
+        for number in range(len(forest)):
+            pairs = np.unique(np.stack([leaves[:, number], reference_leaves[:, number]]), axis=1)
             assert pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1]))
 
 

@@ -20,7 +20,7 @@ def test_fixed_point_round_trip_is_exact(units):
 
 
 @given(st.lists(st.floats(2**-7, 1, width=32), max_size=20))
-def test_float32_from_2_to_minus_7_are_held_exactly(values):
+def test_float32_numbers_from_2_to_minus_7_are_represented_exactly(values):
     values = np.array(values, dtype=np.float32)
     np.testing.assert_array_equal(from_fixed(to_fixed(values)), values)
 
@@ -31,7 +31,7 @@ def test_smaller_values_are_off_by_half_a_unit_at_most(value):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -(2.0**33)])
-def test_values_fixed_point_cannot_hold(value):
+def test_values_that_fixed_point_cannot_represent_are_refused(value):
     with pytest.raises(DataError, match="fixed point"):
         to_fixed(np.array([0.0, value]))
 
@@ -56,14 +56,14 @@ def test_gradients_survive_saturation():
     assert (gh[:, 1] > 0).all()
 
 
-def test_sigmoid_is_xgboosts_bit_for_bit():
+def test_the_sigmoid_equals_xgboosts_bit_for_bit():
     """A booster without splits returns the sigmoid of the base margin of each row."""
     margin = np.random.default_rng(0).normal(0, 6, 20_000).astype(np.float32)
     data = xgb.DMatrix(np.zeros((len(margin), 1)), label=np.arange(len(margin)) % 2)
     data.set_base_margin(margin)
     settings = {"objective": "binary:logistic", "eta": 0.0, "nthread": 1}
-    theirs = xgb.train(settings, data, 1).predict(data)
-    np.testing.assert_array_equal(sigmoid(margin), theirs)
+    reference = xgb.train(settings, data, 1).predict(data)
+    np.testing.assert_array_equal(sigmoid(margin), reference)
 
 
 def test_base_margin_inverts_the_sigmoid():
@@ -81,11 +81,11 @@ def test_a_weight_of_three_is_three_rows_to_the_last_unit():
 
 
 @pytest.mark.parametrize("counts", [(10, 20, 30), (1, 1, 4000)])
-def test_classes_start_where_xgboost_starts_them(counts):
+def test_the_start_of_classes_equals_xgboosts(counts):
     y = np.repeat(np.arange(3), counts)
     booster = xgb.train(
         {"objective": "multi:softprob", "num_class": 3}, xgb.DMatrix(np.zeros((len(y), 1)), y), 1
     )
-    written = json.loads(booster.save_config())["learner"]["learner_model_param"]["base_score"]
+    stored_score = json.loads(booster.save_config())["learner"]["learner_model_param"]["base_score"]
     start = Softmax(3).start(np.array([len(y), *counts], dtype=np.float64))
-    np.testing.assert_allclose(start, np.array(json.loads(written), np.float32), atol=1e-6)
+    np.testing.assert_allclose(start, np.array(json.loads(stored_score), np.float32), atol=1e-6)

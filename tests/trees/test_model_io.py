@@ -17,10 +17,10 @@ from fedtrees.trees.files.models import load_model
     "name",
     ["xgboost-3.2.0-multiclass.json", "xgboost-3.2.0-multiclass.ubj", "lightgbm-4.7.0-binary.txt"],
 )
-@pytest.mark.parametrize("before", [b"", b"\n  "])
-def test_contents_tell_the_format_not_the_name(name, before, tmp_path):
+@pytest.mark.parametrize("prefix", [b"", b"\n  "])
+def test_the_format_is_recognised_by_content_and_not_by_name(name, prefix, tmp_path):
     path = tmp_path / "model.unknown"
-    path.write_bytes(before + (saved_models.FOLDER / name).read_bytes())
+    path.write_bytes(prefix + (saved_models.FOLDER / name).read_bytes())
     margin = load_model(path).margin(saved_models.ROWS)
     np.testing.assert_allclose(margin, saved_models.MARGINS[name], rtol=3e-7, atol=5e-7)
 
@@ -65,15 +65,15 @@ def test_absent_and_huge_files_are_refused(tmp_path, monkeypatch):
     "name",
     ["xgboost-3.2.0-multiclass.json", "xgboost-3.2.0-multiclass.ubj", "lightgbm-4.7.0-binary.txt"],
 )
-def test_damaged_bytes_are_refused_or_make_a_forest_that_predicts(name, tmp_path):
+def test_damaged_bytes_are_refused_or_give_a_forest_that_predicts(name, tmp_path):
     data = (saved_models.FOLDER / name).read_bytes()
     rng = np.random.default_rng(5)
     path = tmp_path / "model"
     refused = 0
     for _ in range(200):
         damaged = bytearray(data)
-        for at in rng.integers(0, len(data), 3):
-            damaged[at] = rng.integers(256)
+        for position in rng.integers(0, len(data), 3):
+            damaged[position] = rng.integers(256)
         path.write_bytes(damaged)
         try:
             forest = load_model(path)

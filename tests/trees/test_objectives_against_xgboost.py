@@ -1,4 +1,4 @@
-"""Multiclass, regression, weights, samples, L1 and best-first growth: XGBoost's trees again."""
+"""Multiclass, regression, weights, samples, L1 and best-first growth give XGBoost's trees."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def spread(X, y, cuts, clients, weight=None):
 
 
 def assert_same(X, y, params, objective, *, clients=1, weight=None, atol=2e-5):
-    theirs = reference.train(X, y, params, objective, weight)
-    owners = spread(X, y, theirs.cuts, clients, weight)
-    forest = grow_forest_over(owners, theirs.cuts, params, objective)
-    assert reference.differences(forest, theirs) == {}
-    np.testing.assert_allclose(forest.margin(X), theirs.margin(X), atol=atol, rtol=1e-6)
+    reference_model = reference.train(X, y, params, objective, weight)
+    owners = spread(X, y, reference_model.cuts, clients, weight)
+    forest = grow_forest_over(owners, reference_model.cuts, params, objective)
+    assert reference.differences(forest, reference_model) == {}
+    np.testing.assert_allclose(forest.margin(X), reference_model.margin(X), atol=atol, rtol=1e-6)
     np.testing.assert_allclose(
-        forest.predict(X), theirs.booster.predict(xgb.DMatrix(X)), atol=1e-5, rtol=1e-5
+        forest.predict(X), reference_model.booster.predict(xgb.DMatrix(X)), atol=1e-5, rtol=1e-5
     )
-    assert max(len(t.leaves) for t in forest.trees) > 1
+    assert max(len(tree.leaves) for tree in forest.trees) > 1
     return forest
 
 
@@ -88,12 +88,12 @@ def test_regression(diabetes, clients):
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_regression_targets_of_any_size(diabetes, scale):
-    """The units of the sums follow the size of the targets, without a look at any of them."""
+    """The units of the sums follow the size of the targets, without access to single targets."""
     X, y = diabetes
     params = TreeParams(trees=10, max_depth=4)
-    theirs = reference.train(X, (y * scale).astype(np.float32), params, SQUARED_ERROR)
-    forest = grow_forest(X, y * scale, theirs.cuts, params, SQUARED_ERROR)
-    np.testing.assert_allclose(forest.margin(X), theirs.margin(X), rtol=2e-6)
+    reference_model = reference.train(X, (y * scale).astype(np.float32), params, SQUARED_ERROR)
+    forest = grow_forest(X, y * scale, reference_model.cuts, params, SQUARED_ERROR)
+    np.testing.assert_allclose(forest.margin(X), reference_model.margin(X), rtol=2e-6)
 
 
 @pytest.mark.long
@@ -143,10 +143,10 @@ def test_growth_and_penalties(cancer_missing, digits, change, clients):
     params = TreeParams(**{"trees": 15, "max_depth": 5, **change})
     forest = assert_same(*cancer_missing, params, LOGISTIC, clients=clients)
     if params.max_leaves:
-        assert max(len(t.leaves) for t in forest.trees) == params.max_leaves
+        assert max(len(tree.leaves) for tree in forest.trees) == params.max_leaves
     X, y = digits
-    few = TreeParams(**{"trees": 2, "max_depth": 5, **change})
-    assert_same(X, y, few, Softmax(10), clients=clients)
+    two_trees = TreeParams(**{"trees": 2, "max_depth": 5, **change})
+    assert_same(X, y, two_trees, Softmax(10), clients=clients)
 
 
 def resume(booster, X, y, weight, settings, cuts_of):
@@ -156,18 +156,18 @@ def resume(booster, X, y, weight, settings, cuts_of):
 
 
 def test_row_samples_are_xgboost_trees_of_these_rows(cancer_missing):
-    """A row left out weighs nothing: grow XGBoost tree by tree with the weights we drew."""
+    """Rows that are not sampled weigh nothing: XGBoost grows trees with the sampled weights."""
     X, y = cancer_missing
     params = TreeParams(trees=6, max_depth=4, subsample=0.6, base_score=0.5)
-    whole = xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1)
-    cuts = reference.Cuts.from_xgboost(*whole.get_quantile_cut())
+    matrix = xgb.QuantileDMatrix(X, y, max_bin=256, nthread=1)
+    cuts = reference.Cuts.from_xgboost(*matrix.get_quantile_cut())
     streams = Streams(3)
     forest = grow_forest(X, y, cuts, params, streams=streams)
     booster = None
     for round in range(6):
-        kept = streams.child("client-0").rng("subsample", round).random(len(y)) < 0.6
+        is_sampled = streams.child("client-0").rng("subsample", round).random(len(y)) < 0.6
         settings = reference.settings(params)
-        booster = resume(booster, X, y, kept.astype(np.float32), settings, whole)
+        booster = resume(booster, X, y, is_sampled.astype(np.float32), settings, matrix)
     assert reference.differences(forest, reference.Reference(booster, cuts)) == {}
 
 
@@ -178,23 +178,25 @@ def test_column_samples_are_xgboost_trees_of_these_columns(cancer, share):
     cuts = quantile_cuts(X)
     params = TreeParams(trees=8, max_depth=3, **{share: 0.3})
     forest = grow_forest(X, y, cuts, params, streams=Streams(1))
-    used = [set(t.feature[t.feature >= 0].tolist()) for t in forest.trees]
+    used_columns = [set(tree.feature[tree.feature >= 0].tolist()) for tree in forest.trees]
     if share == "colsample_bytree":
-        assert all(len(u) <= 9 for u in used)
-        columns = sorted(used[0])
-        alone = grow_forest(
+        assert all(len(columns_of_tree) <= 9 for columns_of_tree in used_columns)
+        columns = sorted(used_columns[0])
+        selected_model = grow_forest(
             X[:, columns], y, cuts.select(columns), TreeParams(trees=1, max_depth=3)
         )
-        np.testing.assert_array_equal(alone.margin(X[:, columns]), forest.first(1).margin(X))
-    assert len(set.union(*used)) > 9
-    again = grow_forest(X, y, cuts, params, streams=Streams(1))
-    np.testing.assert_array_equal(forest.margin(X), again.margin(X))
-    other = grow_forest(X, y, cuts, params, streams=Streams(2))
-    assert (forest.margin(X) != other.margin(X)).any()
+        np.testing.assert_array_equal(
+            selected_model.margin(X[:, columns]), forest.first(1).margin(X)
+        )
+    assert len(set.union(*used_columns)) > 9
+    repeated = grow_forest(X, y, cuts, params, streams=Streams(1))
+    np.testing.assert_array_equal(forest.margin(X), repeated.margin(X))
+    other_seed = grow_forest(X, y, cuts, params, streams=Streams(2))
+    assert (forest.margin(X) != other_seed.margin(X)).any()
 
 
-def test_samples_do_not_depend_on_where_rows_are(cancer):
-    """Columns are drawn by the coordinator alone; rows by their owner."""
+def test_samples_do_not_depend_on_the_distribution_of_rows(cancer):
+    """The coordinator draws columns, and the owners sample rows."""
     X, y = cancer
     cuts, params = quantile_cuts(X), TreeParams(trees=6, max_depth=4, colsample_bynode=0.4)
     central = grow_forest(X, y, cuts, params)
@@ -203,7 +205,7 @@ def test_samples_do_not_depend_on_where_rows_are(cancer):
 
 
 @pytest.mark.parametrize(
-    ("objective", "y", "said"),
+    ("objective", "y", "error_message"),
     [
         (LOGISTIC, [0, 2, 1], "labels 0 and 1; got 0, 1, 2"),
         (LOGISTIC, ["a", "b", "a"], "labels 0 and 1; got a, b"),
@@ -214,19 +216,19 @@ def test_samples_do_not_depend_on_where_rows_are(cancer):
         (SQUARED_ERROR, [0, 1e39, 1], "finite targets"),
     ],
 )
-def test_labels_that_make_no_sense(objective, y, said):
+def test_invalid_labels_are_refused(objective, y, error_message):
     X = np.arange(3.0)[:, None]
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=error_message):
         grow_forest(X, np.array(y), quantile_cuts(X), TreeParams(trees=1), objective)
 
 
 @pytest.mark.parametrize(
-    ("weight", "said"),
+    ("weight", "error_message"),
     [([1, -1, 1], "sample weight -1.0 of row 1"), ([1, np.nan, 1], "nan"), ([1, 1], "shape")],
 )
-def test_weights_that_make_no_sense(weight, said):
+def test_invalid_weights_are_refused(weight, error_message):
     X = np.arange(3.0)[:, None]
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=error_message):
         grow_forest(
             X, np.array([0, 1, 0]), quantile_cuts(X), TreeParams(trees=1), weight=np.array(weight)
         )

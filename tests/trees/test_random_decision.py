@@ -1,4 +1,4 @@
-"""Trees of tests that are drawn without data: which tests, and who reaches a leaf."""
+"""Trees with random tests that are drawn without data: the tests, and the rows of the leaves."""
 
 import itertools
 
@@ -46,21 +46,21 @@ def test_no_test_contradicts_its_path():
     assert empty_leaves(drawn(3, repeats=True)) > 0.2
 
 
-def test_every_test_is_drawn_and_about_as_often_as_it_should_be():
+def test_tests_are_drawn_with_equal_frequency():
     splits = drawn(1, trees=1500)
-    seen = np.bincount(splits.feature[:, 0], minlength=8) / 1500
-    assert np.abs(seen - 1 / 8).max() < 0.035
-    of_x = splits.threshold[splits.feature[:, 0] == 7, 0]
-    assert sorted(set(of_x.tolist())) == [1, 2, 3]
+    shares = np.bincount(splits.feature[:, 0], minlength=8) / 1500
+    assert np.abs(shares - 1 / 8).max() < 0.035
+    thresholds_of_x = splits.threshold[splits.feature[:, 0] == 7, 0]
+    assert sorted(set(thresholds_of_x.tolist())) == [1, 2, 3]
 
 
-def test_trees_deeper_than_there_are_tests():
+def test_trees_may_be_deeper_than_the_number_of_tests():
     splits = drawn(9, trees=2)
     assert splits.depth == 9
     counts = splits.count(VALID, np.arange(len(VALID)) % 2, 2)
     assert (counts.sum(axis=(1, 2)) == len(VALID)).all()
     assert (counts.sum(axis=1) == len(VALID) // 2).all()
-    # Rows that differ are told apart once everything has been asked.
+    # Rows that differ are in different leaves after all tests.
     assert counts.sum(axis=2).max() == 1
 
 
@@ -77,12 +77,12 @@ def test_votes_are_means_of_shares():
     assert forest.predict(np.array([[0.0], [1.0]])).tolist() == [(0.25 + 0.5) / 2, (1 + 0.5) / 2]
 
 
-def test_what_cannot_be_tested_is_refused():
+def test_columns_without_possible_tests_are_refused():
     with pytest.raises(DataError, match=r"in all\) have none: declare ranges in the schema"):
         public_tests(Schema((Feature("z"),), "y"), 4)
-    one = Schema((Feature("c", "categorical", categories=("only",)),), "y")
+    single_category = Schema((Feature("c", "categorical", categories=("only",)),), "y")
     with pytest.raises(DataError, match=r"no column can be split, .* declare more categories"):
-        public_tests(one, 4)
+        public_tests(single_category, 4)
     with pytest.raises(DataError, match="no complete trees"):
         RandomSplits(np.zeros((1, 4), np.int32), np.zeros((1, 4), np.float32))
     with pytest.raises(DataError, match="do not fit 2 trees of 4 leaves"):

@@ -1,4 +1,4 @@
-"""Random forests: brute force, scikit-learn, and the same forest whoever holds the rows."""
+"""Random forests: brute force, scikit-learn, and independence of the owners of the rows."""
 
 import re
 from dataclasses import replace
@@ -52,88 +52,102 @@ def purity(*groups):
 def best_purity(X, y, weight, n_classes, min_leaf):
     """Try every border of every feature, with missing values on either side."""
     best = -np.inf
-    for x in X.T:
-        absent = np.isnan(x)
-        for border in [*np.unique(x[~absent]), np.inf]:
-            for side in (False, True):
-                left = np.where(absent, side, x < border)
+    for values in X.T:
+        is_missing = np.isnan(values)
+        for border in [*np.unique(values[~is_missing]), np.inf]:
+            for missing_left in (False, True):
+                is_left = np.where(is_missing, missing_left, values < border)
                 groups = [
-                    np.bincount(y[m], weights=weight[m], minlength=n_classes) for m in (left, ~left)
+                    np.bincount(y[is_in_group], weights=weight[is_in_group], minlength=n_classes)
+                    for is_in_group in (is_left, ~is_left)
                 ]
-                if min(g.sum() for g in groups) >= min_leaf:
+                if min(group.sum() for group in groups) >= min_leaf:
                     best = max(best, purity(*groups))
     return best
 
 
 @given(tables(), st.integers(1, 5), st.integers(0, 5))
-def test_every_split_is_the_best_there_is(table, min_leaf, seed):
-    X, y, k = table
+def test_every_split_is_the_best_possible_one(table, min_leaf, seed):
+    X, y, n_classes = table
     weight = draw_rows(len(X), ForestParams(), np.random.default_rng(seed))
     params = replace(EVERYTHING, min_samples_leaf=min_leaf)
     cuts, features = quantile_cuts(X), np.arange(X.shape[1])
-    tree = grow_whole_tree(bin_rows(X, cuts), y, weight, cuts, k, params, features, seed)
+    tree = grow_whole_tree(bin_rows(X, cuts), y, weight, cuts, n_classes, params, features, seed)
     rows = [np.flatnonzero(weight)]  # of each node
     for node in range(len(tree)):
-        here = rows[node]
-        counts = np.bincount(y[here], weights=weight[here], minlength=k)
+        rows_of_node = rows[node]
+        counts = np.bincount(y[rows_of_node], weights=weight[rows_of_node], minlength=n_classes)
         assert np.array_equal(tree.counts[node], counts)
-        best = best_purity(X[here], y[here], weight[here], k, min_leaf)
+        best = best_purity(
+            X[rows_of_node], y[rows_of_node], weight[rows_of_node], n_classes, min_leaf
+        )
         if tree.feature[node] < 0:
             assert counts.max() == counts.sum() or best == -np.inf
             continue
-        x = X[here, tree.feature[node]]
-        left = np.where(np.isnan(x), tree.default_left[node], x < tree.threshold[node])
-        rows += [here[left], here[~left]]
+        values = X[rows_of_node, tree.feature[node]]
+        is_left = np.where(np.isnan(values), tree.default_left[node], values < tree.threshold[node])
+        rows += [rows_of_node[is_left], rows_of_node[~is_left]]
         groups = tree.counts[tree.left[node]], tree.counts[tree.right[node]]
-        assert min(g.sum() for g in groups) >= min_leaf
+        assert min(group.sum() for group in groups) >= min_leaf
         assert purity(*groups) == pytest.approx(best, rel=1e-12)
 
 
-def scikit_learns(model):
+def trees_of_sklearn(model):
     """Return the trees of a fitted scikit-learn forest, with class counts."""
     trees = []
-    for t in (e.tree_ for e in model.estimators_):
-        counts = np.rint(t.value[:, 0] * t.weighted_n_node_samples[:, None]).astype(np.int64)
-        left, right = t.children_left, t.children_right
+    for tree in (estimator.tree_ for estimator in model.estimators_):
+        counts = np.rint(tree.value[:, 0] * tree.weighted_n_node_samples[:, None]).astype(np.int64)
+        left, right = tree.children_left, tree.children_right
         inner = left >= 0
-        feature = np.where(inner, t.feature, -1)
-        trees.append(ClassTree(feature, t.threshold, left, right, ~inner, t.value[:, 0], counts))
+        feature = np.where(inner, tree.feature, -1)
+        trees.append(
+            ClassTree(feature, tree.threshold, left, right, ~inner, tree.value[:, 0], counts)
+        )
     return RandomForest(tuple(trees))
 
 
-def same_splits(ours, theirs, a=0, b=0):
-    """Walk down both trees and return how many splits are the same; all must be equally good.
+def same_splits(tree, reference, node=0, reference_node=0):
+    """Walk down both trees and return the number of equal splits; all must be equally good.
 
-    Below a tie that was broken otherwise there is nothing to compare.
+    Below a tie that was broken in another way, nothing is compared.
     """
-    if ours.feature[a] < 0 or theirs.feature[b] < 0:
-        assert ours.feature[a] < 0 > theirs.feature[b]
+    if tree.feature[node] < 0 or reference.feature[reference_node] < 0:
+        assert tree.feature[node] < 0 > reference.feature[reference_node]
         return 0
-    mine = ours.left[a], ours.right[a]
-    other = theirs.left[b], theirs.right[b]
-    assert purity(*ours.counts[list(mine)]) == pytest.approx(purity(*theirs.counts[list(other)]))
-    differs = any(
-        (ours.counts[c] != theirs.counts[d]).any() for c, d in zip(mine, other, strict=True)
+    children = tree.left[node], tree.right[node]
+    reference_children = reference.left[reference_node], reference.right[reference_node]
+    assert purity(*tree.counts[list(children)]) == pytest.approx(
+        purity(*reference.counts[list(reference_children)])
     )
-    if differs or ours.feature[a] != theirs.feature[b]:
+    differs = any(
+        (tree.counts[child] != reference.counts[reference_child]).any()
+        for child, reference_child in zip(children, reference_children, strict=True)
+    )
+    if differs or tree.feature[node] != reference.feature[reference_node]:
         return 0
-    return 1 + sum(same_splits(ours, theirs, c, d) for c, d in zip(mine, other, strict=True))
+    return 1 + sum(
+        same_splits(tree, reference, child, reference_child)
+        for child, reference_child in zip(children, reference_children, strict=True)
+    )
 
 
-@pytest.mark.parametrize(("load", "least"), [(load_breast_cancer, 5), (load_wine, 3)])
-def test_a_tree_that_tries_everything_is_scikit_learns(load, least):
-    X, y = load(return_X_y=True)
-    X, y = X[:250].astype(np.float32), y[:250]  # fewer rows than bins: every value has its own
+@pytest.mark.parametrize(("load_table", "minimum_equal"), [(load_breast_cancer, 5), (load_wine, 3)])
+def test_a_tree_that_tries_every_split_equals_scikit_learns(load_table, minimum_equal):
+    X, y = load_table(return_X_y=True)
+    # With fewer rows than bins, every value has its own bin.
+    X, y = X[:250].astype(np.float32), y[:250]
     params = replace(EVERYTHING, max_depth=4, min_samples_leaf=3)
-    ours = grow_random_forest(X, y, quantile_cuts(X), params)
+    forest = grow_random_forest(X, y, quantile_cuts(X), params)
     options = {"max_features": None, "bootstrap": False, "max_depth": 4, "min_samples_leaf": 3}
-    rival = scikit_learns(RandomForestClassifier(1, random_state=0, **options).fit(X, y))
-    assert same_splits(ours.trees[0], rival.trees[0]) >= least
+    sklearn_forest = trees_of_sklearn(
+        RandomForestClassifier(1, random_state=0, **options).fit(X, y)
+    )
+    assert same_splits(forest.trees[0], sklearn_forest.trees[0]) >= minimum_equal
 
 
 @given(tables(), st.sampled_from([1, 2, 5, 20]), st.integers(0, 9))
-def test_growing_level_by_level_over_owners_is_growing_at_once(table, count, seed):
-    X, y, k = table
+def test_growing_over_owners_level_by_level_equals_central_growth(table, n_owners, seed):
+    X, y, n_classes = table
     rng = np.random.default_rng(seed)
     bins = bin_rows(X, cuts := quantile_cuts(X, 16))
     params = ForestParams(
@@ -144,56 +158,64 @@ def test_growing_level_by_level_over_owners_is_growing_at_once(table, count, see
     weight = draw_rows(len(X), params, rng)
     features, key = np.flatnonzero(rng.random(X.shape[1]) < 0.8), int(rng.integers(2**32))
     features = features if len(features) else np.array([0])
-    owners = np.array_split(rng.permutation(len(X)), count)
-    whole = grow_whole_tree(bins, y, weight, cuts, k, params, features, key)
-    parts = [(bins.take(o), y[o]) for o in owners]
-    summed = grow_class_tree(parts, [weight[o] for o in owners], cuts, k, params, features, key)
-    assert all(np.array_equal(getattr(whole, p), getattr(summed, p)) for p in PARTS)
+    owners = np.array_split(rng.permutation(len(X)), n_owners)
+    central = grow_whole_tree(bins, y, weight, cuts, n_classes, params, features, key)
+    parts = [(bins.take(owner_rows), y[owner_rows]) for owner_rows in owners]
+    summed = grow_class_tree(
+        parts, [weight[owner_rows] for owner_rows in owners], cuts, n_classes, params, features, key
+    )
+    assert all(np.array_equal(getattr(central, field), getattr(summed, field)) for field in PARTS)
 
 
 @pytest.mark.long(but=("digits",))
-@pytest.mark.parametrize("load", [load_breast_cancer, load_digits])
-@pytest.mark.parametrize("count", [1, 2, 5, 20])
-def test_without_row_draws_the_forest_ignores_who_owns_which_row(load, count):
-    X, y = load(return_X_y=True)
+@pytest.mark.parametrize("load_table", [load_breast_cancer, load_digits])
+@pytest.mark.parametrize("n_owners", [1, 2, 5, 20])
+def test_without_row_draws_the_forest_ignores_who_owns_which_row(load_table, n_owners):
+    X, y = load_table(return_X_y=True)
     X[::13, 2] = np.nan
     bins = bin_rows(X, cuts := quantile_cuts(X))
     params = ForestParams(trees=3, bootstrap=False)
-    owners = np.array_split(np.random.default_rng(1).permutation(len(X)), count)
-    parts = [(bins.take(o), y[o]) for o in owners]
-    over = grow_random_forest_over(parts, cuts, params, y.max() + 1, seed=4)
-    assert same_forest(over, grow_random_forest(X, y, cuts, params, seed=4))
+    owners = np.array_split(np.random.default_rng(1).permutation(len(X)), n_owners)
+    parts = [(bins.take(owner_rows), y[owner_rows]) for owner_rows in owners]
+    federated = grow_random_forest_over(parts, cuts, params, y.max() + 1, seed=4)
+    assert same_forest(federated, grow_random_forest(X, y, cuts, params, seed=4))
 
 
 @pytest.mark.parametrize(
     "options", [{}, {"max_samples": 0.5}, {"max_samples": 0.5, "bootstrap": False}]
 )
-@pytest.mark.parametrize("count", [2, 5, 20])
-def test_with_row_draws_it_is_the_central_forest_on_the_pooled_draws(count, options):
+@pytest.mark.parametrize("n_owners", [2, 5, 20])
+def test_with_row_draws_the_forest_is_the_central_one_on_the_pooled_draws(n_owners, options):
     X, y = load_breast_cancer(return_X_y=True)
     bins = bin_rows(X, cuts := quantile_cuts(X))
     params = ForestParams(trees=3, **options)
-    owners = np.array_split(np.random.default_rng(1).permutation(len(X)), count)
-    over = grow_random_forest_over([(bins.take(o), y[o]) for o in owners], cuts, params, seed=4)
-    for t, tree in enumerate(over.trees):
+    owners = np.array_split(np.random.default_rng(1).permutation(len(X)), n_owners)
+    federated = grow_random_forest_over(
+        [(bins.take(rows), y[rows]) for rows in owners], cuts, params, seed=4
+    )
+    for tree_number, tree in enumerate(federated.trees):
         pooled = np.zeros(len(X), dtype=np.int64)
-        for i, own in enumerate(owners):  # every owner tosses coins of its own
-            randomness = Streams(4).child(f"client-{i}")
-            pooled[own] = draw_rows(len(own), params, randomness.rng("rows", t))
-        drawn = draw_columns(X.shape[1], params, Streams(4).child("server").rng("columns", t))
-        central = grow_whole_tree(bins, y, pooled, cuts, 2, params, *drawn)
-        assert all(np.array_equal(getattr(tree, p), getattr(central, p)) for p in PARTS)
+        for number, owner_rows in enumerate(owners):  # Every owner samples with its own generator.
+            randomness = Streams(4).child(f"client-{number}")
+            pooled[owner_rows] = draw_rows(
+                len(owner_rows), params, randomness.rng("rows", tree_number)
+            )
+        drawn_columns = draw_columns(
+            X.shape[1], params, Streams(4).child("server").rng("columns", tree_number)
+        )
+        central = grow_whole_tree(bins, y, pooled, cuts, 2, params, *drawn_columns)
+        assert all(np.array_equal(getattr(tree, field), getattr(central, field)) for field in PARTS)
 
 
-def test_draws_have_the_size_and_kind_asked_for():
+def test_draws_have_the_requested_size_and_kind():
     rng = np.random.default_rng(0)
-    drawn = draw_rows(1000, ForestParams(), rng)
-    assert drawn.sum() == 1000
-    assert 0.6 < np.mean(drawn > 0) < 0.66  # 1 - 1/e
+    draws = draw_rows(1000, ForestParams(), rng)
+    assert draws.sum() == 1000
+    assert 0.6 < np.mean(draws > 0) < 0.66  # 1 - 1/e
     assert draw_rows(1000, ForestParams(max_samples=0.3), rng).sum() == 300
-    without = draw_rows(1000, ForestParams(max_samples=0.3, bootstrap=False), rng)
-    assert without.sum() == 300
-    assert without.max() == 1
+    without_replacement = draw_rows(1000, ForestParams(max_samples=0.3, bootstrap=False), rng)
+    assert without_replacement.sum() == 300
+    assert without_replacement.max() == 1
     assert draw_rows(0, ForestParams(), rng).shape == (0,)
 
 
@@ -201,9 +223,10 @@ def test_features_are_drawn_evenly_and_differently_at_every_node():
     orders = feature_orders(np.arange(21_000), np.arange(7))
     assert np.array_equal(np.sort(orders, axis=1), np.tile(np.arange(7), (21_000, 1)))
     expected = len(orders) / 7
-    for place in range(7):  # chi-square with 6 degrees of freedom exceeds 27.9 once in 10^4
-        seen = np.bincount(orders[:, place], minlength=7)
-        assert ((seen - expected) ** 2 / expected).sum() < 27.9
+    # Chi-square with 6 degrees of freedom exceeds 27.9 once in 10^4.
+    for place in range(7):
+        observed = np.bincount(orders[:, place], minlength=7)
+        assert ((observed - expected) ** 2 / expected).sum() < 27.9
     pairs = np.bincount(orders[:-1, 0] * 7 + orders[1:, 0], minlength=49)  # neighbouring keys
     assert ((pairs - len(orders) / 49) ** 2 / (len(orders) / 49)).sum() < 95.0  # 48 df, 10^-4
 
@@ -229,7 +252,7 @@ def test_a_tree_uses_only_the_features_drawn_for_it():
     assert len(set.union(*used)) > 8
 
 
-def test_limits_hold():
+def test_growth_respects_its_limits():
     X, y = load_digits(return_X_y=True)
     cuts = quantile_cuts(X)
     params = ForestParams(trees=3, max_depth=4, min_samples_split=30, min_samples_leaf=9)
@@ -240,26 +263,29 @@ def test_limits_hold():
             assert tree.counts[node].sum() >= 30
         assert depth.max() == 4
         assert tree.counts.sum(axis=1).min() >= 9
-    deep = grow_random_forest(X, y, cuts, ForestParams(trees=2))
-    for tree in deep.trees:
+    unlimited = grow_random_forest(X, y, cuts, ForestParams(trees=2))
+    for tree in unlimited.trees:
         assert (tree.counts[tree.leaves].max(axis=1) == tree.counts[tree.leaves].sum(axis=1)).all()
 
 
-def test_max_leaf_nodes_keeps_what_best_first_growth_would_grow():
+def test_max_leaf_nodes_gives_the_tree_of_best_first_growth():
     X, y = load_wine(return_X_y=True)
     X = X.astype(np.float32)
     params = replace(EVERYTHING, max_leaf_nodes=6, min_samples_leaf=3)
-    ours = grow_random_forest(X, y, quantile_cuts(X), params)
-    rival = DecisionTreeClassifier(max_leaf_nodes=6, min_samples_leaf=3, random_state=0).fit(X, y)
-    assert len(ours.trees[0].leaves) == 6
-    assert np.array_equal(ours.probabilities(X), rival.predict_proba(X))
-    full = grow_random_forest(X, y, quantile_cuts(X), EVERYTHING).trees[0]
-    for limit in (2, 4, len(full.leaves), 1000):
-        kept = keep_best_splits(full, limit)
-        assert len(kept.leaves) == min(limit, len(full.leaves))
-        inner = kept.feature >= 0
+    forest = grow_random_forest(X, y, quantile_cuts(X), params)
+    sklearn_tree = DecisionTreeClassifier(max_leaf_nodes=6, min_samples_leaf=3, random_state=0).fit(
+        X, y
+    )
+    assert len(forest.trees[0].leaves) == 6
+    assert np.array_equal(forest.probabilities(X), sklearn_tree.predict_proba(X))
+    full_tree = grow_random_forest(X, y, quantile_cuts(X), EVERYTHING).trees[0]
+    for limit in (2, 4, len(full_tree.leaves), 1000):
+        pruned = keep_best_splits(full_tree, limit)
+        assert len(pruned.leaves) == min(limit, len(full_tree.leaves))
+        inner = pruned.feature >= 0
         assert np.array_equal(
-            kept.counts[inner], kept.counts[kept.left[inner]] + kept.counts[kept.right[inner]]
+            pruned.counts[inner],
+            pruned.counts[pruned.left[inner]] + pruned.counts[pruned.right[inner]],
         )
 
 
@@ -268,10 +294,10 @@ def test_missing_values_learn_their_direction():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 1)).astype(np.float32)
     y = (X[:, 0] > 0.5).astype(int)
-    gone = rng.random(400) < 0.3
+    is_missing = rng.random(400) < 0.3
     for label in (0, 1):
         Z, z = X.copy(), y.copy()
-        Z[gone], z[gone] = np.nan, label
+        Z[is_missing], z[is_missing] = np.nan, label
         forest = grow_random_forest(Z, z, quantile_cuts(Z), ForestParams(trees=5))
         assert ((forest.predict(Z) > 0.5) == z).all()
 
@@ -296,16 +322,16 @@ def test_a_forest_survives_being_taken_apart():
         RandomForest.from_arrays({k: v for k, v in arrays.items() if k != "left"})
 
 
-def test_a_released_tree_knows_what_its_leaves_tell():
+def test_a_released_tree_contains_only_the_values_of_its_leaves():
     X, y = load_wine(return_X_y=True)
     tree = grow_random_forest(X, y, quantile_cuts(X), ForestParams(trees=1)).trees[0]
     leaves = tree.leaves
-    told = tree.released(tree.probability[leaves], tree.counts[leaves])
-    assert np.array_equal(told.counts, tree.counts)
-    bare = tree.released(tree.probability[leaves], None)
-    assert bare.counts is None
-    assert np.isnan(np.delete(bare.probability, leaves, axis=0)).all()
-    assert np.array_equal(bare.probability[leaves], tree.probability[leaves])
+    with_counts = tree.released(tree.probability[leaves], tree.counts[leaves])
+    assert np.array_equal(with_counts.counts, tree.counts)
+    without_counts = tree.released(tree.probability[leaves], None)
+    assert without_counts.counts is None
+    assert np.isnan(np.delete(without_counts.probability, leaves, axis=0)).all()
+    assert np.array_equal(without_counts.probability[leaves], tree.probability[leaves])
 
 
 @pytest.mark.parametrize(
@@ -321,7 +347,7 @@ def test_max_features_counts_as_scikit_learn_does(rule, count):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"trees": 0},
         {"max_depth": 0},
@@ -338,10 +364,10 @@ def test_max_features_counts_as_scikit_learn_does(rule, count):
         {"max_bin": 1},
     ],
 )
-def test_parameters_out_of_range_name_the_value(wrong):
-    ((name, value),) = wrong.items()
+def test_parameters_out_of_range_name_the_value(invalid):
+    ((name, value),) = invalid.items()
     with pytest.raises(UsageError, match=f"{name}={value!r}"):
-        ForestParams(**wrong)
+        ForestParams(**invalid)
 
 
 def test_bad_rows_and_labels_are_refused():
@@ -365,6 +391,6 @@ def test_the_documentation_runs():
     text = (Path(__file__).resolve().parents[2] / "docs" / "explanation/forests.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.S)
     assert len(blocks) == 1
-    known = {}
+    namespace = {}
     for block in blocks:
-        exec(block, known)
+        exec(block, namespace)

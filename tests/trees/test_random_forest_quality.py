@@ -1,4 +1,4 @@
-"""As good as scikit-learn's forests: paired over the same train and test rows."""
+"""Forests are as good as scikit-learn's, compared on the same train and test rows."""
 
 import csv
 import sys
@@ -43,22 +43,32 @@ def scores(y, probabilities):
 
 
 def differences(name, trees, seeds):
-    """Return ours minus theirs, shape (seeds, 2): accuracy and AUC on a held-out third."""
+    """Return our scores minus scikit-learn's, shape (seeds, 2): accuracy and AUC on a third."""
     X, y = TABLES[name]()
-    X, found = X.astype(np.float32), []
+    X, score_differences = X.astype(np.float32), []
     for seed in range(seeds):
-        a, b, ya, yb = train_test_split(X, y, test_size=0.3, random_state=seed, stratify=y)
-        ours = grow_random_forest(a, ya, quantile_cuts(a), ForestParams(trees=trees), seed=seed)
-        rival = RandomForestClassifier(trees, random_state=seed).fit(a, ya)
-        mine, theirs = scores(yb, ours.probabilities(b)), scores(yb, rival.predict_proba(b))
-        found.append(np.subtract(mine, theirs))
-    return np.array(found)
+        train_X, test_X, train_y, test_y = train_test_split(
+            X, y, test_size=0.3, random_state=seed, stratify=y
+        )
+        our_forest = grow_random_forest(
+            train_X, train_y, quantile_cuts(train_X), ForestParams(trees=trees), seed=seed
+        )
+        sklearn_forest = RandomForestClassifier(trees, random_state=seed).fit(train_X, train_y)
+        our_scores, sklearn_scores = (
+            scores(test_y, our_forest.probabilities(test_X)),
+            scores(test_y, sklearn_forest.predict_proba(test_X)),
+        )
+        score_differences.append(np.subtract(our_scores, sklearn_scores))
+    return np.array(score_differences)
 
 
-def assert_within_noise(found, slack):
-    """Worse by less than `slack` plus three standard errors of the paired differences."""
-    error = found.std(axis=0, ddof=1) / np.sqrt(len(found))
-    assert (found.mean(axis=0) > -slack - 3 * error).all(), (found.mean(axis=0), error)
+def assert_within_noise(score_differences, slack):
+    """Check that we lose less than `slack` plus three standard errors of the differences."""
+    error = score_differences.std(axis=0, ddof=1) / np.sqrt(len(score_differences))
+    assert (score_differences.mean(axis=0) > -slack - 3 * error).all(), (
+        score_differences.mean(axis=0),
+        error,
+    )
 
 
 @pytest.mark.long
@@ -70,9 +80,12 @@ def test_a_forest_is_as_good_as_scikit_learns(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_a_forest_is_as_good_as_scikit_learns_over_ten_seeds(name):
-    found = differences(name, trees=100, seeds=10)
-    mean, error = found.mean(axis=0), found.std(axis=0, ddof=1) / np.sqrt(10)
+    score_differences = differences(name, trees=100, seeds=10)
+    mean, error = (
+        score_differences.mean(axis=0),
+        score_differences.std(axis=0, ddof=1) / np.sqrt(10),
+    )
     print(
         f"\n{name}: accuracy {mean[0]:+.4f} ± {error[0]:.4f}, AUC {mean[1]:+.5f} ± {error[1]:.5f}"
     )
-    assert_within_noise(found, slack=0.001)
+    assert_within_noise(score_differences, slack=0.001)

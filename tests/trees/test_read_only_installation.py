@@ -31,14 +31,16 @@ print([str(w.message) for w in caught if "NUMBA_CACHE_DIR" in str(w.message)])
 )
 @pytest.mark.parametrize("temporary", [True, False])
 def test_a_read_only_installation_compiles_into_a_temporary_folder_or_none(tmp_path, temporary):
-    environment = {k: v for k, v in os.environ.items() if k not in ("HOME", "NUMBA_CACHE_DIR")}
-    done = subprocess.run(
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("HOME", "NUMBA_CACHE_DIR")
+    }
+    process = subprocess.run(
         [sys.executable, "-c", READ_ONLY, *[str(tmp_path)] * temporary],
         capture_output=True, text=True, env={**environment, "HOME": "/nonexistent"},
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found, folder, warned = done.stdout.splitlines()
-    assert found == "2"
+    assert process.returncode == 0, process.stderr
+    result, folder, warning = process.stdout.splitlines()
+    assert result == "2"
     assert folder.startswith(str(tmp_path)) == temporary
-    assert ("Set NUMBA_CACHE_DIR to a folder" in warned) == temporary
-    assert not list(tmp_path.iterdir())  # it is removed at the end
+    assert ("Set NUMBA_CACHE_DIR to a folder" in warning) == temporary
+    assert not list(tmp_path.iterdir())  # The temporary folder is removed at the end.

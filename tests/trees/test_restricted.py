@@ -1,4 +1,4 @@
-"""Of all splits the kernel's choice is found, of those that may be chosen the best."""
+"""The restricted search finds the kernel's choice, and the best of the permitted splits."""
 
 import numpy as np
 from hypothesis import given
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from fedtrees.trees.forest.gini import choose_splits
 
 
-def asked(seed, classes=3, nodes=2):
-    """Return class counts of a few features at a few nodes, some bins empty, some rows missing."""
+def random_counts(seed, classes=3, nodes=2):
+    """Return class counts of a few features at a few nodes; some bins are empty."""
     rng = np.random.default_rng(seed)
     n_bins = rng.integers(1, 6, 3 * nodes)
     starts = np.concatenate([[0], np.cumsum(n_bins)])
@@ -24,22 +24,24 @@ def asked(seed, classes=3, nodes=2):
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3), st.booleans(), st.integers(-4, 4))
-def test_where_everything_is_allowed_it_is_the_kernels_choice(seed, least, first_only, moved):
-    """`moved` rows change the class in the totals, which suppressed bins make inconsistent."""
-    given_counts = asked(seed)
-    given_counts[3][:, :2] += [moved, -moved]
+def test_if_everything_is_permitted_the_choice_is_the_kernels(
+    seed, minimum_rows, first_only, surplus
+):
+    """`surplus` rows change the class in the totals, so that the bins contradict them."""
+    given_counts = random_counts(seed)
+    given_counts[3][:, :2] += [surplus, -surplus]
     allowed = np.ones(len(given_counts[0]), dtype=bool)
-    found = choose_splits(*given_counts, least, first_only, allowed)
-    pair, at, left, usable = choose_splits(*given_counts, least, first_only)
-    np.testing.assert_array_equal(found[0], pair)
-    np.testing.assert_array_equal(found[3], usable)
-    np.testing.assert_array_equal(found[1][pair >= 0], at[pair >= 0])
-    np.testing.assert_array_equal(found[2][pair >= 0], left[pair >= 0])
+    restricted = choose_splits(*given_counts, minimum_rows, first_only, allowed)
+    pair, border, left, usable = choose_splits(*given_counts, minimum_rows, first_only)
+    np.testing.assert_array_equal(restricted[0], pair)
+    np.testing.assert_array_equal(restricted[3], usable)
+    np.testing.assert_array_equal(restricted[1][pair >= 0], border[pair >= 0])
+    np.testing.assert_array_equal(restricted[2][pair >= 0], left[pair >= 0])
 
 
 @given(st.integers(0, 10**6))
-def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
-    counts, starts, offsets, totals = asked(seed)
+def test_the_choice_is_the_best_of_the_permitted_splits(seed):
+    counts, starts, offsets, totals = random_counts(seed)
     rng = np.random.default_rng(seed)
     allowed = rng.random(len(counts)) < 0.5
     pair, _, left, _ = choose_splits(counts, starts, offsets, totals, 1, False, allowed)
@@ -52,16 +54,18 @@ def test_what_is_not_allowed_is_never_chosen_and_the_best_of_the_rest_is(seed):
                 if not allowed[starts[p] + b]:
                     continue
                 for side in (bins[: b + 1].sum(axis=0), bins[: b + 1].sum(axis=0) + absent):
-                    rest = totals[node] - side
-                    if side.sum() and rest.sum():
-                        purity = (side**2).sum() / side.sum() + (rest**2).sum() / rest.sum()
+                    other_side = totals[node] - side
+                    if side.sum() and other_side.sum():
+                        purity = (side**2).sum() / side.sum() + (
+                            other_side**2
+                        ).sum() / other_side.sum()
                         best = max(best, purity)
         assert (pair[node] >= 0) == (best >= 0)
         if pair[node] >= 0:
-            rest = totals[node] - left[node]
-            n_left, n_right = left[node].sum(), rest.sum()
-            got = (left[node] ** 2).sum() / n_left + (rest**2).sum() / n_right
-            assert got == best
+            other_side = totals[node] - left[node]
+            n_left, n_right = left[node].sum(), other_side.sum()
+            purity_of_choice = (left[node] ** 2).sum() / n_left + (other_side**2).sum() / n_right
+            assert purity_of_choice == best
 
 
 def test_a_class_with_more_rows_in_shown_bins_than_in_total_has_no_missing_values():

@@ -56,10 +56,10 @@ def test_leaves_cover_every_row_once_in_stable_order(case):
 @given(grown())
 def test_bins_and_thresholds_send_rows_to_the_same_leaf(case):
     X, _, tree, (partition,) = case
-    where = np.empty(len(X), np.int32)
+    leaf_of_row = np.empty(len(X), np.int32)
     for leaf in tree.leaves:
-        where[rows_of(partition, leaf)] = leaf
-    np.testing.assert_array_equal(Forest((tree,), np.float32(0)).apply(X)[:, 0], where)
+        leaf_of_row[rows_of(partition, leaf)] = leaf
+    np.testing.assert_array_equal(Forest((tree,), np.float32(0)).apply(X)[:, 0], leaf_of_row)
 
 
 def test_bin_minus_one_sends_only_missing_values_left():
@@ -71,17 +71,17 @@ def test_bin_minus_one_sends_only_missing_values_left():
     np.testing.assert_array_equal(rows_of(partition, 2), [0, 2])
 
 
-def test_a_party_without_the_feature_follows_directions():
-    """The owner of a column tells where rows go; others move theirs alike."""
+def test_a_party_without_the_feature_follows_the_directions_of_its_owner():
+    """The owner of a column announces where rows go, and the other parties move theirs alike."""
     X = np.random.default_rng(0).normal(size=(40, 1))
     bins = bin_rows(X, quantile_cuts(X))
-    owner, other = RowPartition(40), RowPartition(40)
+    owner, other_partition = RowPartition(40), RowPartition(40)
     step = decisions([0], [0], [20], [False], [1])
     directions = owner.goes_left(bins, step)
     assert directions.sum() == 21
     owner.split(bins, step)
-    other.move(step.nodes, step.left, directions)
-    np.testing.assert_array_equal(owner.rows, other.rows)
+    other_partition.move(step.nodes, step.left, directions)
+    np.testing.assert_array_equal(owner.rows, other_partition.rows)
 
 
 def test_a_sample_of_rows_is_partitioned():
@@ -103,25 +103,25 @@ def test_unknown_nodes_and_wrong_directions_are_refused():
         partition.move(np.array([0]), np.array([1]), np.array([True, False]))
 
 
-def test_growing_without_subtraction_asks_for_every_node_and_gives_the_same_tree():
+def test_growing_without_subtraction_requests_every_node_and_gives_the_same_tree():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(300, 2))
     gh = to_fixed(np.stack([rng.normal(size=300), rng.random(300)], axis=1))
     cuts, params = quantile_cuts(X, 16), TreeParams(max_depth=4)
     bins = bin_rows(X, cuts)
-    trees, asked = [], []
+    trees, n_requested = [], []
     for subtract in (True, False):
         partition = RowPartition(300)
         grower = TreeGrower(cuts, params, gh.sum(axis=0), subtract=subtract)
-        asked.append(0)
+        n_requested.append(0)
         while len(grower.nodes):
-            asked[-1] += len(grower.to_build)
+            n_requested[-1] += len(grower.to_build)
             hist = build_histogram(bins, gh, partition.rows, partition.ranges(grower.to_build))
             partition.split(bins, grower.choose_splits(hist))
         trees.append(grower.finish())
     np.testing.assert_array_equal(trees[0].threshold, trees[1].threshold)
     np.testing.assert_array_equal(trees[0].value, trees[1].value)
-    assert asked[1] == 2 * asked[0] - 1
+    assert n_requested[1] == 2 * n_requested[0] - 1
 
 
 def test_histograms_of_the_wrong_shape_are_refused():

@@ -51,38 +51,51 @@ def test_a_summary_is_short_by_less_than_one_group(seed, n, max_bin):
 
 
 @given(st.integers(0, 1000), st.integers(100, 8000), st.integers(2, 32), st.integers(1, 7))
-def test_merged_cuts_keep_the_stated_rank_error(seed, n, max_bin, clients):
-    X = columns(seed, n).astype(np.float32)
-    owner = np.random.default_rng(seed).integers(0, clients, n)
-    sketches = [local_sketch(X[owner == k], max_bin) for k in range(clients)]
+def test_merged_cuts_respect_the_declared_rank_error(seed, n_rows, max_bin, clients):
+    X = columns(seed, n_rows).astype(np.float32)
+    owner_of_row = np.random.default_rng(seed).integers(0, clients, n_rows)
+    sketches = [local_sketch(X[owner_of_row == client], max_bin) for client in range(clients)]
     cuts = merge_sketches(sketches, max_bin)
-    error = sum(-(-int((owner == k).sum()) // (POINTS_PER_BIN * max_bin)) for k in range(clients))
-    for f in range(X.shape[1]):
-        every = np.concatenate([s.points[s.offsets[f] : s.offsets[f + 1]] for s in sketches])
-        counts = np.concatenate([s.weights[s.offsets[f] : s.offsets[f + 1]] for s in sketches])
-        if len(np.unique(every)) <= max_bin:
-            assert len(cuts.of(f)) == len(np.unique(every))
+    error = sum(
+        -(-int((owner_of_row == client).sum()) // (POINTS_PER_BIN * max_bin))
+        for client in range(clients)
+    )
+    for feature in range(X.shape[1]):
+        all_points = np.concatenate(
+            [
+                sketch.points[sketch.offsets[feature] : sketch.offsets[feature + 1]]
+                for sketch in sketches
+            ]
+        )
+        counts = np.concatenate(
+            [
+                sketch.weights[sketch.offsets[feature] : sketch.offsets[feature + 1]]
+                for sketch in sketches
+            ]
+        )
+        if len(np.unique(all_points)) <= max_bin:
+            assert len(cuts.of(feature)) == len(np.unique(all_points))
             continue
-        assert len(cuts.of(f)) <= max_bin
-        below = np.array([(X[:, f] < c).sum() for c in cuts.of(f)])
-        weight = max(counts[every == p].sum() for p in np.unique(every))
-        targets = np.arange(1, max_bin) * n / max_bin
-        for target in targets[targets < below[-2]] if len(below) > 1 else []:
-            first = below[np.searchsorted(below, target)]
-            assert target <= first < target + weight + error
+        assert len(cuts.of(feature)) <= max_bin
+        rows_below = np.array([(X[:, feature] < cut).sum() for cut in cuts.of(feature)])
+        weight = max(counts[all_points == point].sum() for point in np.unique(all_points))
+        targets = np.arange(1, max_bin) * n_rows / max_bin
+        for target in targets[targets < rows_below[-2]] if len(rows_below) > 1 else []:
+            reached = rows_below[np.searchsorted(rows_below, target)]
+            assert target <= reached < target + weight + error
 
 
-def test_merging_exact_sketches_is_the_sketch_of_the_union():
+def test_merging_exact_sketches_equals_the_sketch_of_the_union():
     rng = np.random.default_rng(0)
     X = rng.integers(0, 50, (900, 3)).astype(np.float32)
-    split = merge_sketches([local_sketch(part, 16) for part in np.array_split(X, 7)], 16)
-    whole = quantile_cuts(X, 16)
-    np.testing.assert_array_equal(split.values, whole.values)
-    np.testing.assert_array_equal(split.offsets, whole.offsets)
-    np.testing.assert_array_equal(split.minimum, whole.minimum)
+    merged = merge_sketches([local_sketch(part, 16) for part in np.array_split(X, 7)], 16)
+    of_union = quantile_cuts(X, 16)
+    np.testing.assert_array_equal(merged.values, of_union.values)
+    np.testing.assert_array_equal(merged.offsets, of_union.offsets)
+    np.testing.assert_array_equal(merged.minimum, of_union.minimum)
 
 
-def test_quantile_bins_hold_nearly_equal_shares():
+def test_quantile_bins_contain_nearly_equal_shares():
     X = np.random.default_rng(0).normal(size=(64_000, 1))
     bins = bin_rows(X, quantile_cuts(X, 64))
     share = np.bincount(bins.codes[:, 0]) / len(X)

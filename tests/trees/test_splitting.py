@@ -16,26 +16,30 @@ def gain32(g, h, reg_lambda):
 
 
 def brute_force(hist, total, n_bins, params, mask=None):
-    """Return (feature, bin, default_left, gain) of the best split, by the rule in words.
+    """Return (feature, bin, default_left, gain) of the best split according to the rule.
 
-    Candidates in order: per feature, first those that send missing values right, from the first
-    bin on; then, if the feature misses values, those that send them left, from the last bin down.
-    The first of the largest gains wins.
+    Candidates are ordered as follows. For each feature, those that send missing values right come
+    first, from the first bin on. If the feature has missing values, those that send them left
+    follow, from the last bin down. The first of the largest gains wins.
     """
     best = (-1, -1, False, np.float32(0))
     start = 0
-    for f, count in enumerate(n_bins):
+    for feature, count in enumerate(n_bins):
         bins = hist[start : start + count]
         allowed = np.ones(count, bool) if mask is None else mask[start : start + count]
         present = bins.sum(axis=0)
-        candidates = [(b, False, bins[: b + 1].sum(axis=0)) for b in range(count) if allowed[b]]
+        candidates = [
+            (last_bin, False, bins[: last_bin + 1].sum(axis=0))
+            for last_bin in range(count)
+            if allowed[last_bin]
+        ]
         if (present != total).any():
             candidates += [
-                (b, True, bins[: b + 1].sum(axis=0) + total - present)
-                for b in range(count - 2, -2, -1)
-                if allowed[b]
+                (last_bin, True, bins[: last_bin + 1].sum(axis=0) + total - present)
+                for last_bin in range(count - 2, -2, -1)
+                if allowed[last_bin]
             ]
-        for b, default_left, left in candidates:
+        for last_bin, default_left, left in candidates:
             (gl, hl), (gr, hr) = from_fixed(left), from_fixed(total - left)
             if hl < params.min_child_weight or hr < params.min_child_weight:
                 continue
@@ -43,7 +47,7 @@ def brute_force(hist, total, n_bins, params, mask=None):
             sides = gain32(gl, hl, params.reg_lambda) + gain32(gr, hr, params.reg_lambda)
             change = sides - gain32(g, h, params.reg_lambda)
             if change > best[3]:
-                best = (f, b, default_left, change, left)
+                best = (feature, last_bin, default_left, change, left)
         start += count
     useless = best[3] <= MIN_GAIN or best[3] < np.float32(params.gamma)
     if best[0] < 0 or useless or best[4][1] == 0 or (total - best[4])[1] == 0:
@@ -74,37 +78,39 @@ def nodes(draw):
 
 
 @given(nodes())
-def test_best_split_is_the_one_of_brute_force(case):
+def test_the_best_split_equals_that_of_brute_force(case):
     hist, totals, n_bins, params, mask = case
     cuts = Cuts.hidden(n_bins)
-    found = best_splits(hist, totals, cuts, params, mask)
-    for k in range(len(hist)):
-        allowed = None if mask is None else mask[k]
-        feature, bin, default_left, gain = brute_force(hist[k], totals[k], n_bins, params, allowed)
-        assert (found.feature[k], found.bin[k], found.default_left[k]) == (
+    splits = best_splits(hist, totals, cuts, params, mask)
+    for node in range(len(hist)):
+        allowed = None if mask is None else mask[node]
+        feature, bin, default_left, gain = brute_force(
+            hist[node], totals[node], n_bins, params, allowed
+        )
+        assert (splits.feature[node], splits.bin[node], splits.default_left[node]) == (
             feature,
             bin,
             default_left,
         )
-        assert found.gain[k] == gain
+        assert splits.gain[node] == gain
         if feature < 0:
-            assert not found.left_sums[k].any()
-            assert not found.right_sums[k].any()
-            assert found.threshold[k] == 0
+            assert not splits.left_sums[node].any()
+            assert not splits.right_sums[node].any()
+            assert splits.threshold[node] == 0
             continue
-        bins = hist[k, cuts.offsets[feature] : cuts.offsets[feature + 1]]
-        missing = totals[k] - bins.sum(axis=0)
+        bins = hist[node, cuts.offsets[feature] : cuts.offsets[feature + 1]]
+        missing = totals[node] - bins.sum(axis=0)
         left = bins[: bin + 1].sum(axis=0) + (missing if default_left else 0)
-        np.testing.assert_array_equal(found.left_sums[k], left)
-        np.testing.assert_array_equal(found.right_sums[k], totals[k] - left)
-        assert found.threshold[k] == cuts.thresholds(feature, bin)
+        np.testing.assert_array_equal(splits.left_sums[node], left)
+        np.testing.assert_array_equal(splits.right_sums[node], totals[node] - left)
+        assert splits.threshold[node] == cuts.thresholds(feature, bin)
 
 
 def test_equal_gains_go_to_the_lowest_feature_and_bin():
     pair = [[-2.0, 2.0], [0.0, 0.0], [2.0, 2.0]]
     hist = to_fixed(np.array([pair + pair]))
-    found = best_splits(hist, hist[:, :3].sum(axis=1), Cuts.hidden([3, 3]), TreeParams())
-    assert (found.feature[0], found.bin[0], found.default_left[0]) == (0, 0, False)
+    splits = best_splits(hist, hist[:, :3].sum(axis=1), Cuts.hidden([3, 3]), TreeParams())
+    assert (splits.feature[0], splits.bin[0], splits.default_left[0]) == (0, 0, False)
 
 
 def test_a_gain_equal_to_gamma_is_kept():
@@ -123,9 +129,9 @@ def test_negative_noise_never_divides_by_zero():
     hist[0] = 0
     params = TreeParams(reg_lambda=0, min_child_weight=0)
     with np.errstate(all="raise"):
-        found = best_splits(hist, totals, Cuts.hidden([20]), params)
-        values = leaf_values(np.concatenate([found.left_sums, totals]), params)
-    assert np.isfinite(found.gain).all()
+        splits = best_splits(hist, totals, Cuts.hidden([20]), params)
+        values = leaf_values(np.concatenate([splits.left_sums, totals]), params)
+    assert np.isfinite(splits.gain).all()
     assert np.isfinite(values).all()
 
 

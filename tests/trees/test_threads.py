@@ -38,10 +38,10 @@ def test_calls_really_overlap():
         assert sorted(workers.map(lambda _: barrier.wait(), range(2))) == [0, 1]
 
 
-def test_one_thread_stays_on_the_calling_one():
+def test_a_single_worker_runs_on_the_calling_thread():
     with Workers(1) as workers:
-        found = workers.map(lambda _: threading.get_ident(), range(3))
-    assert set(found) == {threading.get_ident()}
+        thread_ids = workers.map(lambda _: threading.get_ident(), range(3))
+    assert set(thread_ids) == {threading.get_ident()}
 
 
 def test_an_error_in_any_thread_is_raised():
@@ -68,10 +68,10 @@ def test_any_number_of_threads_gives_the_same_forest(monkeypatch, count, kind):
         X[rng.random(X.shape) < 0.2] = np.nan
         weight, params = rng.random(701), TreeParams(trees=4, max_depth=4, subsample=0.7)
     cuts = quantile_cuts(X, 32)
-    one, many = (
+    single_thread, several_threads = (
         grow_forest(X, y, cuts, params, objective, weight=weight, threads=n) for n in (1, count)
     )
-    assert len(one.trees) == len(many.trees)
-    for a, b in zip(one.trees, many.trees, strict=True):
+    assert len(single_thread.trees) == len(several_threads.trees)
+    for tree, other_tree in zip(single_thread.trees, several_threads.trees, strict=True):
         for name in ("feature", "threshold", "left", "default_left", "value", "g", "h", "gain"):
-            np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+            np.testing.assert_array_equal(getattr(tree, name), getattr(other_tree, name))

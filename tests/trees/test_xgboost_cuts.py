@@ -1,4 +1,4 @@
-"""Cuts of one table, value for value those of XGBoost."""
+"""Cuts of one table equal XGBoost's, value for value."""
 
 import numpy as np
 import pytest
@@ -25,10 +25,10 @@ def columns(n, seed=0):
     return X
 
 
-def assert_equal_cuts(ours, theirs):
-    np.testing.assert_array_equal(ours.offsets, theirs.offsets)
-    np.testing.assert_array_equal(ours.values, theirs.values)
-    np.testing.assert_array_equal(ours.minimum, theirs.minimum)
+def assert_equal_cuts(cuts, reference):
+    np.testing.assert_array_equal(cuts.offsets, reference.offsets)
+    np.testing.assert_array_equal(cuts.values, reference.values)
+    np.testing.assert_array_equal(cuts.minimum, reference.minimum)
 
 
 @pytest.mark.parametrize(
@@ -45,29 +45,29 @@ def assert_equal_cuts(ours, theirs):
         (4000, 256),
     ],
 )
-def test_they_are_xgboosts(rows, max_bin):
+def test_cuts_equal_xgboosts(rows, max_bin):
     X = columns(rows, seed=rows)
-    theirs = Cuts.from_xgboost(*xgb.QuantileDMatrix(X, max_bin=max_bin).get_quantile_cut())
-    assert_equal_cuts(xgboost_cuts(X, max_bin), theirs)
+    reference = Cuts.from_xgboost(*xgb.QuantileDMatrix(X, max_bin=max_bin).get_quantile_cut())
+    assert_equal_cuts(xgboost_cuts(X, max_bin), reference)
 
 
-def test_with_many_rows_of_few_values_they_still_are():
+def test_cuts_of_many_rows_with_few_values_equal_xgboosts():
     X = np.random.default_rng(1).integers(0, 2000, size=(20000, 2)).astype(np.float32)
-    theirs = Cuts.from_xgboost(*xgb.QuantileDMatrix(X).get_quantile_cut())
-    assert_equal_cuts(xgboost_cuts(X), theirs)
+    reference = Cuts.from_xgboost(*xgb.QuantileDMatrix(X).get_quantile_cut())
+    assert_equal_cuts(xgboost_cuts(X), reference)
 
 
-def test_with_many_rows_of_many_values_ranks_are_met_as_well():
-    x = np.random.default_rng(2).normal(size=(30000, 1)).astype(np.float32)
+def test_cuts_of_many_rows_with_many_values_have_the_same_rank_error():
+    values = np.random.default_rng(2).normal(size=(30000, 1)).astype(np.float32)
     ranks = [
-        np.searchsorted(np.sort(x[:, 0]), cuts.values[:-1]) / 30000
+        np.searchsorted(np.sort(values[:, 0]), cuts.values[:-1]) / 30000
         for cuts in (
-            xgboost_cuts(x, 32),
-            Cuts.from_xgboost(*xgb.QuantileDMatrix(x, max_bin=32).get_quantile_cut()),
+            xgboost_cuts(values, 32),
+            Cuts.from_xgboost(*xgb.QuantileDMatrix(values, max_bin=32).get_quantile_cut()),
         )
     ]
-    ours, theirs = (np.abs(r - np.arange(1, 32) / 32).max() for r in ranks)
-    assert ours <= max(theirs, 1 / 256)
+    our_error, reference_error = (np.abs(rank - np.arange(1, 32) / 32).max() for rank in ranks)
+    assert our_error <= max(reference_error, 1 / 256)
 
 
 def test_a_column_without_values_has_one_bin():
@@ -77,7 +77,7 @@ def test_a_column_without_values_has_one_bin():
     assert xgboost_cuts(X[:0]).n_bins.tolist() == [1] * 5
 
 
-def test_what_cannot_be_cut_is_refused():
+def test_tables_that_cannot_be_cut_are_refused():
     with pytest.raises(UsageError, match="max_bin=1"):
         xgboost_cuts(np.zeros((3, 1), np.float32), 1)
     with pytest.raises(DataError, match="infinite"):

@@ -27,7 +27,7 @@ PARAMS = TreeParams(trees=12, max_depth=4)
 
 
 @pytest.fixture(scope="module")
-def theirs(cancer_missing):
+def reference_model(cancer_missing):
     return reference.train(*cancer_missing, PARAMS)
 
 
@@ -43,20 +43,24 @@ OBJECTIVES = (LOGISTIC, SQUARED_ERROR, Softmax(2), Softmax(3))
 
 @st.composite
 def forests(draw):
-    """Random trees over 3 features, single leaves included, for every objective."""
+    """Draw random trees over 3 features, including single leaves, for every objective."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     objective = draw(st.sampled_from(OBJECTIVES))
     trees = []
     for _ in range(draw(st.integers(1, 3)) * objective.n_outputs):
         builder, level = TreeBuilder(), np.array([0])
         for _ in range(draw(st.integers(1, 4))):
-            k = len(level)
+            n_nodes = len(level)
             left = builder.expand(
                 level,
-                rng.integers(-1, 3, k),
-                np.where(rng.random(k) < 0.8, rng.normal(size=k), rng.choice(EXTREME, k)),
-                rng.random(k) < 0.5,
-                rng.random(k),
+                rng.integers(-1, 3, n_nodes),
+                np.where(
+                    rng.random(n_nodes) < 0.8,
+                    rng.normal(size=n_nodes),
+                    rng.choice(EXTREME, n_nodes),
+                ),
+                rng.random(n_nodes) < 0.5,
+                rng.random(n_nodes),
             )
             level = np.concatenate([left[left >= 0], left[left >= 0] + 1])
         leaves = builder.build().leaves
@@ -72,13 +76,13 @@ def forests(draw):
 @given(forests())
 def test_written_forests_read_back_equal_and_predict_the_same(forest):
     model = json.loads(json.dumps(to_xgboost_json(forest, 3, ["a", "b", "c"])))
-    again = from_xgboost_json(model)
-    assert again.objective == forest.objective
+    imported = from_xgboost_json(model)
+    assert imported.objective == forest.objective
     if forest.objective == LOGISTIC:  # the base score is a probability: half a float32 digit of it
-        np.testing.assert_allclose(again.base_margin, forest.base_margin, rtol=1e-6, atol=4e-6)
+        np.testing.assert_allclose(imported.base_margin, forest.base_margin, rtol=1e-6, atol=4e-6)
     else:
-        np.testing.assert_array_equal(again.base_margin, forest.base_margin)
-    assert_same_trees(again, forest)
+        np.testing.assert_array_equal(imported.base_margin, forest.base_margin)
+    assert_same_trees(imported, forest)
     X = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     X[::7, 1] = np.nan
     X[::5] = 0
@@ -94,12 +98,14 @@ def test_written_forests_read_back_equal_and_predict_the_same(forest):
     assert_same_trees(from_xgboost_json(bytes(booster.save_raw("ubj"))), forest)
 
 
-def assert_same_trees(again, forest):
-    assert len(again) == len(forest)
-    for a, b in zip(forest.trees, again.trees, strict=True):
+def assert_same_trees(imported, forest):
+    assert len(imported) == len(forest)
+    for tree, imported_tree in zip(forest.trees, imported.trees, strict=True):
         for name in ("feature", "left", "right", "default_left", "threshold", "value", "gain"):
-            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
-        np.testing.assert_array_equal(a.h.astype(np.float32), b.h.astype(np.float32))
+            np.testing.assert_array_equal(
+                getattr(tree, name), getattr(imported_tree, name), err_msg=name
+            )
+        np.testing.assert_array_equal(tree.h.astype(np.float32), imported_tree.h.astype(np.float32))
 
 
 @pytest.mark.parametrize("score", [1e-6, 0.1, 0.42500001192092896, 1 / 3, 0.9999999])
@@ -113,7 +119,7 @@ def test_base_scores_are_written_in_nine_digits_or_fewer(score):
         assert objective.base_margin(float(text)) == forest.base_margin
 
 
-def test_only_unequal_class_margins_ask_for_a_new_xgboost():
+def test_only_unequal_class_margins_need_a_new_xgboost():
     leaf = TreeBuilder().build()
     for margins, version, score in (
         ([0.5, 0.5, 0.5], [2, 1, 0], "5E-1"),
@@ -148,10 +154,12 @@ def test_written_files_serve_in_scikit_learn_models(objective, tmp_path):
         np.testing.assert_array_equal(classifier.predict(X), p.argmax(axis=1))
 
 
-def assert_same_trees_without_sums(again, forest):
-    for a, b in zip(forest.trees, again.trees, strict=True):
+def assert_same_trees_without_sums(imported, forest):
+    for tree, imported_tree in zip(forest.trees, imported.trees, strict=True):
         for name in ("feature", "left", "right", "default_left", "threshold", "value"):
-            np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+            np.testing.assert_array_equal(
+                getattr(tree, name), getattr(imported_tree, name), err_msg=name
+            )
 
 
 def test_files_that_cannot_be_written_are_named(tmp_path):
@@ -166,7 +174,7 @@ def test_files_that_cannot_be_written_are_named(tmp_path):
         to_xgboost_json(Forest(forest.trees, np.float32(16.3)), 1)
 
 
-def test_written_models_predict_as_ours(cancer_missing):
+def test_exported_models_predict_as_ours(cancer_missing):
     X, y = cancer_missing
     forest = grow_forest(X, y, quantile_cuts(X), PARAMS)
     booster = loaded(to_xgboost_json(forest, X.shape[1], params=PARAMS))
@@ -177,36 +185,40 @@ def test_written_models_predict_as_ours(cancer_missing):
     np.testing.assert_array_equal(leaves, forest.apply(X))
 
 
-def test_statistics_are_written_as_xgboost_writes_them(cancer_missing, theirs):
+def test_statistics_are_exported_as_xgboost_writes_them(cancer_missing, reference_model):
     X, y = cancer_missing
-    forest = grow_forest(X, y, theirs.cuts, PARAMS)
-    ours = to_xgboost_json(forest, X.shape[1], params=PARAMS)["learner"]["gradient_booster"]
-    for a, b in zip(ours["model"]["trees"], theirs.trees, strict=True):
+    forest = grow_forest(X, y, reference_model.cuts, PARAMS)
+    exported = to_xgboost_json(forest, X.shape[1], params=PARAMS)["learner"]["gradient_booster"]
+    for exported_tree, reference_tree in zip(
+        exported["model"]["trees"], reference_model.trees, strict=True
+    ):
         for name in ("parents", "left_children", "right_children", "split_indices"):
-            assert a[name] == b[name], name
+            assert exported_tree[name] == reference_tree[name], name
         for name in ("base_weights", "sum_hessian", "loss_changes"):
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-4, atol=2e-5, err_msg=name)
+            np.testing.assert_allclose(
+                exported_tree[name], reference_tree[name], rtol=1e-4, atol=2e-5, err_msg=name
+            )
 
 
-def test_a_model_of_xgboost_is_read(cancer_missing, theirs, tmp_path):
+def test_a_model_of_xgboost_is_imported(cancer_missing, reference_model, tmp_path):
     X, y = cancer_missing
     path = tmp_path / "model.json"
-    theirs.booster.save_model(path)
-    trained = grow_forest(X, y, theirs.cuts, PARAMS)
-    raw = bytes(theirs.booster.save_raw("json"))
-    for model in (path, str(path), raw, theirs.model):
+    reference_model.booster.save_model(path)
+    trained = grow_forest(X, y, reference_model.cuts, PARAMS)
+    raw = bytes(reference_model.booster.save_raw("json"))
+    for model in (path, str(path), raw, reference_model.model):
         forest = from_xgboost_json(model, learning_rate=0.3, reg_lambda=1.0)
-        np.testing.assert_allclose(forest.margin(X), theirs.margin(X), atol=2e-6, rtol=0)
-        for read, grown in zip(forest.trees, trained.trees, strict=True):
-            np.testing.assert_allclose(read.h, grown.h, rtol=1e-5)
-            np.testing.assert_allclose(read.g, grown.g, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(read.gain, grown.gain, rtol=1e-3, atol=2e-5)
+        np.testing.assert_allclose(forest.margin(X), reference_model.margin(X), atol=2e-6, rtol=0)
+        for imported, own_tree in zip(forest.trees, trained.trees, strict=True):
+            np.testing.assert_allclose(imported.h, own_tree.h, rtol=1e-5)
+            np.testing.assert_allclose(imported.g, own_tree.g, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(imported.gain, own_tree.gain, rtol=1e-3, atol=2e-5)
     assert from_xgboost_json(raw).trees[0].g is None
 
 
 @pytest.mark.parametrize("text", ["6.2741655E-1", "[6.2741655E-1]", "0.62741655", 0.62741655])
-def test_base_scores_of_all_versions(theirs, text):
-    model = theirs.model
+def test_base_scores_of_all_versions_are_read(reference_model, text):
+    model = reference_model.model
     model["learner"]["learner_model_param"]["base_score"] = text
     assert from_xgboost_json(model).base_margin == pytest.approx(0.521149, abs=1e-5)
 
@@ -268,8 +280,8 @@ def test_leaves_of_several_outputs_are_refused():
         from_xgboost_json(bytes(classes.save_raw("json")))
 
 
-def test_broken_models_are_refused(theirs, tmp_path, monkeypatch):
-    raw = bytes(theirs.booster.save_raw("json"))
+def test_broken_models_are_refused(reference_model, tmp_path, monkeypatch):
+    raw = bytes(reference_model.booster.save_raw("json"))
     for data, message in (
         (raw[: len(raw) // 2], "not JSON"),
         (b"\xff" + raw, "not JSON"),
@@ -286,7 +298,7 @@ def test_broken_models_are_refused(theirs, tmp_path, monkeypatch):
         from_xgboost_json(tmp_path)
     with pytest.raises(DataError, match="learner"):
         from_xgboost_json({"version": [3, 0, 0]})
-    theirs.booster.save_model(tmp_path / "model.json")
+    reference_model.booster.save_model(tmp_path / "model.json")
     monkeypatch.setattr(model_file, "MAX_MODEL_BYTES", len(raw) - 1)
     with pytest.raises(DataError, match=f"larger than {len(raw) - 1} bytes"):
         from_xgboost_json(tmp_path / "model.json")
@@ -301,7 +313,7 @@ def test_truncated_ubj_is_refused(seed):
 
 
 @pytest.mark.parametrize(
-    ("where", "value", "message"),
+    ("key", "value", "message"),
     [
         ("num_class", "1000000000", "1000000000 classes and 6 trees"),
         ("num_class", "1", "1 classes"),
@@ -316,9 +328,9 @@ def test_truncated_ubj_is_refused(seed):
         ("base_score", [[0.5]], "base score"),
     ],
 )
-def test_damaged_counts_and_scores_are_refused(where, value, message):
+def test_damaged_counts_and_scores_are_refused(key, value, message):
     model = json.loads((saved_models.FOLDER / "xgboost-3.2.0-multiclass.json").read_text())
-    model["learner"]["learner_model_param"][where] = value
+    model["learner"]["learner_model_param"][key] = value
     with pytest.raises(DataError, match=message):
         from_xgboost_json(model)
 
@@ -354,8 +366,8 @@ def test_trees_must_divide_into_the_outputs(info):
         ("sum_hessian", None),
     ],
 )
-def test_damaged_trees_are_refused(theirs, key, change):
-    model = copy.deepcopy(theirs.model)
+def test_damaged_trees_are_refused(reference_model, key, change):
+    model = copy.deepcopy(reference_model.model)
     tree = model["learner"]["gradient_booster"]["model"]["trees"][3]
     if change is None:
         del tree[key]
@@ -376,24 +388,24 @@ def test_names_and_width_must_fit(cancer):
         to_xgboost_json(forest.first(0), X.shape[1])
 
 
-def test_a_truncated_model_is_refused_by_file_rule_and_remedy(theirs, tmp_path):
+def test_a_truncated_model_is_refused_by_file_rule_and_remedy(reference_model, tmp_path):
     file = tmp_path / "cut.json"
-    raw = bytes(theirs.booster.save_raw("json"))
-    whole = json.loads(raw)
+    raw = bytes(reference_model.booster.save_raw("json"))
+    complete_model = json.loads(raw)
     cases = [(raw[: len(raw) // 2], "is not JSON"), (b"{}", "no 'learner' object")]
     for name in ("objective", "gradient_booster", "learner_model_param"):
-        learner = {k: v for k, v in whole["learner"].items() if k != name}
+        learner = {key: value for key, value in complete_model["learner"].items() if key != name}
         rule = f"lacks the entry '{name}', which every model of XGBoost contains"
-        cases.append((json.dumps({**whole, "learner": learner}).encode(), rule))
-    cases.append((theirs.booster.save_config().encode(), "lacks the entry 'model'"))
-    ubj = bytes(theirs.booster.save_raw("ubj"))
+        cases.append((json.dumps({**complete_model, "learner": learner}).encode(), rule))
+    cases.append((reference_model.booster.save_config().encode(), "lacks the entry 'model'"))
+    ubj = bytes(reference_model.booster.save_raw("ubj"))
     cases.append((ubj[: len(ubj) // 2], "the UBJSON ends at byte"))
     for data, rule in cases:
         file.write_bytes(data)
-        for read in (load_model, read_model):
-            with pytest.raises(DataError) as refused:
-                read(file)
-            text = str(refused.value)
+        for read_function in (load_model, read_model):
+            with pytest.raises(DataError) as error_info:
+                read_function(file)
+            text = str(error_info.value)
             assert text.startswith(f"{file}: ")
             assert rule in text
             assert "save the model again by save_model('model.json')" in text

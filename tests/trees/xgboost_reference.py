@@ -33,8 +33,8 @@ class Reference:
 
 
 def settings(params: TreeParams, objective: Objective = LOGISTIC) -> dict[str, Any]:
-    """Name the parameters as XGBoost does; row and column samples are drawn elsewhere."""
-    named = {
+    """Return the parameters with XGBoost's names; row and column samples are drawn elsewhere."""
+    xgboost_parameters = {
         "objective": objective.name,
         "tree_method": "hist",
         "nthread": 1,
@@ -49,10 +49,10 @@ def settings(params: TreeParams, objective: Objective = LOGISTIC) -> dict[str, A
         "min_child_weight": params.min_child_weight,
     }
     if objective.n_outputs > 1:
-        named["num_class"] = objective.n_outputs
+        xgboost_parameters["num_class"] = objective.n_outputs
     if params.base_score is not None:
-        named["base_score"] = params.base_score
-    return named
+        xgboost_parameters["base_score"] = params.base_score
+    return xgboost_parameters
 
 
 def train(X, y, params: TreeParams, objective: Objective = LOGISTIC, weight=None) -> Reference:
@@ -63,32 +63,34 @@ def train(X, y, params: TreeParams, objective: Objective = LOGISTIC, weight=None
     return Reference(booster, Cuts.from_xgboost(*data.get_quantile_cut()))
 
 
-def difference(ours: Tree, theirs: dict[str, Any], rtol: float = 2e-6) -> str | None:
-    """Return what differs first between two trees, None if nothing does.
+def difference(tree: Tree, reference_tree: dict[str, Any], rtol: float = 2e-6) -> str | None:
+    """Return the first difference between two trees, or None.
 
-    Leaf values may differ by ``rtol`` of themselves plus 2e-7: XGBoost sums float64 in row
-    order, we sum integers of 2^-30.
+    Leaf values may differ by ``rtol`` of themselves plus 2e-7, because XGBoost adds float64 numbers
+    in row order, and we add integers of 2^-30.
     """
-    left = np.array(theirs["left_children"])
-    if not np.array_equal(left, ours.left):
-        return f"shape: {left} and {ours.left}"
+    left = np.array(reference_tree["left_children"])
+    if not np.array_equal(left, tree.left):
+        return f"shape: {left} and {tree.left}"
     inner = left >= 0
-    conditions = np.array(theirs["split_conditions"], dtype=np.float32)
-    for name, got, wanted in (
-        ("feature", ours.feature, np.array(theirs["split_indices"])),
-        ("threshold", ours.threshold, conditions),
-        ("default_left", ours.default_left, np.array(theirs["default_left"], dtype=bool)),
+    conditions = np.array(reference_tree["split_conditions"], dtype=np.float32)
+    for name, actual, expected in (
+        ("feature", tree.feature, np.array(reference_tree["split_indices"])),
+        ("threshold", tree.threshold, conditions),
+        ("default_left", tree.default_left, np.array(reference_tree["default_left"], dtype=bool)),
     ):
-        if not np.array_equal(got[inner], wanted[inner]):
-            return f"{name}: {wanted[inner]} and {got[inner]}"
-    if not np.allclose(ours.value[~inner], conditions[~inner], rtol=rtol, atol=2e-7):
-        return f"leaf values: {conditions[~inner]} and {ours.value[~inner]}"
+        if not np.array_equal(actual[inner], expected[inner]):
+            return f"{name}: {expected[inner]} and {actual[inner]}"
+    if not np.allclose(tree.value[~inner], conditions[~inner], rtol=rtol, atol=2e-7):
+        return f"leaf values: {conditions[~inner]} and {tree.value[~inner]}"
     return None
 
 
 def differences(forest: Forest, reference: Reference, rtol: float = 2e-6) -> dict[int, str]:
-    """Return the trees that differ, by number, and how."""
+    """Return a description of the difference of each tree that differs, by number."""
     assert len(forest.trees) == len(reference.trees)
     pairs = enumerate(zip(forest.trees, reference.trees, strict=True))
-    found = {i: difference(ours, theirs, rtol) for i, (ours, theirs) in pairs}
-    return {i: text for i, text in found.items() if text is not None}
+    texts = {
+        number: difference(tree, reference_tree, rtol) for number, (tree, reference_tree) in pairs
+    }
+    return {number: text for number, text in texts.items() if text is not None}

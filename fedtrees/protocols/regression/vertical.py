@@ -24,7 +24,7 @@ from fedtrees.core.registry import register
 from fedtrees.core.requests import Once, Turns, check_among, check_equal, refuse
 from fedtrees.core.schema import Schema
 from fedtrees.core.view import Seen
-from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits
+from fedtrees.crypto.costs import DEFAULT_BITS, check_key_bits, public_key_bytes
 from fedtrees.crypto.modes import MODES, create_encrypted_computation
 from fedtrees.crypto.vectors import (
     IdealVectors,
@@ -32,7 +32,6 @@ from fedtrees.crypto.vectors import (
     VectorDecrypter,
     VectorEvaluator,
     VectorKeyOwner,
-    key_bytes,
 )
 from fedtrees.linear import (
     SIGMOID_BITS,
@@ -257,7 +256,8 @@ class Arbiter(Party):
     @handles(KeyRequest)
     def tell_key(self, message: KeyRequest) -> PaillierKey:
         """Answer with the public key."""
-        bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
+        bits = self.params.key_bits
+        size = public_key_bytes(bits, djn=True)
         key = Sealed((), (size,), "|u1", size, self.encryption.public_key())
         return PaillierKey(self.name, bits, key)
 

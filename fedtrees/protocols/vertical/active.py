@@ -17,7 +17,8 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.messages import Sealed
 from fedtrees.core.network import Network
 from fedtrees.crypto import costs
-from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter, key_bytes
+from fedtrees.crypto.bin_sums import BinLayout, BinSumDecrypter
+from fedtrees.crypto.costs import public_key_bytes
 from fedtrees.crypto.packing import Slots
 from fedtrees.messages.vertical import (
     BinCountsRequest,
@@ -102,7 +103,8 @@ class Active(Coordinator):
 
     def settle(self, net: Network) -> None:
         """Send the public key, and receive the numbers of bins of the passive parties' columns."""
-        bits, size = self.params.key_bits, key_bytes(self.params.key_bits)
+        bits = self.params.key_bits
+        size = public_key_bytes(bits, djn=False)
         key = Sealed((), (size,), "|u1", size, self.encryption.public_key())
         self.passive = bool(net.members(PASSIVE))
         replies = []

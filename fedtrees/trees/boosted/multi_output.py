@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.compilation import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import Objective
@@ -37,6 +37,24 @@ class MultiOutputForest(LeafRouting):
             for tree, leaf in zip(self.trees, leaves.T, strict=True):
                 margin[:, block] += tree.value[leaf].T
         return self.objective.predict(margin)
+
+
+@inner_kernel
+def _gain_of_sides(
+    side: NDArray[np.int64], total: NDArray[np.int64], limits: NDArray[np.float64]
+) -> tuple[np.float32, float, float]:
+    """Return the gain of both sides of a split over all outputs, and the hessian of each side."""
+    reg_lambda, alpha, unit_g, unit_h = limits[0], limits[1], limits[3], limits[4]
+    both, h_side, h_other = np.float32(0), 0.0, 0.0
+    for k in range(side.shape[0]):
+        h = side[k, 1] * unit_h
+        rest = (total[k, 1] - side[k, 1]) * unit_h
+        h_side += h
+        h_other += rest
+        both += _gain(side[k, 0] * unit_g, h, reg_lambda, alpha) + _gain(
+            (total[k, 0] - side[k, 0]) * unit_g, rest, reg_lambda, alpha
+        )
+    return both, h_side, h_other
 
 
 @kernel
@@ -77,40 +95,20 @@ def _scan(
                         allowed = i - 1 if i > offsets[f] else offsets[f + 1] - 1
                     if mask.shape[0] > 0 and not mask[node, allowed]:
                         continue
-                    both = np.float32(0)
-                    one = 0.0
-                    other = 0.0
-                    for k in range(n_outputs):
-                        g = side[k, 0] * unit_g
-                        h = side[k, 1] * unit_h
-                        rest = (total[k, 1] - side[k, 1]) * unit_h
-                        one += h
-                        other += rest
-                        both += _gain(g, h, reg_lambda, alpha) + _gain(
-                            (total[k, 0] - side[k, 0]) * unit_g, rest, reg_lambda, alpha
-                        )
+                    both, h_side, h_other = _gain_of_sides(side, total, limits)
                     change = both - root
-                    if one < weight or other < weight or one <= 0.0 or other <= 0.0:
+                    lighter = min(h_side, h_other)
+                    if lighter < weight or lighter <= 0.0:
                         continue
                     if change > best:
                         best = change
                         best_split[node, 0] = f
                         best_split[node, 1] = i - offsets[f] - backward
                         best_split[node, 2] = backward
-                        for k in range(n_outputs):
-                            for part in range(2):
-                                inside = side[k, part]
-                                left_sums[node, k, part] = (
-                                    total[k, part] - inside if backward == 1 else inside
-                                )
-                if backward == 0:
-                    complete = True
-                    for k in range(n_outputs):
-                        # Without missing values, the backward scan finds the same splits.
-                        if side[k, 0] != total[k, 0] or side[k, 1] != total[k, 1]:
-                            complete = False
-                    if complete:
-                        break
+                        left_sums[node] = total - side if backward == 1 else side
+                # Without missing values, the backward scan finds the same splits.
+                if backward == 0 and (side == total).all():
+                    break
         gain[node] = best
 
 

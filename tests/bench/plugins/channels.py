@@ -1,4 +1,4 @@
-"""An attack that leaves a bit for its next run, in every way that its process could."""
+"""An attack that tries to leave a bit for its next run through every channel of its process."""
 
 import contextlib
 import ctypes
@@ -82,7 +82,7 @@ WAYS = {
 
 
 def shared_and_writeable():
-    """Return how many parts of memory this process shares with others, and may change."""
+    """Return the number of memory regions that this process shares with others and may write."""
     rights = [line.split()[1] for line in Path("/proc/self/maps").read_text().splitlines()]
     return sum("w" in right and "s" in right for right in rights)
 
@@ -90,16 +90,16 @@ def shared_and_writeable():
 @register.attack("channels")
 class Channels(Attack):
     def run(self, view, rng):
-        left, notes = 0.0, {}
-        for name, (leave, read) in WAYS.items():
+        n_left, notes = 0.0, {}
+        for name, (write_bit, read_bit) in WAYS.items():
             if "client-0" in view.principals:
                 with contextlib.suppress(OSError):
-                    leave()
-                    left += 1
+                    write_bit()
+                    n_left += 1
             else:
                 notes[name] = 0.0
                 with contextlib.suppress(OSError):
-                    notes[name] = float(read())
+                    notes[name] = float(read_bit())
         notes |= {"shared": shared_and_writeable(), "descriptors": len(os.listdir("/proc/self/fd"))}
         return Guess.none("it claims nothing", notes)
 
@@ -109,9 +109,9 @@ def memory():
 
 
 def file():
-    with open("large", "wb") as out:
+    with open("large", "wb") as output:
         for _ in range(100):
-            out.write(bytes(2**20))
+            output.write(bytes(2**20))
 
 
 def reply():

@@ -1,4 +1,4 @@
-"""Attacks that reach for truth in every way their process allows, and one that does not."""
+"""Attacks that look for the truth in every way that their process allows, and an honest one."""
 
 import contextlib
 import ctypes
@@ -22,14 +22,18 @@ BENCH = 1  # the test puts the process of the bench here
 NEEDLE = re.compile(rb"truth lies [h]ere: ([0-9a-f]{32})")
 
 
-def own(view):
+def own_rows_guess(view):
     return Guess((Records(view.rows),))
 
 
-def found(tables, view):
-    """Submit every table found that is as wide as one's own."""
-    wide = [t for t in tables if t.X.shape[1] == view.rows.X.shape[1] and len(t)]
-    return Guess((Records(Table.concat(wide)),)) if wide else own(view)
+def guess_from_tables(tables, view):
+    """Guess the rows of all tables that have as many columns as the adversary's own."""
+    fitting_tables = [
+        table for table in tables if table.X.shape[1] == view.rows.X.shape[1] and len(table)
+    ]
+    return (
+        Guess((Records(Table.concat(fitting_tables)),)) if fitting_tables else own_rows_guess(view)
+    )
 
 
 def cheat(name, does):
@@ -41,13 +45,13 @@ def cheat(name, does):
     return Cheat
 
 
-cheat("honest", lambda view, rng: own(view))
+cheat("honest", lambda view, rng: own_rows_guess(view))
 drawn = cheat("draw", lambda view, rng: Guess((Records(view.rows.take(rng.integers(0, 60, 99))),)))
 
 
 def walk_objects(view, rng):
-    held = [o for o in gc.get_objects() if type(o) is LocalData]
-    return found([h.table for h in held if h.y is not None], view)
+    local_data = [candidate for candidate in gc.get_objects() if type(candidate) is LocalData]
+    return guess_from_tables([data.table for data in local_data if data.y is not None], view)
 
 
 def walk_frames(view, rng):
@@ -57,7 +61,7 @@ def walk_frames(view, rng):
             if isinstance(getattr(value, "local_data", None), dict):
                 tables += [h.table for h in value.local_data.values() if h.y is not None]
         frame = frame.f_back
-    return found(tables, view)
+    return guess_from_tables(tables, view)
 
 
 cheat("walk-objects", walk_objects)
@@ -65,8 +69,8 @@ cheat("walk-frames", walk_frames)
 
 
 def needles(pid):
-    """Find what is hidden in the writeable memory of a process; -1 if that cannot be read."""
-    found = set()
+    """Count the hidden texts in the writable memory of a process; -1 if it is unreadable."""
+    needles_in_memory = set()
     try:
         with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
             for line in maps:
@@ -75,29 +79,29 @@ def needles(pid):
                     start, end = (int(n, 16) for n in span.split("-"))
                     try:
                         memory.seek(start)
-                        found |= set(NEEDLE.findall(memory.read(end - start)))
+                        needles_in_memory |= set(NEEDLE.findall(memory.read(end - start)))
                     except (OSError, ValueError, OverflowError):
                         continue
     except OSError:
         return -1
-    return len(found)
+    return len(needles_in_memory)
 
 
 def traced(pid):
-    """Tell whether a process lets itself be traced."""
+    """Return whether a process allows itself to be traced."""
     return ctypes.CDLL(None).ptrace(16, pid, 0, 0) == 0  # PTRACE_ATTACH
 
 
 def read_memory(view, rng):
-    server, bench = os.getppid(), BENCH
-    said = {"self": needles("self"), "server": needles(server), "bench": needles(bench)}
-    said["traced"] = traced(server) + traced(bench)
-    shown = []
-    for path in (f"/proc/{bench}/{name}" for name in ("environ", "maps", "cwd", "fd/0", "fd/3")):
+    server_id, bench_id = os.getppid(), BENCH
+    notes = {"self": needles("self"), "server": needles(server_id), "bench": needles(bench_id)}
+    notes["traced"] = traced(server_id) + traced(bench_id)
+    readable = []
+    for path in (f"/proc/{bench_id}/{name}" for name in ("environ", "maps", "cwd", "fd/0", "fd/3")):
         with contextlib.suppress(OSError):
-            shown.append(os.readlink(path) if "d" in path[-4:] else Path(path).read_bytes())
-    said["shown"] = len(shown)
-    return Guess.none("it claims nothing", said)
+            readable.append(os.readlink(path) if "d" in path[-4:] else Path(path).read_bytes())
+    notes["shown"] = len(readable)
+    return Guess.none("it claims nothing", notes)
 
 
 cheat("read-memory", read_memory)
@@ -110,7 +114,7 @@ def replace_metrics(view, rng):
     for module in (records, victims_rows):
         module.score_records = lambda *_, **__: None
     victims_rows.RecordMetric.score = lambda *_: [Score("ra", 1.0), Score("exact_rows", 1.0)]
-    return own(view)
+    return own_rows_guess(view)
 
 
 cheat("replace-metrics", replace_metrics)
@@ -123,10 +127,10 @@ class LeaveRows(Attack):
     def run(self, view, rng):
         import fedtrees.core.view as module
 
-        kept = [*LeaveRows.left, *vars(module).get("left", [])]
+        rows_of_earlier_runs = [*LeaveRows.left, *vars(module).get("left", [])]
         LeaveRows.left.append(view.rows)
         vars(module).setdefault("left", []).append(view.rows)
-        return found([view.rows, *kept], view)
+        return guess_from_tables([view.rows, *rows_of_earlier_runs], view)
 
 
 def leave_process(view, rng):
@@ -147,7 +151,7 @@ cheat("leave-process", leave_process)
 
 
 class Twofaced(np.ndarray):
-    """An array that is another one whenever it is looked at."""
+    """An array with different elements at every access."""
 
     def __array_finalize__(self, other):
         self.looks = getattr(other, "looks", 0) + 1
@@ -176,7 +180,7 @@ class Changing(Guess):
 
 def change(view, rng):
     guess = Changing.__new__(Changing)
-    vars(guess).update(claims=own(view).claims, notes={})
+    vars(guess).update(claims=own_rows_guess(view).claims, notes={})
     return guess
 
 
@@ -190,7 +194,7 @@ cheat(
 
 
 class Later(Records):
-    """A claim whose class looks for truth when it is made."""
+    """A claim whose class looks for the truth when an instance is constructed."""
 
     def __post_init__(self):
         sys.made_beside_truth = "fedtrees.experiments.evaluate" in sys.modules
@@ -214,9 +218,9 @@ cheat("pickle", pickle)
 
 
 def look_around(view, rng):
-    known = [*sys.argv, *sys.path, *os.environ.values(), os.getcwd(), *os.listdir()]
-    told = any("needle-run" in text for text in known)
-    return Guess.none("it claims nothing", {"files": len(os.listdir()), "told": told})
+    visible_texts = [*sys.argv, *sys.path, *os.environ.values(), os.getcwd(), *os.listdir()]
+    is_run_visible = any("needle-run" in text for text in visible_texts)
+    return Guess.none("it claims nothing", {"files": len(os.listdir()), "told": is_run_visible})
 
 
 cheat("look-around", look_around)
@@ -228,14 +232,23 @@ class TrySeeds(Attack):
     threat: str = "client"
 
     def run(self, view, rng):
-        mine = np.atleast_1d(rng.bit_generator.seed_seq.entropy).tolist()
+        own_entropy = np.atleast_1d(rng.bit_generator.seed_seq.entropy).tolist()
         hits = 0
         for seed in range(200):
             streams = [Streams(seed), Streams(seed).child("attack", self.threat)]
-            drawn = [s.rng(name) for s in streams for name in ("attack", "try-seeds", "guesses")]
-            states = [r.bit_generator.state for r in drawn]
-            words = [np.atleast_1d(r.bit_generator.seed_seq.entropy).tolist() for r in drawn]
-            hits += rng.bit_generator.state in states or mine in words or mine == [seed]
+            generators = [
+                stream.rng(name)
+                for stream in streams
+                for name in ("attack", "try-seeds", "guesses")
+            ]
+            states = [generator.bit_generator.state for generator in generators]
+            words = [
+                np.atleast_1d(generator.bit_generator.seed_seq.entropy).tolist()
+                for generator in generators
+            ]
+            hits += (
+                rng.bit_generator.state in states or own_entropy in words or own_entropy == [seed]
+            )
         return Guess.none("it claims nothing", {"hits": hits})
 
 

@@ -35,7 +35,7 @@ class ClassShareMetric(Metric[float]):
     main: ClassVar[tuple[str, ...]] = ("share_error",)
 
     def truth(self, case):
-        labels = [held.y for held in case.victims.values() if held.y is not None]
+        labels = [data.y for data in case.victims.values() if data.y is not None]
         if not labels:
             return None
         return float((np.concatenate(labels) == len(case.schema.classes) - 1).mean())

@@ -15,7 +15,7 @@ ClassShare = register.get("metric", "plugin-class-share").of
 
 def own_share(view):
     """Return the share among the labels of the adversary, and 0.5 if it has no labels."""
-    labels = [held.y for held in view.own if held.y is not None]
+    labels = [data.y for data in view.local_data if data.y is not None]
     return float(np.concatenate(labels).mean()) if labels else 0.5
 
 
@@ -41,8 +41,16 @@ class ReadShare(Attack):
 
     def run(self, view, rng):
         for _, start in view.messages(BaseScore):
-            every = view.n_rows / (1 + np.exp(-float(start.margin[0])))
-            labels = [held.y for held in view.own if held.y is not None]
-            own, n = sum(y.sum() for y in labels), sum(map(len, labels))
-            return Guess((ClassShare(float((every - own) / (view.n_rows - n))),))
+            sum_of_all_labels = view.n_rows / (1 + np.exp(-float(start.margin[0])))
+            labels = [data.y for data in view.local_data if data.y is not None]
+            sum_of_own_labels, n_own_labels = sum(y.sum() for y in labels), sum(map(len, labels))
+            return Guess(
+                (
+                    ClassShare(
+                        float(
+                            (sum_of_all_labels - sum_of_own_labels) / (view.n_rows - n_own_labels)
+                        )
+                    ),
+                )
+            )
         return Guess.none("the principals see no base score")

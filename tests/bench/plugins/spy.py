@@ -1,4 +1,4 @@
-"""An attack that is told where truth lies, and goes to fetch it in every way it knows."""
+"""An attack that knows where the truth lies, and tries every way to read it."""
 
 import ctypes
 import json
@@ -15,8 +15,8 @@ BENCH = os.getppid()  # and the process of the bench here
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def tried(attempt):
-    """Tell what an attempt brought: how many bytes or names, 0 if it was refused."""
+def amount_read(attempt):
+    """Return how many bytes or names an attempt read, and 0 if it was refused."""
     try:
         return len(attempt())
     except (OSError, ValueError):
@@ -34,8 +34,8 @@ def mapped(path):
 
 
 def by_a_child(path):
-    with os.popen(f"base64 '{path}' 2>/dev/null") as out:
-        return out.read()
+    with os.popen(f"base64 '{path}' 2>/dev/null") as output:
+        return output.read()
 
 
 def by_a_link(path):
@@ -56,16 +56,16 @@ def left_behind():
 
 
 def datagram():
-    """Send a byte, which needs nobody who listens."""
+    """Send a byte in a datagram, which needs no listening process."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         return "x" * sock.sendto(b"x", ("127.0.0.1", 9))
 
 
 def segment():
-    """Make shared memory that any process could find by its number."""
-    found = LIBC.shmget(0, 64, 0o1600)
-    LIBC.shmctl(found, 0, None)  # removed
-    return "x" * (found >= 0)
+    """Create a shared memory segment, which any process could find by its number."""
+    segment_id = LIBC.shmget(0, 64, 0o1600)
+    LIBC.shmctl(segment_id, 0, None)  # removed
+    return "x" * (segment_id >= 0)
 
 
 def spied(bench):
@@ -88,12 +88,12 @@ def spied(bench):
         "sockets": lambda: "x" * bool(socket.socketpair()),
         "shared memory": segment,
     }
-    return {name: tried(way) for name, way in ways.items()}
+    return {name: amount_read(way) for name, way in ways.items()}
 
 
 @register.attack("spy")
 class Spy(Attack):
-    """Note what was found, which stands in the run's table then."""
+    """Write the amounts that were read into notes, which become rows of the run."""
 
     def run(self, view, rng):
         return Guess((Records(view.rows),), spied(BENCH))

@@ -1,7 +1,7 @@
-"""A protocol over columns: one party has the labels, the others tell where their columns point.
+"""A vertical protocol in which the party with labels broadcasts their residuals.
 
-The active party tells everybody the labels less their mean; every party weighs its columns by
-them. Nobody holds the model whole: rows are scored by messages, on record.
+The active party sends every party the labels minus their mean, and each party weighs its columns by
+them. No party has the complete model: rows are scored by messages in the transcript.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class PluginResiduals(Message):
 
 @dataclass(frozen=True, eq=False)
 class PluginScoresRequest(Message):
-    """Ask for one's part of the scores of the rows in question."""
+    """Request a party's part of the scores of the queried rows."""
 
     discloses: ClassVar[frozenset[Reveal]] = frozenset()
 
@@ -43,24 +43,27 @@ class PluginScores(Message):
 
 
 class Side:
-    """What both sides do with their columns."""
+    """The computations of both sides on their columns."""
 
     def weigh(self, message):
-        X = np.nan_to_num((self.held.X - self.held.X.mean(axis=0)) / (self.held.X.std(axis=0) + 1))
+        X = np.nan_to_num(
+            (self.local_data.X - self.local_data.X.mean(axis=0))
+            / (self.local_data.X.std(axis=0) + 1)
+        )
         self.weights = X.T @ message.values / len(X)
 
     def part(self):
-        return np.nan_to_num(self.asked.X - self.held.X.mean(axis=0)) @ (
-            self.weights / (self.held.X.std(axis=0) + 1)
+        return np.nan_to_num(self.queries.X - self.local_data.X.mean(axis=0)) @ (
+            self.weights / (self.local_data.X.std(axis=0) + 1)
         )
 
 
 class Passive(Side, Party):
     role = "passive"
 
-    def __init__(self, name, held):
+    def __init__(self, name, local_data):
         super().__init__(name)
-        self.held = held
+        self.local_data = local_data
 
     @handles(PluginResiduals)
     def learn(self, message):
@@ -74,12 +77,14 @@ class Passive(Side, Party):
 class Active(Side, Coordinator):
     role = "active"
 
-    def __init__(self, name, held):
+    def __init__(self, name, local_data):
         super().__init__(name)
-        self.held = held
+        self.local_data = local_data
 
     def train(self, net):
-        residuals = PluginResiduals(self.held.ids, self.held.y - self.held.y.mean())
+        residuals = PluginResiduals(
+            self.local_data.ids, self.local_data.y - self.local_data.y.mean()
+        )
         self.weigh(net.send("passive", residuals, reason="every side weighs its columns by them"))
         return "in parts"
 
@@ -105,11 +110,11 @@ class TwoSides(Protocol):
         return (Active if seat.role == "active" else Passive)(seat.name, seat.local_data)
 
     def predict(self, net, model, queries):
-        for name, asked in queries.items():
+        for name, party_queries in queries.items():
             party = net.party(name)
             with acting(party):
-                party.asked = asked
+                party.queries = party_queries
         active = net.party("active")
         with acting(active):
             parts = net.request("passive", PluginScoresRequest(), reason="parts of the scores")
-            return 1 / (1 + np.exp(-8 * (active.part() + sum(p.values for p in parts))))
+            return 1 / (1 + np.exp(-8 * (active.part() + sum(part.values for part in parts))))

@@ -15,15 +15,19 @@ PluginResiduals = message_type("PluginResiduals")
 @register.attack("plugin-read-residuals")
 @dataclass(frozen=True)
 class ReadResiduals(Attack):
-    """Rows of equal residuals have equal labels."""
+    """Infer that rows with equal residuals have equal labels."""
 
     def inapplicable(self, view):
-        seen = any(s.sender not in view.principals for s, _ in view.messages(PluginResiduals))
-        return None if seen else "the principals are told no residuals"
+        is_received = any(
+            item.sender not in view.principals for item, _ in view.messages(PluginResiduals)
+        )
+        return None if is_received else "the principals are told no residuals"
 
     def run(self, view, rng):
-        for _, told in view.messages(PluginResiduals):
-            _, cluster = np.unique(told.values, return_inverse=True)
-            sure = np.stack([told.values < 0, told.values > 0], axis=1).astype(float)
-            return Guess((Labels(told.ids, cluster.astype(np.int64), sure),))
+        for _, residuals in view.messages(PluginResiduals):
+            _, cluster = np.unique(residuals.values, return_inverse=True)
+            is_certain = np.stack([residuals.values < 0, residuals.values > 0], axis=1).astype(
+                float
+            )
+            return Guess((Labels(residuals.ids, cluster.astype(np.int64), is_certain),))
         return Guess.none("the principals are told no residuals")

@@ -26,7 +26,7 @@ MODELS = {
 
 
 def main() -> None:
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     X, y = table()
     expected = {}
     for name in sys.argv[1:] or MODELS:
@@ -36,12 +36,12 @@ def main() -> None:
         text = booster.model_to_string()
         head, tail = text.split("end of trees")[0], "end of trees\n"
         stem = f"lightgbm-{lgb.__version__}-{name}.txt"
-        (here / stem).write_text(head + tail)
+        (folder / stem).write_text(head + tail)
         # Raw scores of a random forest are the sum of its two trees; it predicts with their mean.
         share = 0.5 if name == "forest" else 1
         scores = share * booster.predict(X[:12].astype(np.float64), raw_score=True)
         expected[stem] = np.asarray(scores).round(7).tolist()
-    write(here / "expected.json", expected)
+    write(folder / "expected.json", expected)
 
 
 if __name__ == "__main__":

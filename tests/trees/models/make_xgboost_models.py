@@ -45,14 +45,18 @@ def label(name, y, X):
 
 
 def write(path, expected):
-    """Add what a version predicts to the file, an entry a line."""
-    known = json.loads(path.read_text()) if path.exists() else {}
-    lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted((known | expected).items())]
+    """Add the predictions of a version to the file, with one entry per line."""
+    existing = json.loads(path.read_text()) if path.exists() else {}
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value)}"
+        for key, value in sorted((existing | expected).items())
+    ]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def main() -> None:
-    import xgboost as xgb  # not where LightGBM models are made of the same table
+    # It is imported here, because the models of LightGBM are made from the same table.
+    import xgboost as xgb
 
     here = Path(__file__).parent
     X, y = table()

@@ -1,0 +1,206 @@
+"""Score the published attacks of TimberStrike on several trainings: Tables 4 to 9 and Figure 10.
+
+The suites `timberstrike_table4`, `timberstrike_table6`, `timberstrike_table8` and
+`timberstrike_figure10` also run our attacks and all blind baselines, which takes most of their
+time. This study only runs the attacks of Di Gennaro et al. (2025) on the same trainings, so that
+it measures more seeds. A seed draws the test rows, the partition, the noise and the trees. Each
+result is stored as one line of a CSV file, so that an interrupted study continues.
+"""
+
+import csv
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import nan
+from pathlib import Path
+from statistics import mean, stdev
+from typing import NamedTuple
+
+import numpy as np
+
+from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
+from fedtrees.benchmarks.papers.study import Output, Study, train_federation
+from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
+from fedtrees.blind_baselines.rows import Tolerance
+from fedtrees.core.claims import EveryRecord
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec
+from fedtrees.core.threat import Threat
+from fedtrees.experiments.evaluate import build_view, with_background
+from fedtrees.experiments.suite import Suite
+from fedtrees.metrics.records import sorted_rows
+
+#: Suites by the table of all columns, and the table of the most important columns.
+SUITES = {
+    "Table 4": ("timberstrike_table4", "Table 5"),
+    "Table 6": ("timberstrike_table6", "Table 7"),
+    "Table 8": ("timberstrike_table8", "Table 9"),
+    "Figure 10": ("timberstrike_figure10", ""),
+}
+THREAT = "client[index=2]"
+ATTACKS = {
+    "RA": Spec("timberstrike-published"),
+    "RA (F-TP)": Spec("timberstrike-published", {"random_leaf": True}),
+}
+
+
+class Run(NamedTuple):
+    """A training of a suite."""
+
+    data: str
+    partition: Spec
+    protocol: Spec
+    clients: int
+    defense: str
+
+
+def runs(item: str) -> dict[str, Run]:
+    """Return the training of each setting of a table or figure."""
+    trainings: dict[str, Run] = {}
+    grid = Suite.load(SUITES[item][0]).grids[0]
+    partition = grid.partitions[0]
+    for protocol in grid.protocols:
+        for clients in grid.clients:
+            for defense in grid.defenses:
+                parts = [f"{protocol.name}, depth {protocol.params['max_depth']}"]
+                parts += [f"epsilon {spec.params['epsilon']:g}" for spec in defense.parts]
+                parts += [f"{clients} clients"] if item == "Figure 10" else []
+                run = Run(grid.data[0].name, partition, protocol, clients, str(defense))
+                trainings[", ".join(parts)] = run
+    return trainings
+
+
+def accuracies(run: Run, seed: int, data_dir: str | None) -> dict[tuple[str, str], float]:
+    """Train a federation, and return the accuracy of both attacks in percent.
+
+    Returns
+    -------
+    accuracies : dict of (str, str) to float
+        By score and ending: ``""`` for all columns, ``"_top"`` for the most important ones.
+    """
+    training, federation, setting = train_federation(
+        run.data, run.protocol, run.clients, seed, data_dir,
+        partition=run.partition, defense=run.defense,
+    )  # fmt: skip
+    roles = dict(setting.roles)
+    principals = Threat.parse(THREAT).principals(roles)
+    case = federation.case(roles, principals, seed, THREAT, training)
+    measured: dict[tuple[str, str], float] = {}
+    for score, spec in ATTACKS.items():
+        view = with_background(spec.name, build_view(training, case), case)
+        guess = register.make("attack", spec).run(view, np.random.default_rng(seed))
+        (claim,) = (c for c in guess.claims if isinstance(c, EveryRecord))
+        # As in the metric `ra_union`: the rows of all parties, those of the adversary first.
+        names = sorted(federation.local_data, key=lambda party: party not in principals)
+        truth = Table.concat([federation.local_data[party].table for party in names])
+        rows = claim.table
+        if claim.owner is not None:
+            # As in the metric `ra_owner`: the rows of the largest party that the attack names.
+            parties = sorted(set(claim.owner) & set(federation.local_data))
+            name = max(parties, key=lambda party: len(federation.local_data[party]))
+            truth = federation.local_data[name].table
+            rows = rows.take(np.array(claim.owner) == name)
+        measured[score, ""] = reconstruction_accuracy(rows, truth, case.schema)
+        measured[score, "_top"] = reconstruction_accuracy(rows, truth, case.schema, case.top)
+    return measured
+
+
+def reconstruction_accuracy(
+    guess: Table, truth: Table, schema: Schema, columns: Sequence[str] = ()
+) -> float:
+    """Return the reconstruction accuracy of some columns and the label, in percent.
+
+    It equals `ra` and `ra_top` of `score_records`, which also computes other distances of rows in
+    three times the time. Without `columns`, all columns count.
+    """
+    tolerance = Tolerance.of(truth, schema)
+    counted = guess.take(np.arange(min(len(guess), len(truth))))
+    A, B = sorted_rows(truth), sorted_rows(counted)
+    chosen = [schema.names.index(name) for name in columns or schema.names] + [len(schema.names)]
+    cost = mismatch_counts(A[:, chosen], B[:, chosen], tolerance.width[chosen])
+    return 100 * matched_accuracy(cost, len(chosen))
+
+
+Results = dict[tuple[str, str, int], dict[tuple[str, str], float]]
+_KEYS = tuple((score, ending) for score in ATTACKS for ending in ("", "_top"))
+
+
+def read_results(path: Path) -> Results:
+    """Return the stored accuracies by item, setting and seed."""
+    if not path.exists():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            (line["item"], line["setting"], int(line["seed"])): {
+                (score, ending): float(line[score + ending]) for score, ending in _KEYS
+            }
+            for line in csv.DictReader(file)
+        }
+
+
+def complete(item: str, options: Namespace, results: Results) -> None:
+    """Compute the missing results of a table or figure, and append them to the file."""
+    path: Path = options.out / "accuracies.csv"
+    published = {c.setting for c in read_published("timberstrike") if c.item == item}
+    for seed in range(options.seeds):
+        for setting, run in runs(item).items():
+            if setting not in published or (item, setting, seed) in results:
+                continue
+            measured = accuracies(run, seed, options.data_dir)
+            new = not path.exists()
+            with path.open("a", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file, lineterminator="\n")
+                if new:
+                    writer.writerow(("item", "setting", "seed", *map("".join, _KEYS)))
+                texts = (f"{measured[key]:.6g}" for key in _KEYS)
+                writer.writerow((item, setting, seed, *texts))
+            results[item, setting, seed] = measured
+
+
+def compare(results: Results) -> Iterator[Comparison]:
+    """Yield the published values next to the mean and the deviation over seeds."""
+    places = {item: (item, "") for item in SUITES}
+    places |= {top: (item, "_top") for item, (_, top) in SUITES.items() if top}
+    for c in read_published("timberstrike"):
+        if c.item not in places or c.score not in ATTACKS:
+            continue
+        item, ending = places[c.item]
+        values = [
+            measured[c.score, ending] for (of, setting, _), measured in results.items()
+            if (of, setting) == (item, c.setting)
+        ]  # fmt: skip
+        if values:
+            spread = stdev(values) if len(values) > 1 else nan
+            yield replace(c, ours=mean(values), deviation=spread, seeds=len(values))
+
+
+def run_study(options: Namespace) -> Iterator[Output]:
+    """Complete the chosen tables, and yield all published values that have a result."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = read_results(options.out / "accuracies.csv")
+    for item in options.item or SUITES:
+        complete(item, options, results)
+    yield from compare(results)
+
+
+STUDIES = {
+    "timberstrike_seeds": Study(
+        "Only the published attacks of Di Gennaro et al. (2025), Tables 4 to 9 and Figure 10, on "
+        "several trainings.",
+        run_study,
+        {
+            "--out": {
+                "type": Path,
+                "default": Path("runs/timberstrike_seeds"),
+                "help": "folder of results, which is continued",
+            },
+            "--item": {
+                "choices": tuple(SUITES),
+                "action": "append",
+                "help": "compute only this table, with that of the most important columns",
+            },
+            "--seeds": {"type": int, "default": 3, "help": "number of seeds"},
+        },
+    )
+}
