@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, Removal
-from fedtrees.core.errors import LocalDataError, missing_attribute, refuse_old_names
+from fedtrees.core.errors import LocalDataError, UsageError, missing_attribute, refuse_old_names
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, names_of
 from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
@@ -892,11 +892,15 @@ class ChannelDefense(Defense):
         message : Message
             A message of the same type.
         """
-        changes = {
-            name: change
-            for (site, name), change in self.channels(ctx.schema, ctx.parameters).items()
-            if site is type(message) and getattr(message, name) is not None
-        }
+        stated = self.channels(ctx.schema, ctx.parameters).items()
+        of_message = {name: change for (site, name), change in stated if site is type(message)}
+        if unknown := [name for name in of_message if not hasattr(message, name)]:
+            kind = type(message).__name__
+            raise UsageError(
+                f"{self.name!r} states a channel for {kind}.{unknown[0]}, but the fields of {kind} "
+                f"are {', '.join(names_of(message))}"
+            )
+        changes = {n: c for n, c in of_message.items() if getattr(message, n) is not None}
         channels = [change for change in changes.values() if isinstance(change, Channel)]
         rng = None if all(c.deterministic for c in channels) else ctx.rng(self.randomness)
         values: dict[str, Any] = {}
