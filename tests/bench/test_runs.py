@@ -317,8 +317,10 @@ def test_a_worker_whose_driver_ended_before_it_starts_ends_too(tmp_path, monkeyp
     monkeypatch.setattr(executor, "_end_with", executor._end_with.__wrapped__)
     monkeypatch.setattr(executor.os, "_exit", lambda status: has_ended.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
-    runner_ = runner.Runner(tmp_path, Provenance({}))
-    executor._work_in_pool(runner_, runner.Job(()), driver=os.getpid())  # not this process's parent
+    worker_runner = runner.Runner(tmp_path, Provenance({}))
+    executor._work_in_pool(
+        worker_runner, runner.Job(()), driver=os.getpid()
+    )  # not this process's parent
     assert has_ended.wait(10)
 
 
