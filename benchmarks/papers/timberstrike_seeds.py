@@ -9,7 +9,7 @@ result is stored as one line of a CSV file, so that an interrupted study continu
 
 import csv
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import nan
 from pathlib import Path
@@ -20,14 +20,16 @@ import numpy as np
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.study import Output, Study, train_federation
+from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
+from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.claims import EveryRecord
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Table
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.evaluate import build_view, with_background
 from fedtrees.experiments.suite import Suite
-from fedtrees.metrics.records import score_records
+from fedtrees.metrics.records import sorted_rows
 
 #: Suites by the table of all columns, and the table of the most important columns.
 SUITES = {
@@ -99,10 +101,25 @@ def accuracies(run: Run, seed: int, data_dir: str | None) -> dict[tuple[str, str
             name = max(parties, key=lambda party: len(federation.local_data[party]))
             truth = federation.local_data[name].table
             rows = rows.take(np.array(claim.owner) == name)
-        scores = score_records(rows, truth, case.schema, case.top, limit=len(truth))
-        measured[score, ""] = 100 * scores.ra
-        measured[score, "_top"] = nan if scores.ra_top is None else 100 * scores.ra_top
+        measured[score, ""] = reconstruction_accuracy(rows, truth, case.schema)
+        measured[score, "_top"] = reconstruction_accuracy(rows, truth, case.schema, case.top)
     return measured
+
+
+def reconstruction_accuracy(
+    guess: Table, truth: Table, schema: Schema, columns: Sequence[str] = ()
+) -> float:
+    """Return the reconstruction accuracy of some columns and the label, in percent.
+
+    It equals `ra` and `ra_top` of `score_records`, which also computes other distances of rows in
+    three times the time. Without `columns`, all columns count.
+    """
+    tolerance = Tolerance.of(truth, schema)
+    counted = guess.take(np.arange(min(len(guess), len(truth))))
+    A, B = sorted_rows(truth), sorted_rows(counted)
+    chosen = [schema.names.index(name) for name in columns or schema.names] + [len(schema.names)]
+    cost = mismatch_counts(A[:, chosen], B[:, chosen], tolerance.width[chosen])
+    return 100 * matched_accuracy(cost, len(chosen))
 
 
 Results = dict[tuple[str, str, int], dict[tuple[str, str], float]]

@@ -2,6 +2,7 @@
 
 from argparse import Namespace
 
+import numpy as np
 import pytest
 
 from fedtrees.benchmarks.papers import timberstrike_seeds
@@ -13,11 +14,14 @@ from fedtrees.benchmarks.papers.timberstrike_seeds import (
     compare,
     complete,
     read_results,
+    reconstruction_accuracy,
     runs,
 )
 from fedtrees.core.specs import Spec
+from fedtrees.data.catalogue import load
 from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
+from fedtrees.metrics.records import score_records
 from fedtrees.report.results import load_rows
 
 PROTOCOLS = {"ra_union": "fedtree-hist", "ra_owner": "flower-bagging"}
@@ -52,6 +56,15 @@ attacks = ["timberstrike-published[random_leaf=true]"]
     ours = accuracies(run, 1, None)["RA (F-TP)", ""]
     # The attack draws leaves from another random stream.
     assert ours == pytest.approx(100 * chosen["value"].iloc[0], abs=2.5)
+
+
+def test_the_accuracy_is_that_of_all_scores_of_records():
+    data = load("breast-cancer")
+    truth, guess = data.table.take(np.arange(60)), data.table.take(np.arange(50, 120))
+    top = data.schema.names[:3]
+    scores = score_records(guess, truth, data.schema, top, limit=60)
+    measured = [reconstruction_accuracy(guess, truth, data.schema, c) for c in ((), top)]
+    assert measured == pytest.approx([100 * scores.ra, 100 * scores.ra_top])
 
 
 def test_an_interrupted_study_continues(tmp_path, monkeypatch):
