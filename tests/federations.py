@@ -33,14 +33,14 @@ def client_seat(name, rows, schema, defense=None):
     return Seat(name, "client", LocalData.of(rows), schema, defense or Composition())
 
 
-def network_of(parties, schema, defense=None, summed=(), held=(), network=Network):
+def network_of(parties, schema, defense=None, summed=(), local_data=(), network=Network):
     """Connect parties with a host for each, which contains the local data by name."""
-    roles, held = {party.name: party.role for party in parties}, dict(held)
+    roles, local_data = {party.name: party.role for party in parties}, dict(local_data)
     agreement = Agreement(schema, {}, defense or Composition(), roles, summed)
-    rows = sum(map(len, held.values())) if held else None
+    rows = sum(map(len, local_data.values())) if local_data else None
     net = network(agreement, Streams(0), rows)
     for party in parties:
-        options = {"aggregation": net.aggregation, "local_data": held.get(party.name)}
+        options = {"aggregation": net.aggregation, "local_data": local_data.get(party.name)}
         host = Host(agreement, party.name, Streams(0), **options)
         host.join(party)
         net.join(host)

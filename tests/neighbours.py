@@ -48,7 +48,7 @@ class Tape:
 
     Attributes
     ----------
-    kept : list
+    releases : list
         Pairs of a value and its release.
     at : int or None
         Position in the second run, None in the first run.
@@ -60,7 +60,7 @@ class Tape:
         Mechanism, scale and number of parties of the last noise shares.
     """
 
-    kept: list = field(default_factory=list)
+    releases: list = field(default_factory=list)
     at: int | None = None
     pure: Counter = field(default_factory=Counter)
     gaussian: float = 0.0
@@ -69,9 +69,9 @@ class Tape:
     def release(self, x, draw, cost):
         """Return a release of x: a new draw in the first run, the same draw in the second."""
         if self.at is None:
-            self.kept.append((x, draw()))
-            return self.kept[-1][1]
-        before, y = self.kept[self.at] if self.at < len(self.kept) else (None, None)
+            self.releases.append((x, draw()))
+            return self.releases[-1][1]
+        before, y = self.releases[self.at] if self.at < len(self.releases) else (None, None)
         self.at += 1
         # The number of releases depends on the row, which noise cannot hide.
         if y is None or np.shape(before) != np.shape(x):
@@ -122,7 +122,7 @@ class Tape:
                 self.gaussian += float((((a - b) / scale) ** 2).sum())
 
             noise = Shared(float(scale.max()), 1.0)
-        rng = np.random.default_rng(len(self.kept))
+        rng = np.random.default_rng(len(self.releases))
         y = self.release(np.array(x), lambda: x + noise.draw(x.shape, rng), cost)
         return replace(total, **{name: y}, **dict(other_fields))
 

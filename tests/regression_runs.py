@@ -47,7 +47,7 @@ def trained(protocol, local_data, schema, defense="none", seed=0):
     return train(protocol_object, local_data, schema, defense=composed, seed=seed)
 
 
-def seen(run, local_data, threat):
+def view_and_case_of(run, local_data, threat):
     """Return the view and the case of a threat."""
     roles, parsed = run.transcript.roles, Threat.parse(threat)
     principals = parsed.principals(roles)
@@ -57,7 +57,7 @@ def seen(run, local_data, threat):
 
 def inverted(run, local_data, threat, attack="regression-inversion"):
     """Return scores, diagnostics and rows of results of an inversion."""
-    view, case = seen(run, local_data, threat)
+    view, case = view_and_case_of(run, local_data, threat)
     attack_object = register.make("attack", parse_grid(attack)[0])
     assert attack_object.inapplicable(view) is None
     guess = attack_object.run(view, np.random.default_rng(0))

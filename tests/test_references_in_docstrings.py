@@ -123,11 +123,11 @@ def docstrings(path: Path) -> list[tuple[int, str, tuple[Definition, ...]]]:
         if text:
             entries.append((node.body[0].lineno, text, (*around, node)))
         for part in ast.walk(node):
-            if part is not node and isinstance(part, Definition) and part not in seen:
-                seen.add(part)
+            if part is not node and isinstance(part, Definition) and part not in visited:
+                visited.add(part)
                 visit(part, (*around, node))
 
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     visit(tree_of(path), ())
     return entries
 

@@ -93,13 +93,13 @@ def test_a_chain_finds_tables_as_likely_as_the_truth():
     source = read_target_forests(run.view)[0]
     boxes, rng = FlatForest.of(source.trees, 4), np.random.default_rng(0)
     truth = run.clients[0]
-    wanted = likelihood(boxes, State.of(boxes, boxes.level(truth.X), truth.y, len(truth)))
+    expected = likelihood(boxes, State.of(boxes, boxes.level(truth.X), truth.y, len(truth)))
     state = State.of(boxes, start(boxes, truth.y, rng), truth.y, len(truth))
     before = likelihood(boxes, state)
     for beta in np.geomspace(0.05, 1.0, 10):
         bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
         advance(boxes, state, beta, 500, bits)
-    assert likelihood(boxes, state) > wanted - 0.15 * (wanted - before)
+    assert likelihood(boxes, state) > expected - 0.15 * (expected - before)
     again = State.of(boxes, state.level.copy(), state.y, state.free)
     assert (again.occupancy == state.occupancy).all()
     assert (again.leaf == state.leaf).all()

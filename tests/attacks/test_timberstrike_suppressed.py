@@ -26,8 +26,8 @@ def test_rows_of_an_unreachable_leaf_are_not_moved():
     setting = FederationConfig.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
     federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
-    done = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
-    view = view_of(done, ("client-0",), federation.local_data)
+    training = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
+    view = view_of(training, ("client-0",), federation.local_data)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guessed.rows(guess)) > 0

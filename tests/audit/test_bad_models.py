@@ -25,8 +25,8 @@ from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 @pytest.fixture(scope="module")
 def valid_model(tmp_path_factory):
-    made = trained.central(tmp_path_factory.mktemp("model") / "m.json", 3)
-    return json.loads(made.path.read_text())
+    model_bytes = trained.central(tmp_path_factory.mktemp("model") / "m.json", 3)
+    return json.loads(model_bytes.path.read_text())
 
 
 def write_model(tmp_path, content):

@@ -333,8 +333,10 @@ def test_the_default_backend_loads_no_phe():
         "from fedtrees.crypto.modes import load_backend; load_backend()\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported, computing = done.stdout.splitlines()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    imported, computing = process.stdout.splitlines()
     assert "gmpy2" not in imported.split()
     assert "gmpy2" in computing.split()
     assert "phe" not in computing.split()
