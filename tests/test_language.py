@@ -63,7 +63,7 @@ def test_docstrings_and_comments_avoid_words_without_a_subject(words):
     assert 10_000 * sum(counts[w] for w in words) / counts.total() <= LIMITS[words]
 
 
-@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("package", [*PACKAGES, "tests"])
 def test_no_package_has_a_private_style(package):
     """A package may exceed a limit by a factor of two, because some packages are small."""
     counts = words_of(package)
