@@ -63,7 +63,7 @@ def test_a_colluding_client_is_subtracted_once_from_a_decrypted_sum():
         np.testing.assert_array_equal(without_client.totals + client_sums.totals, total.totals)
 
 
-def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
+def test_the_declared_number_of_rows_takes_precedence_over_rounded_sums():
     view, evidence = evidence_under(Spec("hist-rounding", {"step": 1.0}), ("client-0",))
     assert evidence.distortion.noise is not None
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))

@@ -180,9 +180,9 @@ def test_a_short_key_warns_and_another_length_is_refused():
 
 def test_the_private_key_of_phe_is_neither_printed_nor_pickled(both_key_pairs):
     keys = both_key_pairs[1]
-    shown = f"{keys!r} {keys.__slots__} {keys._private!r} {keys.public!r}"
+    printed = f"{keys!r} {keys.__slots__} {keys._private!r} {keys.public!r}"
     for prime in keys.primes():
-        assert str(int(prime.p)) not in shown
+        assert str(int(prime.p)) not in printed
     assert isinstance(keys._private, Secret)
     with pytest.raises(ExposureError, match="neither pickled nor copied"):
         keys.__reduce_ex__(2)
