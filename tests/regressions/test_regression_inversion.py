@@ -36,6 +36,7 @@ ATTACK = register.make("attack", Spec("regression-inversion"))
 
 
 def needed_entries(n):
+    """Return the number of known entries that theory requires for n hidden columns."""
     return (n - 1) * (n - 2) // 2
 
 
