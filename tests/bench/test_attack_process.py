@@ -169,7 +169,7 @@ def test_guesses_arrive_as_plain_objects(trained):
     assert not claim.ids.flags.writeable
     with pytest.raises(ProtocolError, match="claims Later, which no metric scores"):
         run("own-claim", view)
-    with pytest.raises(DataError, match="array of object cannot cross"):
+    with pytest.raises(DataError, match="array of object cannot be encoded"):
         run("pickle", view)
     assert not hasattr(sys, "unpickled")
     assert not hasattr(sys, "made_beside_truth")

@@ -82,7 +82,7 @@ def test_a_leak_within_the_wish_is_stated(tmp_path):
         # little.
         ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*your limit: 1\.0%"),
         ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; your limit: 1\.0%"),
-        ({"n": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
+        ({"n_rows": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
         ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 .*limit: 5\.0%"),
         ({"auc": 0.7}, True, r"AUC 0\.701; your limit: at least 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
