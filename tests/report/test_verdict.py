@@ -234,6 +234,13 @@ def test_if_the_applicable_attacks_failed_the_verdict_says_so(table):
     assert verdict_texts(table)["NOT KNOWN"] == "None of the attacks that apply finished (a)."
 
 
+def test_if_the_training_failed_the_verdict_states_the_error(table):
+    table.add("train", "none", 0, status="failed", reason="ValueError: no room (mine.py, line 3)")
+    assert verdict_texts(table)["NOT KNOWN"] == (
+        "No attack was run, because the training failed: ValueError: no room (mine.py, line 3)."
+    )
+
+
 def test_where_no_attack_applies_nothing_is_known(table):
     for seed in range(3):
         table.train("none", seed, 0.9)
