@@ -391,7 +391,7 @@ class Message:
             elif not isinstance(value, (bool, int, float, str, np.generic, Sealed, type(None))):
                 raise ProtocolError(
                     f"{type(self).__name__}.{name} is a {type(value).__name__}; a message "
-                    "carries arrays, numbers, strings, booleans, sealed arrays or None"
+                    "contains arrays, numbers, strings, booleans, sealed arrays or None"
                 )
 
     def __setstate__(self, state: dict[str, Any]) -> None:

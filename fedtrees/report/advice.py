@@ -384,7 +384,7 @@ class Advice:
             "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
             "Adversaries": [
                 "Each adversary follows the protocol and uses everything that it receives "
-                f"(honest but curious): {listed([*map(self._with_role, places)])}."
+                f"(honest-but-curious): {listed([*map(self._with_role, places)])}."
             ],
             "Risks without a measure": _risks(self.undefended),
             "Measures": [*self.verdict],

@@ -222,6 +222,9 @@ def _leak(findings: SettingFindings, details: bool) -> str:
     who = describe_adversary(lead.adversary)
     match lead.kind, lead.result:
         case "no-attack", _:
+            for spec, why in findings.untested.failed_trainings:
+                if spec == findings.baseline_defense:
+                    return f"No attack was run, because the training failed: {why.rstrip('.')}."
             if failed := findings.untested.failed:
                 names = listed([name for name, _ in failed])
                 return f"None of the attacks that apply finished ({names})."

@@ -126,7 +126,7 @@ def test_clients_use_the_model_that_they_receive(protocol):
     assert attack.inapplicable(view) is None
     predictions = attack.model(view).predict(table.X)
     assert predictions == pytest.approx(run.model.predict(table.X))
-    assert attack.inapplicable(view.blinded()).code == "no-trees"
+    assert attack.inapplicable(view.blinded()).code == "no-model"
 
 
 def test_each_row_is_in_one_of_two_reference_models_with_balanced_classes():
