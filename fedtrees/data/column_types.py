@@ -169,8 +169,9 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
     column = replace(column, distinct=len(categories))
     if column.present < LEAST or len(categories) <= _MANY_TEXTS * column.present:
         read, note = numbers(cells), ""
-        if 2 * sum(cells[cell] for cell in read) > column.present and len(read) < len(cells):
-            note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
+        if 2 * sum(cells[cell] for cell in read) >= column.present and len(read) < len(cells):
+            odd = _odd(table, column.name, cells, cells.keys() - read.keys())
+            note = f"read as categories, because of {odd}; --missing can declare them as missing"
         return replace(column, kind="category", order=categories, note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")

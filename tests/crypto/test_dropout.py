@@ -65,6 +65,7 @@ def train_federation(protocol, defense="", clients=4, federation=None, seed=1):
 
 
 def survivors_of_sums(training):
+    """Return the survivors of each sum in the order of the transcript."""
     return [d.message.parties for d in training.transcript if isinstance(d.message, MaskSurvivors)]
 
 
@@ -170,12 +171,12 @@ def test_a_dropout_within_a_tree_stops_the_run_with_the_name_of_the_client(real,
 
 
 @KINDS
-def test_too_few_survivors_stop_the_run_with_their_names(real):
-    lost = LossyMasking(
+def test_too_few_survivors_stop_the_run_with_the_names_of_missing_clients(real):
+    defense = LossyMasking(
         3, lost=lambda name, reply, wire: name in ("client-0", "client-2"), real=real
     )
     with pytest.raises(TooFewPartiesError, match=r"2 parties sent .*missing: client-0, client-2\."):
-        train_federation("forest", Composition((lost,)))
+        train_federation("forest", Composition((defense,)))
 
 
 @KINDS
@@ -267,10 +268,10 @@ def test_sums_without_a_share_of_the_noise_are_not_decrypted(name, real):
     protocol, parts = SHARED[name]
     tables, schema = sample_federation(rows=96, clients=4)
     protocol_object = register.make("protocol", parse_grid(protocol)[0])
-    others = make_defense(parse_one(parts.rstrip("+") or "none")).parts
+    other_defenses = make_defense(parse_one(parts.rstrip("+") or "none")).parts
 
     def trained(lost):
-        defense = Composition((*others, LossyMasking(3, lost=lost, real=real)))
+        defense = Composition((*other_defenses, LossyMasking(3, lost=lost, real=real)))
         return train(protocol_object, over_clients(tables), schema, defense=defense, seed=1)
 
     trained(lambda *_: False)

@@ -298,19 +298,24 @@ def test_a_wrong_lock_stops_only_the_sum_without_its_owner(kind):
     assert np.array_equal(federation.open(1), federation.arrays["a"] + federation.arrays["b"])
 
 
-@pytest.mark.parametrize("which", ["another run", "another sum"])
-def test_an_array_of_another_run_is_not_decrypted(which):
-    one, other = Federation(3, 2, sums=2).collect(), Federation(3, 2, sums=2, seed=1).collect()
-    wrong = one.masked_by("a", 1) if which == "another sum" else other.masked_by("a")
-    one.server.take_array("a", 0, wrong)
+@pytest.mark.parametrize("source", ["another run", "another sum"])
+def test_an_array_of_another_run_is_not_decrypted(source):
+    federation, other_federation = (
+        Federation(3, 2, sums=2).collect(),
+        Federation(3, 2, sums=2, seed=1).collect(),
+    )
+    foreign_array = (
+        federation.masked_by("a", 1) if source == "another sum" else other_federation.masked_by("a")
+    )
+    federation.server.take_array("a", 0, foreign_array)
     for name in "bc":
-        one.server.take_array(name, 0, one.masked_by(name))
-    survivors = one.server.survivors(0)
-    one.masked_by("a")
+        federation.server.take_array(name, 0, federation.masked_by(name))
+    survivors = federation.server.survivors(0)
+    federation.masked_by("a")
     for name in survivors:
-        one.server.take_shares(name, 0, one.parties[name].unmask(0, survivors))
+        federation.server.take_shares(name, 0, federation.parties[name].unmask(0, survivors))
     with pytest.raises(WrongKeyError, match="the array of 'a' in sum 0"):
-        one.server.open_sum(0)
+        federation.server.open_sum(0)
 
 
 ADMITTED = [

@@ -69,8 +69,8 @@ def test_a_seed_draws_the_same_key():
 
 def test_random_integers_below_a_bound_are_uniform():
     randomness = SeededRandomness(0)
-    drawn = [randomness.below(5) for _ in range(5_000)]
-    counts = [drawn.count(i) for i in range(5)]
+    samples = [randomness.below(5) for _ in range(5_000)]
+    counts = [samples.count(i) for i in range(5)]
     assert sum(counts) == 5_000
     # The limit is five standard deviations.
     assert max(abs(c - 1_000) for c in counts) < 140

@@ -246,12 +246,12 @@ def test_the_secrets_of_a_dropout_decrypt_no_other_sum():
     assert not federation.parties["a"]._key.reveal()
 
 
-def test_masks_of_different_sums_have_nothing_in_common():
+def test_masks_of_different_sums_are_different():
     federation = Federation(3, 2, sums=2).collect()
     assert len({lock for *_, locks in federation.server._deals.values() for lock in locks}) == 3 * 2
-    same = np.zeros(64, dtype=np.int64)
+    zeros = np.zeros(64, dtype=np.int64)
     first, second = (
-        np.frombuffer(federation.masked_by("a", i, array=same)[:-TAG_BYTES], "<u8") for i in (0, 1)
+        np.frombuffer(federation.masked_by("a", i, array=zeros)[:-TAG_BYTES], "<u8") for i in (0, 1)
     )
     assert not (first == second).any()
     assert len({*first.tolist()}) == 64
@@ -331,7 +331,7 @@ def test_a_message_that_comes_twice_is_named():
         two.server.take_shares("b", 0, shares)
 
 
-def test_messages_out_of_order_are_named():
+def test_messages_out_of_order_are_refused_by_name():
     federation = Federation(3, 2)
     party, server = federation.parties["a"], federation.server
     with pytest.raises(LateError, match="boxes come after that"):
@@ -343,16 +343,16 @@ def test_messages_out_of_order_are_named():
     for call in (server.boxes, lambda: server.survivors(0), lambda: server.open_sum(0)):
         with pytest.raises(LateError, match="is not finished"):
             call()
-    other = Federation(3, 2).collect()
+    finished_federation = Federation(3, 2).collect()
     with pytest.raises(LateError):
-        server.take_array("a", 0, other.masked_by("a"))
+        server.take_array("a", 0, finished_federation.masked_by("a"))
     federation.advertise()
     with pytest.raises(LateError, match="after the end of advertising"):
         server.take_keys("a", party.advertise())
-    other.leaves["a"] = 0
-    other.open()
+    finished_federation.leaves["a"] = 0
+    finished_federation.open()
     with pytest.raises(LateError, match="opened before"):
-        other.server.open_sum(0)
+        finished_federation.server.open_sum(0)
 
 
 def test_a_party_that_was_left_out_of_the_roster_does_not_deal():

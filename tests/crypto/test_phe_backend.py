@@ -180,9 +180,9 @@ def test_a_short_key_warns_and_another_length_is_refused():
 
 def test_the_private_key_of_phe_is_neither_printed_nor_pickled(both_key_pairs):
     keys = both_key_pairs[1]
-    shown = f"{keys!r} {keys.__slots__} {keys._private!r} {keys.public!r}"
+    printed = f"{keys!r} {keys.__slots__} {keys._private!r} {keys.public!r}"
     for prime in keys.primes():
-        assert str(int(prime.p)) not in shown
+        assert str(int(prime.p)) not in printed
     assert isinstance(keys._private, Secret)
     with pytest.raises(ExposureError, match="neither pickled nor copied"):
         keys.__reduce_ex__(2)
@@ -333,8 +333,10 @@ def test_the_default_backend_loads_no_phe():
         "from fedtrees.crypto.modes import load_backend; load_backend()\n"
         "print(*sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    imported, computing = done.stdout.splitlines()
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    imported, computing = process.stdout.splitlines()
     assert "gmpy2" not in imported.split()
     assert "gmpy2" in computing.split()
     assert "phe" not in computing.split()

@@ -1,4 +1,4 @@
-"""Private keys are held only by their owner, in one process as on many machines."""
+"""Private keys are accessible only to their owner, in one process as on many machines."""
 
 import numpy as np
 import pytest

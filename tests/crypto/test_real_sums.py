@@ -89,6 +89,7 @@ def train_federation(protocol, defense="", federation=None):
 
 
 def ideal_twin(defense):
+    """Return the specification of a defense with ideal instead of real cryptography."""
     return (defense[:-1] + "," if defense.endswith("]") else defense + "[") + "mode=ideal]"
 
 
@@ -134,6 +135,7 @@ def test_the_model_is_the_same_bit_for_bit(plain_summed_real_twin):
 
 
 def equal_without_payloads(a, b):
+    """Return whether two messages are equal except their ciphertexts."""
     return encode(without_payload(a)) == encode(without_payload(b))
 
 
@@ -191,6 +193,7 @@ def test_parties_read_the_same_statistics_as_under_the_ideal_sum(plain_summed_re
 
 
 def sealed_fields(message):
+    """Return the sealed fields of a message by name."""
     return {f.name: v for f in fields(message) if isinstance(v := getattr(message, f.name), Sealed)}
 
 
@@ -291,7 +294,10 @@ def request_of_sum(mode, counts, rows):
     }
     server, dropping = Party("server"), DropParties([])
     net = network_of(
-        [server, *clients], schema, Composition((composition_of_sum, dropping)), held=local_data
+        [server, *clients],
+        schema,
+        Composition((composition_of_sum, dropping)),
+        local_data=local_data,
     )
 
     def ask():

@@ -35,7 +35,6 @@ def test_sums_at_the_bounds_are_recovered(limit, terms, data):
 def test_a_full_plaintext_stays_below_a_third_of_n(bits):
     public = seeded(bits, 0).public
     for limit, terms in [(1, 1), (2**20, 569), (2**30, 2**15), (2**62, 1)]:
-        # The slot contains -1, 0 and 1.
         slots = Slots(limit, terms)
         n_slots = slots.per_plaintext(bits)
         largest = sum(limit * terms << (slots.width * j) for j in range(n_slots))
@@ -44,7 +43,7 @@ def test_a_full_plaintext_stays_below_a_third_of_n(bits):
 
 
 def test_a_slot_has_the_smallest_possible_width():
-    assert Slots(1, 1).width == 2  # -1, 0, 1
+    assert Slots(1, 1).width == 2  # The slot contains -1, 0 or 1.
     assert Slots(2**20, 1000).width == 31
     assert Slots(3, 1).split([3, -3], 1).tolist() == [[3], [-3]]
 
@@ -68,7 +67,7 @@ def test_sums_in_ranges_are_recovered_and_need_the_smallest_width(ranges, data):
     ]
     numbers = np.array([row], dtype=np.int64)
     (packed,) = slots.join(numbers)
-    assert abs(packed) <= 2**511 // 3 - 1  # of every n of 512 bits a third at most
+    assert abs(packed) <= 2**511 // 3 - 1  # At most a third of every 512-bit n.
     assert np.array_equal(slots.split([packed], n_slots), numbers)
     ends = [[r[k] for r in ranges] * turns for k in (0, 1)]
     least, greatest = slots.join(np.array(ends, dtype=np.int64))
@@ -83,7 +82,7 @@ def test_numbers_outside_their_range_are_refused():
     for wrong in ([1, 0], [0, 51], [0, -1], [-101, 0]):
         with pytest.raises(PlaintextOverflowError, match="is to be encrypted"):
             slots.check(np.array(wrong))
-    wide = Slots(2**40, 2**23, ((0, 2**41),))  # limit x terms would not fit
+    wide = Slots(2**40, 2**23, ((0, 2**41),))  # The product of limit and terms would not fit.
     assert wide.per_plaintext(512) == 12
     for ranges in (((1, 2),), ((0, 1), (-3, -2)), ((0, 0),)):
         with pytest.raises(UsageError, match="each must contain 0"):
@@ -100,7 +99,7 @@ def test_values_that_do_not_fit_are_refused(owner):
     least = np.array([[np.iinfo(np.int64).min]])
     with pytest.raises(PlaintextOverflowError):
         slots.join(least)
-    for plaintext in (301, -301, 1 << slots.width):  # beyond the bound, or beyond one slot
+    for plaintext in (301, -301, 1 << slots.width):  # Values beyond the bound or beyond one slot.
         with pytest.raises(PlaintextOverflowError, match="another value was added"):
             slots.split([plaintext], 1)
     with pytest.raises(UsageError, match="do not fit an int64"):
@@ -178,4 +177,5 @@ def test_an_array_is_decrypted_only_with_its_layout(keys, owner):
         with pytest.raises(WrongKeyError, match="ciphertexts do not match"):
             EncryptedArray.from_payload(total.payload(), keys.public, **layout | change)
     plain = total.payload()[costs.MARK_BYTES :]
-    assert keys.public.read_ciphertexts(plain, 1)  # which alone would have told nothing
+    # Without the mark the ciphertexts can be read, so only the mark detects a wrong layout.
+    assert keys.public.read_ciphertexts(plain, 1)
