@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedtrees.benchmarks.charts import BarChart, BarPanel, save
+from fedtrees.core.errors import UsageError
 from fedtrees.report.figures.model import COLOURS
 from fedtrees.report.findings import DefenseResult, SettingFindings, analyze_run
 from fedtrees.report.leakage import LeakageResult
@@ -35,12 +36,17 @@ LABELS = {
 
 
 def chart_of(run: Path) -> BarChart:
-    """Return the chart of a run that contains every recipe of `LABELS`.
+    """Return the chart of the recipes of a run that `LABELS` names.
 
     Parameters
     ----------
     run : Path
         Folder of the run.
+
+    Raises
+    ------
+    UsageError
+        If the run contains no recipe of `LABELS`.
     """
     recipes = [
         (LABELS[place], setting, defense)
@@ -48,6 +54,8 @@ def chart_of(run: Path) -> BarChart:
         for defense in setting.defenses
         if (place := (setting.setting.protocol.partition("[")[0], defense.spec)) in LABELS
     ]
+    if not recipes:
+        raise UsageError(f"{run} contains no recipe of the default benchmark; run `fedtrees bench`")
     order = [*LABELS.values()]
     recipes.sort(key=lambda recipe: order.index(recipe[0]))
     total = max(_leak(s, d, _ROWS).rows for _, s, d in recipes)

@@ -34,9 +34,11 @@ RULES = {
 
 #: Modules that authors of protocols, defenses and attacks import, below `fedtrees`.
 MODULES = (
-    "core.attack", "core.channel", "core.claims", "core.composition", "core.deterministic_channels",
-    "core.local_data", "core.messages", "core.parameters", "core.registry", "core.requests",
-    "core.results", "core.specs", "core.streams",
+    "core.attack", "core.channel", "core.claims", "core.composition", "core.defense",
+    "core.deterministic_channels", "core.endpoint", "core.guarantee", "core.local_data",
+    "core.messages", "core.network", "core.parameters", "core.party", "core.reasons",
+    "core.registry", "core.requests", "core.results", "core.schema", "core.specs", "core.streams",
+    "core.threat", "core.transcript", "core.view",
     "data.dataset",
     "experiments.federation", "experiments.plan", "experiments.suite",
     "messages.additive", "messages.aggregation", "messages.captured", "messages.forests",
@@ -60,12 +62,13 @@ class PublicObject(Validator):
     def signature_parameters(self):
         """Parameters that a section Parameters has to describe.
 
-        Members of an enumeration are chosen, not created. Fields of a dataclass may be described
-        under Attributes. A base class may describe the parameters that it defines.
+        Members of an enumeration and interfaces (`typing.Protocol`) are not constructed. Fields of
+        a dataclass or named tuple may be described under Attributes. A base class may describe the
+        parameters that it defines.
         """
         if not inspect.isclass(self.obj):
             return super().signature_parameters
-        if issubclass(self.obj, enum.Enum):
+        if issubclass(self.obj, enum.Enum) or getattr(self.obj, "_is_protocol", False):
             return ()
         names = super().signature_parameters
         if type(self.obj).__call__ is not type.__call__:  # a metaclass that passes all arguments on
@@ -75,9 +78,8 @@ class PublicObject(Validator):
                 if constructor is object.__init__
                 else PublicObject(constructor).signature_parameters
             )
-        described = (
-            described_by(self.obj, "Attributes") if dataclasses.is_dataclass(self.obj) else set()
-        )
+        has_fields = dataclasses.is_dataclass(self.obj) or issubclass(self.obj, tuple)
+        described = described_by(self.obj, "Attributes") if has_fields else set()
         for base in self.obj.__mro__[1:]:
             described |= described_by(base, "Attributes") | described_by(base, "Parameters")
         described -= {*self.doc_parameters}  # a class may describe inherited parameters again
@@ -144,7 +146,7 @@ def defined_in(module):
 
 
 def imported_modules(path):
-    """Return the modules below `fedtrees` that define what a file of Python code imports."""
+    """Return the modules below `fedtrees` that define the names that a file imports."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):

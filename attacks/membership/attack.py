@@ -78,7 +78,7 @@ class MembershipInference(MembershipAttack):
         """
         if view.local_data and view.rows is None:
             return Reason("rows-known-by-id")
-        return Reason("no-trees") if self.model(view) is None else None
+        return Reason("no-model") if self.model(view) is None else None
 
     def model(self, view: View) -> Any:
         """Return the model under attack, None if the view contains none."""

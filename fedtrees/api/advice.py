@@ -243,7 +243,8 @@ class Search:
             now = {t.name: t for t in compared}
             latest = now | {n: t for n, t in latest.items() if n not in now}
             left = [t.name for t in sorted(compared, key=lambda t: t.read) if not t.broken]
-            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(compared), 'recipe')} left",
+            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(compared), 'tested recipe')} "
+                  "may meet your limits",
                   file=sys.stderr)  # fmt: skip
             left = left or _nearest(compared)
             more = (after - seeds) / seeds / bench.workers
@@ -287,7 +288,10 @@ class Search:
             bench.run(self.log(todo), engine=Processes(bench.runner, until=until))
         except TimeLimit:
             remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
-            late = f"time ran out before {remaining:,} of {todo:,} cells; give more --minutes"
+            late = (
+                f"the time ran out before {remaining:,} of {todo:,} cells were computed; "
+                "give more --minutes"
+            )
             print(late, file=sys.stderr)
         return load_rows(bench.folder), late
 

@@ -117,7 +117,8 @@ def bench(
     clients : int or sequence of int, optional
         Number of parties with data.
     threat : str or sequence of str, optional
-        Adversaries: client, client[count=2], server; passive, active.
+        Adversaries instead of the default ones: client, client[count=2], server, public,
+        server+client (together); passive, active.
     seeds : int, sequence of int, or str, optional
         A number of seeds, or a list such as 0,1,2 (default: as in the suite).
     suite : str, optional

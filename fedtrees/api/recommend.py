@@ -142,7 +142,10 @@ def search(
     if not 0 < min_auc < 1:
         raise UsageError(f"--min-auc {min_auc:g}: give a number between 0 and 1")
     if not 0 <= minutes < float("inf"):
-        raise UsageError(f"--minutes {minutes:g}: give minutes, 0 for one seed")
+        raise UsageError(
+            f"--minutes {minutes:g}: give a number of at least 0; with 0, one seed runs without a "
+            "time limit"
+        )
     wish = Wish(rows, members, min_auc)
     folder, advice = Search(options, wish, 60 * minutes, log, layout, deployed).run()
     write_listed(folder, _PAGE, advice.page().encode())

@@ -66,13 +66,17 @@ def ceiling(tables: TinyTables, views: Views) -> Ceiling:
     """
     victims, places = tables.victims(views.principals), tables.places(views.principals)
     rows = int(victims[0].sum())
-    _, local_view = np.unique(
-        tables.encode_local_data(views.principals), axis=0, return_inverse=True
-    )
     blind, best = (
-        best_of(tables, victims, number, places) for number in (local_view.ravel(), views.of)
+        best_of(tables, victims, number, places)
+        for number in (local_views(tables, views.principals), views.of)
     )
     return Ceiling(rows, float(blind.sum()), float(best.sum()), len(best))
+
+
+def local_views(tables: TinyTables, principals: Sequence[str]) -> NDArray[np.int64]:
+    """Return a number for each table. Tables with equal local data of the principals share one."""
+    codes = tables.encode_local_data(principals)
+    return np.unique(codes, axis=0, return_inverse=True)[1].ravel()
 
 
 def recognition(tables: TinyTables, views: Views) -> Ceiling:
@@ -83,11 +87,8 @@ def recognition(tables: TinyTables, views: Views) -> Ceiling:
     (Neyman and Pearson 1933).
     """
     victims = tables.victims(views.principals)
-    _, local_view = np.unique(
-        tables.encode_local_data(views.principals), axis=0, return_inverse=True
-    )
     values = []
-    for number in (local_view.ravel(), views.of):
+    for number in (local_views(tables, views.principals), views.of):
         expected_counts = np.zeros((int(number.max()) + 1, victims.shape[1]))
         np.add.at(expected_counts, number, tables.weight[:, None] * victims)
         chance = np.bincount(number, tables.weight)

@@ -39,12 +39,15 @@ def inspect(
     """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.table_files import read_table
+    from fedtrees.data.user_tables import probable_marks_notes
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
     table = read_table(file, parse_reading(sep, decimal, missing, sheet))
-    columns = [_facts(table, column) for column in map(_read, repeat(table), columns_of(table))]
-    facts = {"file": file, "rows": len(table), "notes": table.notes, "columns": columns}
+    interpreted = [*map(_read, repeat(table), columns_of(table))]
+    columns = [_facts(table, column) for column in interpreted]
+    notes = [*table.notes, *probable_marks_notes(table, [c for c in interpreted if not c.out])]
+    facts = {"file": file, "rows": len(table), "notes": notes, "columns": columns}
     emit(facts, format, lambda: _print_columns(facts))
 
 

@@ -11,7 +11,7 @@ from fedtrees.conformance.defenses import check_defense
 from fedtrees.conformance.metrics import check_metric
 from fedtrees.conformance.protocols import check_protocol
 from fedtrees.conformance.samples import Finding, small, trainable
-from fedtrees.core.errors import FedtreesError
+from fedtrees.core.errors import describe_error
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 
@@ -52,6 +52,5 @@ def check(kind: str, spec: Spec, protocols: Sequence[str] | None = None) -> list
         for finding in chain(imported_cleanly(plugin), checks[kind](plugin)):
             findings.append(finding)
     except Exception as err:
-        text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
-        findings.append(Finding("it can be constructed and run", False, text))
+        findings.append(Finding("it can be constructed and run", False, describe_error(err)))
     return findings

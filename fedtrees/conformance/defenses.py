@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any
 
@@ -27,9 +29,9 @@ from fedtrees.conformance.samples import (
 )
 from fedtrees.core.channel import Change
 from fedtrees.core.composition import Composition
-from fedtrees.core.defense import Defense, Place
-from fedtrees.core.errors import FedtreesError, UnguardedMessageError, UsageError
-from fedtrees.core.guarantee import Guarantee
+from fedtrees.core.defense import HOOKS, Defense, Place
+from fedtrees.core.errors import UnguardedMessageError, UsageError, describe_error
+from fedtrees.core.guarantee import ApproximateDP, Guarantee, PureDP
 from fedtrees.core.messages import Message
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
@@ -42,6 +44,12 @@ from fedtrees.protocols.training import Training
 
 #: Parameters for tables with one row per client, so that leaves of one row are permitted.
 _ON_FEW: dict[str, Any] = {"base_score": 0.5, "min_child_weight": 0.0}
+_REASONS = 3  # protocols of which it is explained why the defense does not fit
+#: The epsilon of such a run cannot be composed or compared with an audit.
+_UNRECORDED = (
+    "the run states {}, but recorded no noisy release: call ctx.record_release where the noise is "
+    "drawn and override `spent`, or claim Structural() if the defense adds no noise"
+)
 
 
 def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Finding]:
@@ -63,11 +71,16 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         "it names the roles whose messages it protects (`roles`), if it protects any", acts, note
     )
     ran, composed, summed = False, Composition((defense,)), list[Finding]()
+    misfits, fits = list[str](), False
     for name in protocols:
         protocol = make_small_protocol(name)
-        if protocol is None or not check_fit(protocol, composed).ok:
+        if protocol is None:
             continue
-        ran = True
+        fit = check_fit(protocol, composed)
+        if not fit.ok:
+            misfits.append(f"{name}: {fit}")
+            continue
+        fits = True
         noted, seen = record_hooks(defense)
         noting = Composition((noted,))
         leftovers: list[str] = []
@@ -79,13 +92,13 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
             yield Finding(f"{name}: it handles every message it must", False, str(err))
             continue
         except Exception as err:
-            text = str(err) if isinstance(err, FedtreesError) else f"{type(err).__name__}: {err}"
-            yield Finding(f"{name}: it trains", False, text)
+            yield Finding(f"{name}: it trains", False, describe_error(err))
             continue
+        ran = True
         yield Finding(f"{name}: the same seed gives the same run", same_run(first, again))
         first.predict(sample_table()[0].X)  # some defenses act on answers only
         acts = bool(first.transcript.acted) or not _can_change(defense, first)
-        yield Finding(f"{name}: it acts on something", acts)
+        yield Finding(f"{name}: it acts on something", acts, "" if acts else _hooks_of(defense))
         yield from _states(defense, again, seen, name)
         if defense.summed_types and not summed:
             summed = [*_sums_alone(defense, protocol)]
@@ -101,7 +114,24 @@ def check_defense(defense: Defense, protocols: Sequence[str]) -> Iterator[Findin
         yield Finding(
             f"{name}: it states the spent budget", isinstance(spent, Guarantee), str(spent)
         )
-    yield Finding("it runs with at least one protocol", ran)
+        if isinstance(spent, PureDP | ApproximateDP) and 0 < spent.epsilon < math.inf:
+            recorded = bool(first.transcript.events)
+            detail = "" if recorded else _UNRECORDED.format(spent)
+            yield Finding(f"{name}: its epsilon follows from recorded releases", recorded, detail)
+    reasons = [] if fits else [*misfits[:_REASONS], *["..."] * (len(misfits) > _REASONS)]
+    yield Finding("it runs with at least one protocol", ran, "; ".join(reasons))
+
+
+def _hooks_of(defense: Defense) -> str:
+    """Return the hooks that a defense overrides, and methods whose names are almost hooks."""
+    hooks = ", ".join(sorted(defense.hooks)) or "none"
+    names = {name for kind in type(defense).__mro__ for name in vars(kind)} - {*dir(Defense)}
+    hints = [
+        f"; did you mean {hook} instead of {name}?"
+        for name in sorted(names)
+        for hook in get_close_matches(name, HOOKS, 1, 0.8)
+    ]
+    return f"it overrides these hooks: {hooks}{''.join(hints)}"
 
 
 def _can_change(defense: Defense, run: Training) -> bool:

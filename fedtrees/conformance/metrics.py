@@ -1,4 +1,4 @@
-"""Does a metric keep the rules?"""
+"""Check the rules of metrics: declared scores, a blind baseline, and the same score twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import isnan
 from typing import Any
 
 from fedtrees.conformance.samples import Finding, make_small_protocol, sample_table, sample_training
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, describe_error
 from fedtrees.data.dataset import prepare
 from fedtrees.experiments.federation import Federation
 from fedtrees.metrics.metric import Case, Metric, Score, blind_attacks
@@ -21,23 +21,13 @@ def check_metric(metric: Metric[Any], protocols: Sequence[str]) -> Iterator[Find
     yield Finding("it declares the measures that it scores", bool(metric.measures))
     defined = False
     for name, case in _cases(protocols):
-        truth = metric.truth(case)
-        if truth is None:
-            continue
-        defined = True
-        guesses = metric.blind(case, truth)
-        for guess, claims in guesses.items():
-            refused = metric.refuses(claims, case)
-            yield Finding(f"{name}: it accepts the blind guess {guess}", not refused, refused or "")
-            scores = metric.score(claims, truth)
-            amiss = [text for score in scores if (text := _amiss(metric, score))]
-            rule = f"{name}: scores of the blind guess {guess} are declared numbers"
-            yield Finding(rule, bool(scores) and not amiss, "; ".join(amiss))
-            again = metric.score(claims, metric.truth(case))
-            yield Finding(
-                f"{name}: the blind guess {guess} is scored alike twice",
-                repr(scores) == repr(again),
-            )
+        try:
+            truth = metric.truth(case)
+            if truth is not None:
+                defined = True
+                yield from _check_scores(metric, name, case, truth)
+        except Exception as err:
+            yield Finding(f"{name}: its methods can be called", False, describe_error(err))
     kind = type(metric)
     own_baseline = kind.blind is not Metric.blind or kind.line is not Metric.line
     has_baseline = own_baseline or any(blind_attacks(metric.of))
@@ -50,6 +40,21 @@ def check_metric(metric: Metric[Any], protocols: Sequence[str]) -> Iterator[Find
     yield Finding("it has a blind baseline", True, missing)
     untried = "" if defined else "its truth is None for every party; it was not tried"
     yield Finding("it is defined for a party of an honest run", True, untried)
+
+
+def _check_scores(metric: Metric[Any], name: str, case: Case, truth: Any) -> Iterator[Finding]:
+    """Check the scores of the blind guesses in one training."""
+    for guess, claims in metric.blind(case, truth).items():
+        refused = metric.refuses(claims, case)
+        yield Finding(f"{name}: it accepts the blind guess {guess}", not refused, refused or "")
+        scores = metric.score(claims, truth)
+        amiss = [text for score in scores if (text := _amiss(metric, score))]
+        rule = f"{name}: scores of the blind guess {guess} are declared numbers"
+        yield Finding(rule, bool(scores) and not amiss, "; ".join(amiss))
+        again = metric.score(claims, metric.truth(case))
+        yield Finding(
+            f"{name}: the blind guess {guess} is scored alike twice", repr(scores) == repr(again)
+        )
 
 
 def _cases(protocols: Sequence[str]) -> Iterator[tuple[str, Case]]:

@@ -452,9 +452,8 @@ class Channel(Change, metaclass=_ChannelType):
         """
         if n != int(n):
             raise ProtocolError(
-                f"{type(self).__name__} does not state the law of {n:g} draws; implement "
-                "`sum_of_draws` "
-                "for fractions, or calibrate the noise for all parties"
+                f"{type(self).__name__} does not state the distribution of {n:g} draws; implement "
+                "`sum_of_draws` for fractions, or calibrate the noise for all parties"
             )
         return Chain((self,) * int(n))
 
@@ -715,7 +714,7 @@ class SumOf(Channel):
         ProtocolError
             If the channel is not additive: the result then depends on the x of each party.
         """
-        return self._added("send").send(x, rng)
+        return self._channel_of_sum("send").send(x, rng)
 
     def preimage(self, lo: NDArray[Any], hi: NDArray[Any]) -> Box:
         """Extend the box by the error range of one party, times the number of parties.
@@ -755,7 +754,7 @@ class SumOf(Channel):
         ProtocolError
             If the channel is not additive: the probability then depends on the x of each party.
         """
-        return self._added("log_mass").log_mass(lo, hi, x)
+        return self._channel_of_sum("log_mass").log_mass(lo, hi, x)
 
     def posterior_moments(self, y: NDArray[Any]) -> tuple[Floats, Floats]:
         """Add the variances of the parties.
@@ -794,15 +793,14 @@ class SumOf(Channel):
         least, greatest = self.part.error_range(c)
         return self.n * least, self.n * greatest
 
-    def _added(self, what: str) -> Channel:
+    def _channel_of_sum(self, what: str) -> Channel:
         """Return the channel of the sum, or raise `ProtocolError` if it depends on the split."""
         if self.n == 1:
             return self.part
         if not self.additive:
             raise ProtocolError(
-                f"{what}: how a sum of {self.n} parties was split is not known, and "
-                f"{type(self.part).__name__} depends on it; take `bounds` or "
-                "`posterior_moments`"
+                f"{what}: the result of {type(self.part).__name__} depends on how the sum is split "
+                f"over the {self.n} parties, which is unknown; use `bounds` or `posterior_moments`"
             )
         return self.part.sum_of_draws(self.n)
 

@@ -393,14 +393,8 @@ class Composition:
         SecureAggregation or None
             The cryptography of the part that supplies it. None if no part does.
         """
-        return next(
-            (
-                aggregation
-                for p in self.parts
-                if (aggregation := p.secure_aggregation()) is not None
-            ),
-            None,
-        )
+        supplied = (part.secure_aggregation() for part in self.parts)
+        return next((aggregation for aggregation in supplied if aggregation is not None), None)
 
     @property
     def sums_exactly(self) -> bool:

@@ -1,10 +1,10 @@
 """Defenses: hooks that change the messages, rows or model of a protocol, and their privacy claim.
 
 A defense fails closed. If a message reveals a kind of information that the defense claims to
-protect, and the defense neither handles nor exempts the message type, the run stops.
+protect, and the defense neither handles nor permits the message type, the run stops.
 `fedtrees.core.composition` combines several defenses. Each of them is then called a *part*. A
-defense publishes the conditional
-distribution of each value that it changes (`Defense.channels`), so that attacks can adapt to it.
+defense publishes the conditional distribution of each value that it changes (`Defense.channels`),
+so that attacks can adapt to it.
 
 The module also defines `Requirements`, the limits that a defense imposes on a protocol, `CutPlan`,
 the plan of a defense that replaces the protocol's choice of cut points, and `Deployed`, the
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Change, Channel, Removal
-from fedtrees.core.errors import LocalDataError, missing_attribute, refuse_old_names
+from fedtrees.core.errors import LocalDataError, UsageError, missing_attribute, refuse_old_names
 from fedtrees.core.guarantee import Guarantee, NoGuarantee
 from fedtrees.core.local_data import LocalData
-from fedtrees.core.messages import Message, Reveal
+from fedtrees.core.messages import Message, Reveal, names_of
 from fedtrees.core.parameters import check_parameters
 from fedtrees.core.party import acting_party
 from fedtrees.core.reasons import Reason
@@ -64,10 +64,20 @@ class CutPlan:
     fill: bool = False
 
     def count_scale(self, features: int) -> float:
-        """Return the scale of the noise on each count, in rows.
+        """Return the scale of the noise on each count.
 
-        A row is in one cell of each of the `features` features in every round, so that its
-        contribution has an L1 norm of ``rounds * features``.
+        A row is in one cell of each feature in every round, so that its contribution has an L1 norm
+        of ``rounds * features``.
+
+        Parameters
+        ----------
+        features : int
+            Number of features that are counted.
+
+        Returns
+        -------
+        float
+            In rows. 0 if the counts have no noise.
         """
         return 0.0 if self.epsilon is None else self.rounds * features / self.epsilon
 
@@ -94,11 +104,33 @@ class Deployed:
     only: Mapping[str, Any] = field(default_factory=dict)
 
     def takes(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether the system supports the parameters."""
+        """Return whether the system supports the parameters.
+
+        Parameters
+        ----------
+        parameters : mapping of str to object
+            Public parameters of a protocol or defense.
+
+        Returns
+        -------
+        bool
+            True if every parameter in `only` has its fixed value.
+        """
         return all(parameters[name] == value for name, value in self.only.items())
 
     def settings(self, parameters: Mapping[str, Any]) -> str:
-        """Return the settings as text."""
+        """Return the settings as text.
+
+        Parameters
+        ----------
+        parameters : mapping of str to object
+            Public parameters of a protocol or defense.
+
+        Returns
+        -------
+        str
+            `how`, followed by the parameters in the notation of the system.
+        """
         values = ", ".join(text.format(parameters[name]) for name, text in self.names.items())
         return f"{self.how} ({values})" if values else self.how
 
@@ -216,11 +248,33 @@ class Context:
         return self._local_data
 
     def count(self, role: str) -> int:
-        """Return the number of parties of a role, according to the agreement."""
+        """Return the number of parties of a role, according to the agreement.
+
+        Parameters
+        ----------
+        role : str
+            The role, for example ``"client"``.
+
+        Returns
+        -------
+        int
+            Number of parties.
+        """
         return sum(other == role for other in self.roles.values())
 
     def rng(self, purpose: str) -> np.random.Generator:
-        """Return a new secret generator of the acting party. Each call returns a different one."""
+        """Return a new secret generator of the acting party.
+
+        Parameters
+        ----------
+        purpose : str
+            Name of the random stream, for example ``"noise"``.
+
+        Returns
+        -------
+        numpy.random.Generator
+            Each call returns a different generator, also for the same purpose.
+        """
         self._draws[purpose] += 1
         return self.streams.noise.rng(purpose, self._draws[purpose])
 
@@ -838,11 +892,15 @@ class ChannelDefense(Defense):
         message : Message
             A message of the same type.
         """
-        changes = {
-            name: change
-            for (site, name), change in self.channels(ctx.schema, ctx.parameters).items()
-            if site is type(message) and getattr(message, name) is not None
-        }
+        stated = self.channels(ctx.schema, ctx.parameters).items()
+        of_message = {name: change for (site, name), change in stated if site is type(message)}
+        if unknown := [name for name in of_message if not hasattr(message, name)]:
+            kind = type(message).__name__
+            raise UsageError(
+                f"{self.name!r} states a channel for {kind}.{unknown[0]}, but the fields of {kind} "
+                f"are {', '.join(names_of(message))}"
+            )
+        changes = {n: c for n, c in of_message.items() if getattr(message, n) is not None}
         channels = [change for change in changes.values() if isinstance(change, Channel)]
         rng = None if all(c.deterministic for c in channels) else ctx.rng(self.randomness)
         values: dict[str, Any] = {}

@@ -22,8 +22,15 @@ class Model(Protocol):
     def predict(self, X: NDArray[np.float32]) -> NDArray[Any]:
         """Return scores or values of rows.
 
-        Scores of class 1, shape (n,), scores of every class, shape (n, K), or predicted values,
-        shape (n,).
+        Parameters
+        ----------
+        X : float32 array, shape (n, d)
+            Rows, NaN where a value is missing.
+
+        Returns
+        -------
+        array, shape (n,) or (n, K)
+            Scores of class 1, scores of every class, or predicted values.
         """
 
 
@@ -74,7 +81,7 @@ class Oracle:
         width: int | None = None,
     ) -> None:
         if budget < 1:
-            raise UsageError(f"a query budget of {budget} rows asks nothing; give 1 or more")
+            raise UsageError(f"a query budget of {budget} rows permits no query; give 1 or more")
         self._answer, self.budget, self.log = answer, budget, list[int]()
         self.answers, self.records, self.width = answers, records, width
 
@@ -93,6 +100,11 @@ class Oracle:
         ids : int64 array, shape (n,), optional
             Ids of the rows, if other parties look up their columns (``records=held`` or ``new``).
 
+        Returns
+        -------
+        array, shape (n,), (n, K) or (n, T)
+            Scores, classes or leaves, depending on `answers`.
+
         Raises
         ------
         ProtocolError
@@ -105,8 +117,8 @@ class Oracle:
         self._check(X, ids)
         if len(X) > self.left:
             raise ProtocolError(
-                f"a query of {len(X)} rows; {self.left} of {self.budget} are left: ask fewer, or "
-                "give the threat a larger budget (queries=)"
+                f"a query of {len(X)} rows exceeds the {self.left} of {self.budget} rows that are "
+                "left; send fewer rows, or give the threat a larger budget (queries=)"
             )
         # A query is counted before it is answered, so that an error of the model costs budget, too.
         self.log.append(len(X))

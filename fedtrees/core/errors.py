@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 import re
+import sys
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import get_annotations
@@ -49,6 +52,34 @@ class FedtreesError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+
+
+def describe_error(err: BaseException, *, plugins: str = "fedtrees_plugin_") -> str:
+    """Return an error of Python in one line, with the line of the plug-in file that raised it.
+
+    Parameters
+    ----------
+    err : BaseException
+        The error. An error of fedtrees explains itself, so that only its message is returned.
+    plugins : str
+        Prefix of the module names of plug-in files (`fedtrees.core.registry.PLUGIN`).
+
+    Returns
+    -------
+    text : str
+        For example ``KeyError: 'leaf' (mine.py, line 12: return counts["leaf"])``. The place is
+        missing if no code of a plug-in file took part.
+    """
+    if isinstance(err, FedtreesError):
+        return str(err)
+    text = f"{type(err).__name__}: {err}"
+    modules = [m for name, m in sys.modules.items() if name.startswith(plugins)]
+    files = {getattr(m, "__file__", None) for m in modules}
+    for frame in reversed(traceback.extract_tb(err.__traceback__)):
+        if frame.filename in files:
+            place = f"{os.path.basename(frame.filename)}, line {frame.lineno}: {frame.line}"
+            return f"{text} ({place})"
+    return text
 
 
 class UsageError(FedtreesError, ValueError):

@@ -37,7 +37,7 @@ _LINE = re.compile(rb"[0-9a-f]{64}  (.+)")
 
 def write_text(path: Path, text: str) -> Path:
     """Write a text file completely or not at all. Raises the errors of `write_whole`."""
-    write_whole(path, text.encode(), remedy="the rows are untouched")
+    write_whole(path, text.encode(), remedy="the stored results are unchanged")
     return path
 
 
@@ -46,7 +46,7 @@ def write_whole(
     content: bytes | Callable[[IO[bytes]], object],
     *,
     error: type[FedtreesError] = StoreError,
-    remedy: str = "make room or give permission, then do it again",
+    remedy: str = "free disk space or give permission, and try again",
     flush: bool = True,
     private: bool = False,
 ) -> None:
@@ -134,12 +134,12 @@ def sweep(folder: Path) -> None:
     for path in folder.glob(".*.partial"):
         named = _PARTIAL.fullmatch(path.name)
         # The name of a temporary file contains the id of its writer.
-        if named and not _alive(int(named[1])):
+        if named and not _process_exists(int(named[1])):
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
-def _alive(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     """Return whether another process with this id exists."""
     if pid == os.getpid():
         return False
@@ -173,7 +173,7 @@ def _open_to_write(path: Path) -> IO[bytes]:
         return path.open("wb")
     except OSError as err:
         raise StoreError(
-            f"cannot write {path}: {err.strerror or err}; give permission, then do it again"
+            f"cannot write {path}: {err.strerror or err}; give permission, and try again"
         ) from err
 
 

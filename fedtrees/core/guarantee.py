@@ -127,9 +127,9 @@ class PureDP(Guarantee):
         Names of values that were sent without protection. ``rows``: the number of rows is public,
         so that epsilon covers tables of the same size only.
     trusted : tuple of str
-        Roles against whom nothing is guaranteed. A ``server`` that adds the noise sees the sums
-        without it. ``clients`` that each add a share must keep it secret: an
-        adversary that knows more than `colluders` shares has a larger epsilon.
+        Roles against which nothing is guaranteed. A ``server`` that adds the noise sees the sums
+        without it. ``clients`` that each add a share must keep it secret: an adversary that knows
+        more than `colluders` shares has a larger epsilon.
     colluders : int
         Number of colluding clients that `epsilon` covers if clients share the noise. 0: it covers
         parties that know no share.
@@ -292,7 +292,18 @@ class MutualInformation(Guarantee):
 
 
 def join(guarantees: Sequence[Guarantee]) -> str:
-    """Write the guarantees of composed defenses in order, without those that guarantee nothing."""
+    """Write the guarantees of composed defenses in order.
+
+    Parameters
+    ----------
+    guarantees : sequence of Guarantee
+        Guarantees of the parts.
+
+    Returns
+    -------
+    str
+        Texts joined by ``+``, without those that guarantee nothing. ``none`` if none is left.
+    """
     texts = [str(g) for g in guarantees if not isinstance(g, NoGuarantee)]
     return "+".join(texts) or "none"
 
@@ -300,7 +311,15 @@ def join(guarantees: Sequence[Guarantee]) -> str:
 def without_noise(g: Guarantee) -> Guarantee:
     """Return a guarantee for an adversary that can reproduce the noise: its epsilon is infinite.
 
-    Guarantees that do not rely on noise are returned unchanged.
+    Parameters
+    ----------
+    g : Guarantee
+        A guarantee for an adversary that does not know the noise.
+
+    Returns
+    -------
+    Guarantee
+        Guarantees that do not rely on noise are returned unchanged.
     """
     if isinstance(g, PureDP | ApproximateDP):
         unprotected = (*g.unprotected, "noise")
@@ -313,7 +332,13 @@ def without_noise(g: Guarantee) -> Guarantee:
 
 @dataclass(frozen=True)
 class Unknown(Guarantee):
-    """A guarantee of a kind that this installation does not know, in its written form."""
+    """A guarantee of a kind that this installation does not know, in its written form.
+
+    Attributes
+    ----------
+    spec : Spec
+        Kind and parameters.
+    """
 
     spec: Spec
 
@@ -328,6 +353,16 @@ class Unknown(Guarantee):
 
 def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     """Return a sentence with each epsilon, its adversary and its neighbouring relation.
+
+    Parameters
+    ----------
+    g : PureDP or ApproximateDP
+        A claimed or spent guarantee.
+
+    Returns
+    -------
+    str
+        The sentence, without a full stop.
 
     Examples
     --------
@@ -377,20 +412,59 @@ def _adversaries(g: PureDP | ApproximateDP) -> str:
 
 
 def show(value: Value | tuple[str, ...]) -> str:
-    """Write a parameter of a guarantee: floats with six digits, and several names joined by +."""
+    """Write a parameter of a guarantee.
+
+    Parameters
+    ----------
+    value : float, int, str or tuple of str
+        The value.
+
+    Returns
+    -------
+    str
+        Floats have six digits. Several names are joined by ``+``.
+    """
     if isinstance(value, tuple):
         return "+".join(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def written(kind: str, parameters: Mapping[str, str]) -> str:
-    """Write a guarantee from the texts of its parameters."""
+    """Write a guarantee from the texts of its parameters.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the guarantee.
+    parameters : mapping of str to str
+        Text of each value by the name of the parameter.
+
+    Returns
+    -------
+    str
+        ``kind[key=value,...]``.
+
+    Examples
+    --------
+    >>> written("pure-dp", {"epsilon": "4"})
+    'pure-dp[epsilon=4]'
+    """
     inside = ",".join(f"{key}={text}" for key, text in parameters.items())
     return f"{kind}[{inside}]" if inside else kind
 
 
 def parse(text: str) -> tuple[Guarantee, ...]:
-    """Read a text that `join` wrote. The empty text gives no guarantee.
+    """Read a text that `join` wrote.
+
+    Parameters
+    ----------
+    text : str
+        The guarantees. Empty if there is none.
+
+    Returns
+    -------
+    tuple of Guarantee
+        A kind that is not known becomes an `Unknown`.
 
     Raises
     ------

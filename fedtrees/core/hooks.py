@@ -94,4 +94,5 @@ def _locate_error(part: Defense, trace: TracebackType | None = None) -> str:
         if frame.filename == file:
             return f"{file}, line {frame.lineno}: {frame.line}"
     code = getattr(inspect.unwrap(type(part).transform_message), "__code__", None)
-    return f"{file}, line {code.co_firstlineno}" if code else file
+    # A hook that the defense inherits is in another file.
+    return f"{file}, line {code.co_firstlineno}" if code and code.co_filename == file else file

@@ -247,7 +247,7 @@ class Host:
         self._record_received(message)
         reply = self.party.answer(message)
         if reply is None:
-            raise ProtocolError(f"{self.name!r} gave no reply to {type(message).__name__}")
+            raise ProtocolError(f"{self.name!r} sent no reply to {type(message).__name__}")
         reply, agreed = self.apply_defenses(reply), self.agreement
         # A reply is summed securely if a defense or the protocol demands it.
         by_defense = agreed.defense.requires_secure_sum(reply, self.context)

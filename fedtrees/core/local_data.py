@@ -408,7 +408,7 @@ def check_together(declared: Mapping[str, LocalDataSummary], schema: Schema) -> 
         columns = sorted(c for n in names for c in declared[n].columns)
         if columns != all_columns:
             raise DataError(
-                f"together {', '.join(names)} hold the columns {columns} of their rows; "
+                f"together {', '.join(names)} have the columns {columns} of their rows; "
                 f"the schema has the columns 0 to {len(all_columns) - 1}, and each must "
                 "have one owner"
             )
@@ -432,7 +432,7 @@ def check_ids(local_data: Mapping[str, LocalData]) -> None:
     held_ids = list({h.ids.tobytes(): h.ids for h in local_data.values()}.values())
     if len(held_ids) > 1 and len(np.unique(np.concatenate(held_ids))) < sum(map(len, held_ids)):
         raise DataError(
-            "two parties name some of the same rows, but not all of them in the same "
+            "two parties declare some of the same rows, but not all of them in the same "
             "order; give complete rows different ids (`over_clients`), or align the "
             "columns of the same rows"
         )

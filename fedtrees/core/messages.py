@@ -271,16 +271,12 @@ def check_fields(message: Message) -> None:
     ProtocolError
         If an attribute is neither a field nor an attribute of the class.
     """
-    field_names = names_of(message)
-    odd = [
-        name
-        for name in vars(message)
-        if name not in field_names and not hasattr(type(message), name)
-    ]
+    cls, names = type(message), names_of(message)
+    odd = [name for name in vars(message) if name not in names and not hasattr(cls, name)]
     if odd:
         raise ProtocolError(
-            f"{type(message).__name__} carries {', '.join(odd)}, which its class does not declare; "
-            "make it a field, so that it is counted, and defenses see it"
+            f"{type(message).__name__} has the attributes {', '.join(odd)}, which its class does "
+            "not declare; declare fields, so that they are counted and defenses process them"
         )
 
 
@@ -395,7 +391,7 @@ class Message:
             elif not isinstance(value, (bool, int, float, str, np.generic, Sealed, type(None))):
                 raise ProtocolError(
                     f"{type(self).__name__}.{name} is a {type(value).__name__}; a message "
-                    "carries arrays, numbers, strings, booleans, sealed arrays or None"
+                    "contains arrays, numbers, strings, booleans, sealed arrays or None"
                 )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -553,7 +549,7 @@ def frozen(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     # Python objects could be changed by their owner after the message was sent.
     if array.dtype.hasobject:
-        raise ProtocolError("a message cannot carry an array of Python objects; use numbers")
+        raise ProtocolError("a message cannot contain an array of Python objects; use numbers")
     if array.size == 0:
         empty = np.empty(array.shape, array.dtype)
         empty.flags.writeable = False

@@ -106,6 +106,11 @@ class Network:
     def join(self, host: Host) -> None:
         """Connect the host of a party. Replies are returned in the order of joining.
 
+        Parameters
+        ----------
+        host : Host
+            Host of a party in this process.
+
         Raises
         ------
         ProtocolError
@@ -119,6 +124,13 @@ class Network:
 
     def connect(self, name: str, host: Host | RemoteHost) -> None:
         """Connect a party by its host, which may be on another machine.
+
+        Parameters
+        ----------
+        name : str
+            Name of the party.
+        host : Host or RemoteHost
+            Its host.
 
         Raises
         ------
@@ -142,11 +154,33 @@ class Network:
         return [host.party for host in self._hosts.values()]
 
     def party(self, name: str) -> Party:
-        """Return a party, protected by its local data boundary."""
+        """Return a party, protected by its local data boundary.
+
+        Parameters
+        ----------
+        name : str
+            Name of a party in this process.
+
+        Returns
+        -------
+        Party
+            The party, whose private attributes cannot be read from outside.
+        """
         return self._hosts[name].party
 
     def context(self, name: str) -> Context:
-        """Return the defense context of a party."""
+        """Return the defense context of a party.
+
+        Parameters
+        ----------
+        name : str
+            Name of a party in this process.
+
+        Returns
+        -------
+        Context
+            Information that the hooks of the defenses may use.
+        """
         return self._hosts[name].context
 
     @overload
@@ -195,7 +229,9 @@ class Network:
                 self.transcript.record(name, (sender,), reply, reason)
             return list(replies.values())
         if not all(reply.awaits_sum for reply in host_replies.values()):
-            raise ProtocolError(f"of replies to {type(message).__name__} only some are summed")
+            raise ProtocolError(
+                f"only some replies to {type(message).__name__} are summed securely"
+            )
         total = self._aggregator.open_sum(replies, self._exchange(sender, replies), reason)
         self.transcript.record(sender, (sender,), total, f"{reason} (sum only)")
         return [total]
@@ -203,13 +239,31 @@ class Network:
     def request_sum(self, to: str, message: Request[AnyReply], *, reason: str) -> AnyReply:
         """Send a request and return the sum of the replies (`add_messages`).
 
-        The parameters are those of `request`. The server sees only the sum if a defense or the
-        protocol sums the replies securely.
+        The server sees only the sum if a defense or the protocol sums the replies securely.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Request
+            The request before the sender's defenses.
+        reason : str
+            Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        Message
+            A message of the type of the replies. Fields declared by `summable` contain sums.
+
+        Raises
+        ------
+        ProtocolError
+            As in `request`, or if a field that is not summed differs between replies.
         """
         return add_messages(self.request(to, message, reason=reason))
 
     def send(self, to: str, message: AnyMessage, *, reason: str) -> AnyMessage:
-        """Send a message that has no reply, and return it after the sender's defenses.
+        """Send a message that has no reply.
 
         Parameters
         ----------
@@ -219,23 +273,69 @@ class Network:
             The message before the sender's defenses.
         reason : str
             Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        Message
+            The message as it was sent, after the sender's defenses.
         """
         _, sent, receivers = self._send(to, message, reason)
         self.call_and_record(receivers, lambda host: host.handle_message(sent, reason))
         return sent
 
     def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Old name of `request`, for one release."""
+        """Call `request` by its former name, which works for one release.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The request.
+        why : str
+            Reason for this disclosure.
+
+        Returns
+        -------
+        list of Message
+            The replies.
+        """
         warn("Network.ask is now Network.request", DeprecationWarning, stacklevel=2)
         return self.request(to, message, reason=why)
 
     def tell(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
-        """Old name of `send`, for one release."""
+        """Call `send` by its former name, which works for one release.
+
+        Parameters
+        ----------
+        to : str
+            Name of a role or of a party.
+        message : Message
+            The message.
+        why : str
+            Reason for this disclosure.
+
+        Returns
+        -------
+        Message
+            The message as it was sent.
+        """
         warn("Network.tell is now Network.send", DeprecationWarning, stacklevel=2)
         return self.send(to, message, reason=why)
 
     def costs(self, encryption: EncryptedComputation | None) -> dict[str, float]:
-        """Return the costs of all parties' cryptography: operation counts and CPU seconds."""
+        """Return the costs of all parties' cryptography.
+
+        Parameters
+        ----------
+        encryption : EncryptedComputation or None
+            Computation on encrypted values of the run, None if there is none.
+
+        Returns
+        -------
+        dict of str to float
+            Operation counts, and CPU seconds in keys that start with ``cpu_seconds``.
+        """
         ledgers = self.call_hosts(self.names, lambda host: host.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._aggregator.ledger is not None:
@@ -247,12 +347,33 @@ class Network:
         }
 
     def record_opened(self, message: Message, *, reason: str) -> None:
-        """Record a message that the acting party decrypted. Nothing is sent."""
+        """Record a message that the acting party decrypted. Nothing is sent.
+
+        Parameters
+        ----------
+        message : Message
+            The decrypted message.
+        reason : str
+            Reason for this disclosure, recorded in the transcript.
+        """
         name = self._sender().name
         self.transcript.record(name, (name,), message, reason)
 
     def publish(self, message: Message, *, reason: str) -> Message:
-        """Release the model to the role ``public``, and return it after the sender's defenses."""
+        """Release the model to the role ``public``.
+
+        Parameters
+        ----------
+        message : Message
+            The model before the sender's defenses.
+        reason : str
+            Reason for this disclosure, recorded in the transcript.
+
+        Returns
+        -------
+        Message
+            The model as it was released.
+        """
         name = self._sender().name
         message = self._apply_defenses(name, message)
         self.transcript.roles[PUBLIC] = PUBLIC
@@ -260,7 +381,15 @@ class Network:
         return message
 
     def record_release(self, mechanism: str, **release: Any) -> None:
-        """Enter releases of the protocol itself into the ledger (`Context.record_release`)."""
+        """Enter noisy releases of the protocol itself into the ledger of the acting party.
+
+        Parameters
+        ----------
+        mechanism : str
+            Distribution of the noise, see `fedtrees.core.transcript.BudgetEvent`.
+        **release : float, int or str
+            Further arguments of `fedtrees.core.defense.Context.record_release`.
+        """
         self.context(self._sender().name).record_release(mechanism, **release)
 
     def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
@@ -297,7 +426,18 @@ class Network:
         return {name: host.read_truth(Party.own_thresholds) for name, host in self._hosts.items()}
 
     def encryption_states(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the parties' parts of the computation on encrypted values, by party."""
+        """Return the parties' parts of the computation on encrypted values.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of parties, possibly with the role ``public``, which has no host.
+
+        Returns
+        -------
+        dict of str to object
+            Parts by the name of the party.
+        """
         computing = [name for name in names if name in self._hosts]  # the role public has no host
         return {name: self._hosts[name].encryption for name in computing}
 
@@ -306,13 +446,24 @@ class Network:
         return {name: host.read_truth(Party.own_bins) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
-        """Return the names of the parties of a role, in the order of joining."""
+        """Return the names of the parties of a role.
+
+        Parameters
+        ----------
+        role : str
+            The role.
+
+        Returns
+        -------
+        list of str
+            Names in the order of joining.
+        """
         return [name for name in self._all_hosts if self.agreement.roles[name] == role]
 
     def allowed_splits(
         self, tree: int, nodes: int, bins: int, level: OpenNodes | None = None
     ) -> NDArray[np.bool_] | None:
-        """Return which splits the defenses allow, None if no defense restricts them.
+        """Return which splits the defenses allow.
 
         Parameters
         ----------
@@ -322,6 +473,11 @@ class Network:
             Number of nodes that are to be split, and of candidate splits of each node.
         level : OpenNodes, optional
             Statistics of the nodes, for a defense that reads them.
+
+        Returns
+        -------
+        bool array, shape (nodes, bins), or None
+            None if no defense restricts splits.
         """
         party = acting_party()
         if party is None or "allowed_splits" not in self.defense.hooks:
@@ -332,10 +488,20 @@ class Network:
         )
 
     def shown_nodes(self, level: OpenNodes) -> NDArray[np.bool_]:
-        """Return of which nodes the defenses let other parties learn the rows, bool, shape (k,).
+        """Return of which nodes the defenses let other parties learn the rows.
 
         A party that knows the rows of a node and of one of its children can compute those of the
         second child. Therefore, both children are shown or both are hidden.
+
+        Parameters
+        ----------
+        level : OpenNodes
+            Nodes that are to be split, and their statistics.
+
+        Returns
+        -------
+        bool array, shape (k,)
+            True for the nodes that are shown.
         """
         context = replace(self.context(self._sender().name), open_nodes=level)
         mask = self.defense.visible_nodes(
@@ -361,13 +527,39 @@ class Network:
     def call_hosts(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], T]
     ) -> dict[str, T]:
-        """Call a function with the host of each party and return the results by party, in order."""
+        """Call a function with the host of each party.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the parties.
+        call : callable
+            Function of a host.
+
+        Returns
+        -------
+        dict of str to object
+            Results by the name of the party, in order.
+        """
         return {name: call(self._all_hosts[name]) for name in names}
 
     def call_and_record(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], Reply]
     ) -> dict[str, Reply]:
-        """Call a function with the host of each party, and record the parties' budget events."""
+        """Call a function with the host of each party, and record the parties' budget events.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the parties.
+        call : callable
+            Function from a host to a `fedtrees.core.host.Reply`.
+
+        Returns
+        -------
+        dict of str to Reply
+            Replies by the name of the party, in order.
+        """
         replies = self.call_hosts(names, call)
         for reply in replies.values():
             self._ledger.events += reply.events
@@ -375,7 +567,13 @@ class Network:
         return replies
 
     def collect_spending(self, names: Iterable[str]) -> None:
-        """Record the budget events of parties since their last reply."""
+        """Record the budget events of parties since their last reply.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of the parties.
+        """
         self.call_and_record(names, lambda host: host.take_events())
 
     def _apply_defenses(self, name: str, message: AnyMessage) -> AnyMessage:
@@ -422,7 +620,7 @@ class Network:
     def record_sealed_replies(
         self, server: str, replies: Mapping[str, Reply], reason: str
     ) -> dict[str, Message]:
-        """Record replies that parties protected themselves, and return their messages by party.
+        """Record replies that parties protected themselves.
 
         Parameters
         ----------
@@ -432,6 +630,11 @@ class Network:
             Replies by party. A reply without a message is left out.
         reason : str
             Recorded reason of the replies.
+
+        Returns
+        -------
+        dict of str to Message
+            Messages by the name of the party.
         """
         for name, reply in replies.items():
             host = self._hosts.get(name)
@@ -513,7 +716,7 @@ class _NetworkExchange(AggregationExchange):
 def _check_reply(name: str, reply: Message | None, request: Message) -> Message:
     """Return a reply, or raise `ProtocolError` if it is missing or has another declared type."""
     if reply is None:
-        raise ProtocolError(f"{name!r} gave no reply to {type(request).__name__}")
+        raise ProtocolError(f"{name!r} sent no reply to {type(request).__name__}")
     expected = reply_type(type(request))
     if not isinstance(reply, expected):
         raise ProtocolError(

@@ -95,9 +95,19 @@ def ignores(message_type: type[Message]) -> Callable[[Any, Message], None]:
 
 
 def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
-    """Return the declared rules of a party class, by message type and field.
+    """Return the declared rules of a party class.
 
     A method that overrides another one declares only the rules that it adds or changes.
+
+    Parameters
+    ----------
+    party : type
+        A subclass of `Party`.
+
+    Returns
+    -------
+    dict of type to dict of str to str
+        Rules by message type and field.
     """
     rules: dict[type[Message], dict[str, str]] = {}
     # Base classes first, so that a subclass overrides their rules.
@@ -110,7 +120,18 @@ def rules_of(party: type[Party]) -> dict[type[Message], dict[str, str]]:
 
 @contextmanager
 def acting(party: Party) -> Iterator[None]:
-    """Run a block as this party. Inside, only the private state of this party can be read."""
+    """Run a block as a party. Inside, only the private state of this party can be read.
+
+    Parameters
+    ----------
+    party : Party
+        The party.
+
+    Yields
+    ------
+    None
+        The block of the ``with`` statement.
+    """
     token = _acting.set(party)
     try:
         yield
@@ -268,7 +289,7 @@ class Party(metaclass=_Walled):
         if reply is not None and not isinstance(reply, Message):
             raise ProtocolError(
                 f"{type(self).__name__}.{key} returned a {type(reply).__name__}; "
-                "answer with a Message or None"
+                "return a Message or None"
             )
         return reply
 
@@ -320,7 +341,14 @@ class Behaviour:
 
 
 def install_behaviour(party: Party, name: str) -> None:
-    """Turn an honest party into a dishonest one, by the name of a behaviour.
+    """Turn an honest party into a dishonest one.
+
+    Parameters
+    ----------
+    party : Party
+        The honest party, whose class is replaced.
+    name : str
+        Registered name of the behaviour.
 
     Raises
     ------

@@ -53,7 +53,7 @@ class Template(NamedTuple):
         - ``gap``: an attack, a defense or a role was not part of the run.
         - ``no-claim``: an attack finished without a claim.
     text : str
-        Template of the sentence.
+        Template of the sentence, with its fields in braces.
     """
 
     state: str
@@ -80,6 +80,13 @@ class Reason:
 
     A reason without a code is written as ``Reason("other", text=...)``.
 
+    Parameters
+    ----------
+    code : str
+        One of the codes in ``reasons.csv``.
+    **args : str, int or float
+        Value of each field of the template.
+
     Raises
     ------
     UsageError
@@ -100,7 +107,7 @@ class Reason:
 
     @classmethod
     def read(cls, code: str, args: str, text: str = "") -> Reason:
-        """Read a reason from a file. If the code is from another release, its text is used.
+        """Read a reason from a file.
 
         Parameters
         ----------
@@ -110,6 +117,11 @@ class Reason:
             Arguments as JSON.
         text : str
             The sentence in the file.
+
+        Returns
+        -------
+        Reason
+            If the code is from another release, a reason that consists of the sentence.
         """
         try:
             return cls(code, **json.loads(args or "{}"))
@@ -149,7 +161,13 @@ class Reason:
 
 
 class Unfit(UsageError):
-    """Parts of a request do not fit together (exit code 2)."""
+    """Parts of a request do not fit together (exit code 2).
+
+    Parameters
+    ----------
+    reason : Reason
+        Why they do not fit. Its sentence is the error message.
+    """
 
     def __init__(self, reason: Reason) -> None:
         self.reason = reason

@@ -23,7 +23,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtrees.core.errors import UsageError, did_you_mean, short
+from fedtrees.core.errors import UsageError, describe_error, did_you_mean, short
 from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.specs import Spec, parse_grid
 
@@ -472,10 +472,11 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
         with importing(f"plugin {str(path)!r}"):
             spec.loader.exec_module(module)
     except (Exception, SystemExit) as err:
+        text = describe_error(err)  # it looks for the file among the modules
         del sys.modules[name]
         if isinstance(err, UsageError):
             raise
-        raise UsageError(f"plugin {str(path)!r}: {type(err).__name__}: {err}") from err
+        raise UsageError(f"plugin {str(path)!r}: {text}") from err
     except BaseException:  # the user, or the limit of an enclosing block, ends it
         del sys.modules[name]
         raise

@@ -29,7 +29,7 @@ from fedtrees.core.wire import decode, read_call, write_call
 
 
 class HostServer:
-    """Server end of a line: it executes the calls of the network on a host.
+    """Server end of a connection: it executes the calls of the network on a host.
 
     If a call fails, only the type of the exception is sent, because its text may contain values of
     private rows. The host then refuses all further calls.
@@ -84,7 +84,7 @@ class HostServer:
             handle = self._host.handle_request if operation == "ask" else self._host.handle_message
             reply = handle(message)
         else:
-            raise ProtocolError(f"a host does not {operation!r}")
+            raise ProtocolError(f"a host has no operation {operation!r}")
         if self._log is not None:
             for opened in self._host.take_opened_messages():
                 self._log(*opened, None)
@@ -99,7 +99,7 @@ class HostServer:
 
 
 class RemoteHost:
-    """Client end of a line, with the same methods as a `Host`.
+    """Client end of a connection, with the same methods as a `Host`.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import BeyondParametersError, short
 from fedtrees.core.messages import Message
 
-_REMEDY = "the sender must keep to the agreement: compare its parameters, and start the run anew"
+_REMEDY = "the sender must keep to the agreement: compare its parameters, and start a new run"
 
 
 def refuse(message: Message, field: str, rule: str) -> NoReturn:

@@ -33,26 +33,10 @@ Value = str | float | tuple[Guarantee, ...] | None
 Kind = Literal["text", "whole", "number", "guarantee"]
 Place = Literal["rows", "contexts", "columns"]
 #: Columns of ``rows.csv``. The values of most other columns are equal for many measurements.
-IN_ROWS = frozenset(
-    [
-        "context",
-        "protocol",
-        "defense",
-        "attack",
-        "metric",
-        "part",
-        "value",
-        "n",
-        "error",
-        "certain",
-        "blind",
-        "advantage",
-        "population",
-        "beyond",
-        "ceiling",
-        "blind_guess",
-    ]
-)
+IN_ROWS = frozenset({
+    "context", "protocol", "defense", "attack", "metric", "part", "value", "n", "error", "certain",
+    "blind", "advantage", "population", "beyond", "ceiling", "blind_guess",
+})  # fmt: skip
 # Larger integers cannot be represented exactly by a float.
 MOST_WHOLE = 2**53 - 1
 #: Names of the baselines that each label-holding party trains on its local data: its rows
@@ -119,7 +103,9 @@ class Column:
             return value
         elif self.kind == "guarantee" and isinstance(value, (tuple, list)):
             return join(value)
-        raise UsageError(f"a row's {self.name!r} is {value!r}; that column holds a {self.kind}")
+        raise UsageError(
+            f"the column {self.name!r} of a row is {value!r}; it must be of the kind {self.kind}"
+        )
 
     def read(self, text: str) -> Value:
         """Convert the text in a file to a value.

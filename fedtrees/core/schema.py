@@ -32,12 +32,14 @@ class Feature:
     low, high : float or None
         Declared public range, None if it is not declared. It is never computed from private rows.
     categories : tuple of str
-        Names of the codes of a categorical column, else empty.
+        Names of the codes of a categorical column, else empty. The parties agree on the codes
+        before the training. Therefore each of them knows that every code may occur, including a
+        code that occurs only in the rows of one party or in the test data.
     cuts : tuple of float
         Declared public cut points in the format of XGBoost: a sentinel below every value, then the
-        upper border of every bin. Empty if they are not declared.
+        upper border of every bin, increasing. Empty if they are not declared.
     complete : bool
-        Whether no row has a missing value here.
+        Declaration that no row has a missing value here. False if some rows may have one.
 
     Raises
     ------
@@ -52,21 +54,13 @@ class Feature:
     (0, 120)
     """
 
-    name: str  # column name, unique in its schema
-    # A categorical column contains the ordinal codes 0, 1, ... as floats.
+    name: str
     kind: Kind = "continuous"
-    # low, high: the declared public range. It is never computed from private rows. None if it is
-    # not declared.
     low: float | None = None
     high: float | None = None
-    # Names of the codes of a categorical column, else empty. The parties agree on the codes before
-    # the training. Therefore each of them knows that every code may occur, including a code that
-    # only occurs in the rows of one party or in the test data.
     categories: tuple[str, ...] = ()
-    # Declared public cut points in the format of XGBoost: a sentinel below every value, then the
-    # upper border of every bin, increasing. Empty if they are not declared.
     cuts: tuple[float, ...] = ()
-    complete: bool = False  # declared: no row has a missing value here. False if some rows may.
+    complete: bool = False
 
     def __post_init__(self) -> None:
         cuts = np.asarray(self.cuts, dtype=np.float32)
@@ -104,10 +98,18 @@ class Feature:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Group of binary columns that encode one category: exactly one of them is 1 in each row."""
+    """Group of binary columns that encode one category: exactly one of them is 1 in each row.
 
-    columns: tuple[str, ...]  # names, two or more
-    empty: bool = False  # whether all columns may be 0, which encodes a missing category
+    Attributes
+    ----------
+    columns : tuple of str
+        Names of the columns, two or more.
+    empty : bool
+        Whether all columns may be 0, which encodes a missing category.
+    """
+
+    columns: tuple[str, ...]
+    empty: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as plain JSON types."""
@@ -126,7 +128,7 @@ class Schema:
         Name of the target.
     classes : tuple of str
         Name of each class code. With two classes, code 1 is the positive class. Empty for a numeric
-        target.
+        target. The classes are declared before the training, as the categories are.
     groups : tuple of OneHot
         Declared one-hot groups. A column is in at most one of them.
 
@@ -146,16 +148,14 @@ class Schema:
 
     features: tuple[Feature, ...]
     target: str
-    # Name of each class code. With two classes, code 1 is the positive class. Empty for a numeric
-    # target. The classes are declared before the training, as the categories are.
     classes: tuple[str, ...] = ("0", "1")
-    groups: tuple[OneHot, ...] = ()  # declared one-hot groups
+    groups: tuple[OneHot, ...] = ()
 
     def __post_init__(self) -> None:
         names = Counter(f.name for f in self.features)
         twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
-            raise DataError(f"duplicate column names {twice}; give every column its own name")
+            raise DataError(f"duplicate column names {twice}; give every column another name")
         seen: set[str] = set()
         for group in self.groups:
             unknown = sorted({*group.columns} - {*names})
@@ -241,7 +241,20 @@ class Schema:
 
 
 def read_only(array: Any, kind: type) -> NDArray[Any]:
-    """Return a contiguous read-only view of an array with the given dtype."""
+    """Return a contiguous read-only view of an array with the given dtype.
+
+    Parameters
+    ----------
+    array : array
+        Values, which are copied if they have another dtype or are not contiguous.
+    kind : type
+        The dtype.
+
+    Returns
+    -------
+    array
+        View whose elements cannot be changed.
+    """
     view: NDArray[Any] = np.ascontiguousarray(array, dtype=kind).view()
     view.flags.writeable = False
     return view
@@ -268,9 +281,8 @@ class Table:
     <Table: 3 rows, 2 columns>
     """
 
-    X: NDArray[np.float32]  # shape (n, d): features. NaN marks a missing value.
-    y: NDArray[Any]  # int64 or float64 array, shape (n,): class codes, or a numeric target
-    # Sample weights, shape (n,). None if every row counts 1.
+    X: NDArray[np.float32]
+    y: NDArray[Any]
     weight: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:

@@ -50,14 +50,26 @@ _LARGEST = np.float64(2.0 ** (_DIGITS * _DIGIT - _PLACES))  # every finite float
 
 @dataclass(frozen=True)
 class SumContext:
-    """Public facts about the secure sums of a run."""
+    """Public facts about the secure sums of a run.
 
-    parties: tuple[str, ...]  # names of the parties whose replies are added
-    # True if no party adds noise or rounds. The declared number of rows then bounds every sum.
+    Attributes
+    ----------
+    parties : tuple of str
+        Names of the parties whose replies are added.
+    exact : bool
+        True if no party adds noise or rounds. The declared number of rows then bounds every sum.
+    classes : int
+        Number of classes of the target, 0 if it is numeric.
+    parameters : mapping of str to object
+        Public parameters of the protocol.
+    min_noise_shares : mapping of type to int
+        By reply type, the number of parties whose noise shares a sum must contain to be opened.
+    """
+
+    parties: tuple[str, ...]
     exact: bool
-    classes: int  # number of classes of the target, 0 if it is numeric
-    parameters: Mapping[str, Any]  # public parameters of the protocol
-    # By reply type, the number of parties whose noise shares a sum must contain to be opened.
+    classes: int
+    parameters: Mapping[str, Any]
     min_noise_shares: Mapping[type[Message], int]
 
 
@@ -189,7 +201,7 @@ class ClientAggregator(ABC):
         ProtocolError
             If the protocol has no such message.
         """
-        raise ProtocolError(f"{type(self).__name__} takes no {type(message).__name__}")
+        raise ProtocolError(f"{type(self).__name__} does not handle {type(message).__name__}")
 
 
 class ServerAggregator(ABC):

@@ -1,4 +1,4 @@
-"""Digests of the installed source, by which results of different versions are told apart."""
+"""Digests of the installed source code, which distinguish the results of different versions."""
 
 from __future__ import annotations
 

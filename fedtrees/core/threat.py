@@ -66,6 +66,11 @@ class Threat:
             Role of every party of the protocol by name. If it is given, roles and numbers of
             parties are checked against it.
 
+        Returns
+        -------
+        Threat
+            The threat, whose parameters are valid.
+
         Raises
         ------
         UsageError
@@ -75,7 +80,9 @@ class Threat:
         for piece in split_outside(text, "+"):
             grid = parse_grid(piece)
             if len(grid) != 1:
-                raise UsageError(f"threat {piece!r} names several; give --threat once for each")
+                raise UsageError(
+                    f"threat {piece!r} describes {len(grid)} threats; give --threat once for each"
+                )
             spec = grid[0]
             for key, value in spec.params.items():
                 if key in _WORDS:
@@ -104,12 +111,12 @@ class Threat:
         if len({str(part) for part in parts}) < len(parts):
             raise UsageError(f"threat {text!r} names a party twice; client[count=2] is two clients")
         threat = cls(tuple(parts))
-        besides = [k for k in ("entries", "attributes") if getattr(threat, k)]
-        besides += ["labels"] * bool(threat.labels and threat.sensitive is not None)
+        background = [k for k in ("entries", "attributes") if getattr(threat, k)]
+        background += ["labels"] * bool(threat.labels and threat.sensitive is not None)
         if threat.sensitive is not None:
-            besides.append("sensitive")
-        if len(besides) > 1:
-            raise UsageError(f"threat {text!r}: give {' or '.join(besides)}, not both")
+            background.append("sensitive")
+        if len(background) > 1:
+            raise UsageError(f"threat {text!r}: give {' or '.join(background)}, not both")
         if roles is not None:
             threat.principals(roles)
         for key in _WORDS:
@@ -138,7 +145,8 @@ class Threat:
         values = {str(p.params.get(key, default)) for p in asking} or {default}
         if len(values) > 1:
             raise UsageError(
-                f"threat {self}: one endpoint, and {key}={' and '.join(sorted(values))}"
+                f"threat {self}: {key}={' and '.join(sorted(values))} for one endpoint; give the "
+                "same value to all roles"
             )
         return values.pop()
 
@@ -177,7 +185,18 @@ class Threat:
         return "+".join(dict.fromkeys(part.name for part in self.parts))
 
     def behaviours(self, roles: Mapping[str, str]) -> dict[str, str]:
-        """Return the behaviours of the dishonest principals, by name."""
+        """Return the behaviours of the dishonest principals.
+
+        Parameters
+        ----------
+        roles : mapping of str to str
+            Role of every party by name.
+
+        Returns
+        -------
+        dict of str to str
+            Registered name of the behaviour by name of the party.
+        """
         cheating = [p for p in self.parts if ":" in p.name]
         return {name: p.name.partition(":")[2] for p in cheating for name in _pick(p, roles)}
 
@@ -191,7 +210,17 @@ class Threat:
         return "+".join([*words, "collusion"] if several else words)
 
     def principals(self, roles: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the names of the principals, given the role of every party.
+        """Return the names of the principals.
+
+        Parameters
+        ----------
+        roles : mapping of str to str
+            Role of every party by name.
+
+        Returns
+        -------
+        tuple of str
+            Names in the order of the parts, each once.
 
         Raises
         ------
@@ -206,7 +235,18 @@ class Threat:
 
 
 def role_of(part: Spec) -> str:
-    """Return the role that a part of a threat names, without its behaviour."""
+    """Return the role that a part of a threat names, without its behaviour.
+
+    Parameters
+    ----------
+    part : Spec
+        For example ``server:isolating``.
+
+    Returns
+    -------
+    str
+        For example ``server``.
+    """
     return part.name.partition(":")[0]
 
 

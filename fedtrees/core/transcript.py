@@ -29,15 +29,30 @@ PUBLIC = "public"
 
 @dataclass(frozen=True, eq=False)
 class Delivery:
-    """One message that was sent, or one sum that its receiver opened."""
+    """One message that was sent, or one sum that its receiver opened.
 
-    index: int  # position in the transcript
-    round: int  # number of requests that the coordinator had made before
+    Attributes
+    ----------
+    index : int
+        Position in the transcript.
+    round : int
+        Number of requests that the coordinator had made before.
+    sender : str
+        Name of the party that sent the message.
+    receivers : tuple of str
+        Several for a broadcast. For a sum that the sender opened, the sender itself.
+    message : Message
+        Its `Sealed` fields can be read by their keyholders only.
+    reason : str
+        Reason that the protocol gives for this disclosure.
+    """
+
+    index: int
+    round: int
     sender: str
-    # Several for a broadcast. For a sum that the sender opened, the sender itself.
     receivers: tuple[str, ...]
-    message: Message  # only keyholders can read its `Sealed` fields
-    reason: str  # reason that the protocol gives for this disclosure
+    message: Message
+    reason: str
 
     @cached_property
     def nbytes(self) -> int:
@@ -52,53 +67,95 @@ class BudgetEvent:
     A release is one noisy value that depends on a row, for example one noisy sum that contains the
     row. A message can contain several releases: a histogram has one per feature, because a row is
     in one bin of every feature.
+
+    Attributes
+    ----------
+    party : str
+        Party whose rows the release is computed from.
+    mechanism : str
+        ``laplace``, ``exponential``, ``randomised-response`` or ``gaussian``. For integers,
+        ``geometric``, ``discrete-gaussian`` or ``truncated-laplace`` (see Notes). A mechanism that
+        the accountant does not know has an infinite cost.
+    l1 : float
+        L1 sensitivity of the release to one row, in the unit of `scale`.
+    scale : float
+        Scale of the noise. For Gaussian noise, its standard deviation.
+    what : str
+        Name of the message type that contains the noise.
+    count : int
+        Number of releases of this sensitivity, each with independent noise.
+    l2 : float
+        L2 sensitivity, for Gaussian noise.
+    rate : float
+        Probability that a row takes part in a release, drawn independently for each release. An
+        accountant that does not support sampling assumes that every row takes part.
+    trusted : str
+        Role that must be trusted, as in `fedtrees.core.guarantee.PureDP`. ``clients`` if each
+        client adds a share of the noise.
+    shares : int
+        Number of clients that add an equal share of the noise, or the smallest such number if
+        clients may drop out. 0: one party adds all of it.
+    calibrated : int
+        Number of these shares that add up to noise of `scale`. If it is smaller than `shares`, the
+        sum of all shares has more noise (`fedtrees.core.channel.honest_shares`).
+
+    Notes
+    -----
+    Geometric, two-sided geometric and discrete Laplace noise are names of one distribution, P(k)
+    proportional to exp(-|k| / scale). Events call it ``geometric`` for counts, and ``laplace`` for
+    fixed-point numbers, because its privacy loss has the same bound l1 / scale as that of
+    continuous Laplace noise. If clients share ``geometric`` noise, the accountant computes the loss
+    of the sum of the unknown shares.
+
+    ``truncated-laplace`` is continuous Laplace noise whose fractional part is dropped. Compared
+    with 1, 0 is then twice as likely as under ``geometric``.
     """
 
-    party: str  # party whose rows the release is computed from
-    # ``laplace``, ``exponential``, ``randomised-response`` or ``gaussian``. For integers,
-    # ``geometric``, ``discrete-gaussian`` or ``truncated-laplace`` (continuous Laplace noise whose
-    # fractional part is dropped, so that 0 is twice as likely, compared with 1, as under
-    # ``geometric``). Geometric, two-sided geometric and discrete Laplace noise are names of one
-    # distribution, P(k) proportional to exp(-|k| / scale): events call it ``geometric`` for counts,
-    # and ``laplace`` for fixed-point numbers, because its privacy loss has the same bound
-    # l1 / scale as that of continuous Laplace noise. If clients share ``geometric`` noise, the
-    # accountant computes the loss of the sum of the unknown shares. A mechanism that the accountant
-    # does not know has an infinite cost.
+    party: str
     mechanism: str
-    l1: float  # L1 sensitivity of the release to one row, in the unit of `scale`
-    scale: float  # scale of the noise, for Gaussian noise its standard deviation
-    what: str  # message type that contains the noise
-    count: int = 1  # number of releases of this sensitivity, each with independent noise
-    l2: float = 0.0  # L2 sensitivity, for Gaussian noise
-    # Probability that a row takes part in a release, drawn independently for each release. An
-    # accountant that does not support sampling assumes that every row takes part.
+    l1: float
+    scale: float
+    what: str
+    count: int = 1
+    l2: float = 0.0
     rate: float = 1.0
-    # Role that must be trusted, as in `PureDP`. ``clients`` if each client adds a share of the
-    # noise.
     trusted: str = ""
-    # Number of clients that add an equal share of the noise, or the smallest such number if clients
-    # may drop out. 0: one party adds all of it.
     shares: int = 0
-    # Number of these shares that add up to noise of `scale`. If it is smaller than `shares`, the
-    # sum of all shares has more noise (`fedtrees.core.channel.honest_shares`).
     calibrated: int = 0
 
 
 @dataclass
 class Transcript:
-    """All deliveries and budget events of one run, in order."""
+    """All deliveries and budget events of one run, in order.
 
-    roles: dict[str, str] = field(default_factory=dict)  # role of every party by name
+    Attributes
+    ----------
+    roles : dict of str to str
+        Role of every party by name.
+    deliveries : list of Delivery
+        Messages that were sent, and sums that their receiver opened.
+    events : list of BudgetEvent
+        Noisy releases of all parties.
+    rounds : int
+        Number of requests that the coordinator has made.
+    coordinator : str
+        Name of the party that drives the training.
+    acted : set of int
+        Positions of the defenses that changed something in this run.
+    costs : dict of str to float
+        Costs of cryptography (`fedtrees.core.secure_sum.SecureAggregation.costs`).
+    plain_replies : dict of int to Message
+        Plain content of sealed replies that does not follow from the rows of the sender, by index
+        of the delivery. It is part of the sender's view only, and it is not saved.
+    """
+
+    roles: dict[str, str] = field(default_factory=dict)
     deliveries: list[Delivery] = field(default_factory=list)
     events: list[BudgetEvent] = field(default_factory=list)
     rounds: int = 0
-    coordinator: str = ""  # name of the party that drives the training
-    # Positions of the defenses that changed something in this run.
+    coordinator: str = ""
     acted: set[int] = field(default_factory=set)
-    # Costs of cryptography (`SecureAggregation.costs`), numbers only.
     costs: dict[str, float] = field(default_factory=dict)
-    # Plain content of sealed replies that does not follow from the rows of the sender, by index of
-    # the delivery. It is part of the sender's view only, and it is not saved.
     plain_replies: dict[int, Message] = field(default_factory=dict)
 
     def record(
@@ -130,7 +187,18 @@ class Transcript:
         return iter(self.deliveries)
 
     def direction(self, delivery: Delivery) -> str:
-        """Return ``down`` for messages of the coordinator and ``up`` for all remaining messages."""
+        """Return the direction of a message.
+
+        Parameters
+        ----------
+        delivery : Delivery
+            A message of this transcript.
+
+        Returns
+        -------
+        {"down", "up"}
+            ``down`` for a message of the coordinator, and ``up`` for any other one.
+        """
         return "down" if delivery.sender == self.coordinator else "up"
 
     def traffic(self) -> Counter[tuple[str, str]]:
@@ -148,6 +216,13 @@ class Transcript:
 
     def save(self, path: str | Path, *, compress: bool = True) -> None:
         """Write the transcript to an ``.npz`` file atomically. A broadcast is stored once.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        compress : bool
+            Whether the messages are compressed.
 
         Raises
         ------
@@ -182,6 +257,16 @@ class Transcript:
     @classmethod
     def load(cls, path: str | Path) -> Transcript:
         """Read a saved transcript.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+
+        Returns
+        -------
+        Transcript
+            All deliveries and events. `plain_replies` is empty.
 
         Raises
         ------

@@ -32,7 +32,18 @@ _FORMER_ATTRIBUTES = {
 class Seen:
     """One message as a principal saw it.
 
-    A sum that the principal opened itself has it as sender.
+    Attributes
+    ----------
+    round : int
+        Number of requests that the coordinator had made before.
+    sender : str
+        Name of the sender. For a sum that the principal opened itself, the principal.
+    receivers : tuple of str
+        Names of the receivers.
+    message : Message
+        The message.
+    reason : str
+        Reason that the protocol gives for this disclosure.
     """
 
     round: int
@@ -266,7 +277,17 @@ class View:
 def see(transcript: Transcript, principals: tuple[str, ...]) -> tuple[Seen, ...]:
     """Return the messages that the principals received or sent.
 
-    For messages that a principal sealed itself, the plain content is returned.
+    Parameters
+    ----------
+    transcript : Transcript
+        All messages of a run.
+    principals : tuple of str
+        Names of the colluding parties.
+
+    Returns
+    -------
+    tuple of Seen
+        Messages in order. Of a message that a principal sealed itself, the plain content.
     """
     names, plain_replies = set(principals), transcript.plain_replies
     return tuple(

@@ -111,7 +111,7 @@ class _Reader:
             return entry
         dtype = np.dtype(entry["dtype"])
         if dtype.kind not in _KINDS:
-            raise DataError(f"field {name!r} has dtype {dtype}; only numbers may cross")
+            raise DataError(f"field {name!r} has dtype {dtype}; only numbers can be encoded")
         if "scalar" in entry:
             return dtype.type(entry["scalar"])
         array = self._array(dtype, tuple(int(n) for n in entry["shape"]), name)
@@ -279,7 +279,7 @@ def _entry(value: Any, arrays: list[Any]) -> Any:
     if isinstance(value, (np.ndarray, np.generic, Sealed)):
         kind = getattr(getattr(value, "dtype", None), "kind", "")
         if kind and kind not in _KINDS and not isinstance(value, Sealed):
-            raise DataError(f"an array of {value.dtype} cannot cross; only numbers may")
+            raise DataError(f"an array of {value.dtype} cannot be encoded; only numbers can")
         return {"raw": _describe(value, arrays)}
     if value is None or isinstance(value, (bool, int, float)):
         return value
@@ -297,8 +297,8 @@ def _entry(value: Any, arrays: list[Any]) -> Any:
         parts = {f.name: _entry(getattr(value, f.name), arrays) for f in fields(value) if f.init}
         return {"is": type_name(type(value)), "of": parts}
     raise DataError(
-        f"a {type(value).__name__} cannot cross; only numbers, texts, arrays of numbers, messages, "
-        "and tuples, lists, mappings by text and dataclasses of them may"
+        f"a {type(value).__name__} cannot be encoded; only numbers, texts, arrays of numbers, "
+        "messages, and tuples, lists, mappings by text and dataclasses of them can"
     )
 
 

@@ -219,11 +219,8 @@ class MaskingClient(ClientAggregator):
         """Return the parties that a message names. Refuse unknown and repeated names."""
         names = parties.split(",")
         if len({*names}) != len(names) or not {*names} <= {*self._context.parties}:
-            refuse(
-                message,
-                "parties",
-                f"different ones of {', '.join(self._context.parties)} take part",
-            )
+            rule = f"the names are different ones of {', '.join(self._context.parties)}"
+            refuse(message, "parties", rule)
         return names
 
     def protect(self, reply: Message | None, arguments: Mapping[str, Any]) -> Message | None:

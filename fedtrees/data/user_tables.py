@@ -556,6 +556,14 @@ def _column_notes(table: TextTable, columns: Iterable[Column]) -> list[str]:
             )
         notes += look_alikes(column.order if column.categorical else ())
         lines += [f"{column.name}: {note}" for note in notes]
+        lines += probable_marks_notes(table, [column])
+    return lines
+
+
+def probable_marks_notes(table: TextTable, columns: Iterable[Column]) -> list[str]:
+    """Return notes on numbers such as -999 in numeric columns that may mark missing cells."""
+    lines = []
+    for column in columns:
         if not column.categorical and column.reads == "number":
             marks = probable_marks(table.column(column.name), values_of(table, column))
             lines += [marks_note(column.name, marks)] if marks else []

@@ -164,7 +164,10 @@ class BenchOptions:
     )
     clients: tuple[int, ...] = _option(FEDERATION, "N", "Number of parties with data.")
     threat: tuple[str, ...] = _option(
-        DEFENSE, "THREAT", "Adversaries: client, client[count=2], server; passive, active."
+        DEFENSE,
+        "THREAT",
+        "Adversaries instead of the default ones: client, client[count=2], server, public, "
+        "server+client (together); passive, active.",
     )
     seeds: str | None = _option(
         RUN,

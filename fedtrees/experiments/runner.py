@@ -20,7 +20,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from fedtrees.core.errors import FedtreesError, StoreError
+from fedtrees.core.errors import FedtreesError, StoreError, describe_error
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
@@ -434,11 +434,10 @@ class Runner:
             raise
         except (Exception, SystemExit) as err:
             explained = isinstance(err, FedtreesError)
-            text = str(err) if explained else f"{type(err).__name__}: {err}"
             # The traceback of an attack comes from the process of attacks.
             attack_traceback = err.traceback if isinstance(err, AttackError) else ""
             detail = attack_traceback if explained else traceback.format_exc()
-            reason = Reason("failed", error=text)
+            reason = Reason("failed", error=describe_error(err))
         return self._write(task, outcome or _make_empty_result(task, reason), reason, detail, blind)
 
     def _write(

@@ -278,8 +278,8 @@ def describe_small_tables(todo: Plan, data_dir: str | None) -> list[str]:
         if len(test) < NON_MEMBERS:
             notes[
                 f"{name}: {many(len(test), 'test row')}; a false positive rate of 1% needs "
-                f"{NON_MEMBERS} of them, so that members_1pct and the utility of the "
-                "model are coarse"
+                f"{NON_MEMBERS} of them, so that the share of members that an "
+                "attack recognises and the quality of the model are imprecise"
             ] = None
         classes = federation.schema.classes
         absent_classes = [c for k, c in enumerate(classes) if not (test.y == k).any()]

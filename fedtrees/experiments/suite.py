@@ -632,9 +632,11 @@ def parse_seeds(value: Any) -> tuple[int, ...]:
         raise UsageError(f"seeds={short(text)!r}: give at most {MOST_SEEDS} seeds")
     seeds = tuple(numbers) if listed else tuple(range(max(numbers, default=0)))
     if not seeds or min(seeds) < 0 or len(set(seeds)) != len(seeds):
-        single = f"; a single number is a count, and '{text},' is the seed {text}"
+        single = (
+            f"; one number without a comma is the number of seeds, and '{text},' is the seed {text}"
+        )
         raise UsageError(
-            f"seeds={text!r}: give at least one seed, each once, none negative"
+            f"seeds={text!r}: give at least one seed, no seed twice, and no negative seed"
             f"{'' if listed else single}"
         )
     if max(seeds) > MOST_WHOLE:

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError
+from fedtrees.core.errors import FedtreesError, ProtocolError, UsageError, describe_error
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import FormerNameWarning, load_plugin, register
 from fedtrees.core.repeated import elsewhere
@@ -231,7 +231,7 @@ def _failure(err: BaseException) -> dict[str, Any]:
     """Return an exception as a value."""
     kinds = [k.__name__ for k in type(err).__mro__ if k.__module__ == FedtreesError.__module__]
     error_class = kinds[0] if kinds else ""
-    text = str(err) if error_class else f"{type(err).__name__}: {err}"
+    text = str(err) if error_class else describe_error(err)
     text += sandbox.explain_limit(err)
     if PermissionError in (type(err), type(err.__cause__)):
         text += _CLOSED

@@ -243,15 +243,20 @@ def code_paths() -> list[Path]:
 
     If a folder on the path of modules is not an installation, for example the folder of a project,
     only its packages, modules and the shared libraries of wheels (``ortools.libs``) are included,
-    because it may also contain runs and tables.
+    because it may also contain runs and tables. Packages that are symbolic links in an installation
+    (uv, for example, can install them in this way) are listed separately, because Landlock decides
+    by the location of the target.
     """
     installed = [Path(p) for p in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     paths = [Path(p) for p in _SYSTEM] + installed
     paths += map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")))
     for entry in map(Path, filter(None, sys.path)):
-        if entry.is_absolute() and not any(entry.is_relative_to(root) for root in installed):
-            with suppress(OSError):
-                paths += filter(_is_code, entry.iterdir())
+        if not entry.is_absolute():
+            continue
+        in_installation = any(entry.is_relative_to(root) for root in installed)
+        with suppress(OSError):
+            code = filter(_is_code, entry.iterdir())
+            paths += (p for p in code if p.is_symlink()) if in_installation else code
     for name in _OURS:
         paths += map(Path, import_module(name).__path__)
     return list(dict.fromkeys(paths))

@@ -179,6 +179,8 @@ class Training:
     def epsilons(self) -> tuple[AdversaryEpsilon, ...]:
         """Privacy loss of one row against each adversary. Empty if no finite epsilon was spent.
 
+        It is also empty if a part states an epsilon although the run recorded no noisy release.
+
         An outsider, coalitions of clients, and trusted roles have different epsilons if clients
         share the noise, because a client knows its share.
         """
@@ -188,6 +190,9 @@ class Training:
         # One delta for the composition of all parts: the largest that any of them claims.
         delta = max(getattr(g, "delta", 0.0) for g in with_epsilon)
         events = self.transcript.events
+        # Without recorded releases nothing can be composed, and the sum would be 0.
+        if not events and any(g.epsilon for g in with_epsilon):
+            return ()
         # Releases over all rows compose once. Releases over single clients' rows compose per
         # client.
         everyone = [e for e in events if e.party not in self.columns]

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
 
 from fedtrees.core.errors import listed, many
 from fedtrees.core.results import UTILITY, measure
-from fedtrees.report.coverage import coverage
+from fedtrees.report.adversaries import adversary_named
+from fedtrees.report.coverage import coverage, role_names
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
 from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
@@ -25,6 +26,7 @@ from fedtrees.report.web_page import render
 from fedtrees.report.wording import (
     can,
     change,
+    describe_baseline,
     mean_and_interval,
     number,
     percent,
@@ -149,7 +151,7 @@ class Tried:
             value, limit = highest(cell) if shown else cell.score, self.wish.limits[cell.metric]
             if value > limit:
                 end = f", up to {percent(value)} by the interval" if shown else ""
-                reason = f"{trial.place} can {can(cell)}{end}; wished: {percent(limit)}"
+                reason = f"{trial.place} can {can(cell)}{end}; your limit: {percent(limit)}"
                 # Limits of different measures are compared by the factor by which they are
                 # exceeded.
                 over.append((value / limit, reason))
@@ -179,7 +181,7 @@ class Tried:
         # The negation also rejects NaN, which is the AUC of a recipe that has not been trained.
         if not least >= self.wish.auc:
             auc = mean_and_interval(self.utility) if shown else number(self.utility.mean)
-            yield f"AUC {auc}; wished: {self.wish.auc:g}"
+            yield f"AUC {auc}; your limit: at least {self.wish.auc:g}"
         if self.candidate.untested:
             yield self.candidate.reason
 
@@ -253,6 +255,8 @@ class Advice:
         Attacks that stopped at the limit of their search, with these limits.
     left_out : str
         Description of the candidates that were not run, "" if there are none.
+    role_labels : mapping of str to (str, str)
+        Singular and plural name of each role of the protocol, in words.
     """
 
     wish: Wish
@@ -262,6 +266,7 @@ class Advice:
     version: str
     cut: tuple[str, ...] = ()
     left_out: str = ""
+    role_labels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @classmethod
     def of_rows(
@@ -286,7 +291,8 @@ class Advice:
         plain = trials_of(rows).get(UNDEFENDED, [])
         attacks = rows[rows["stage"] == "attack"]
         cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
-        return cls(wish, tried, tuple(plain), summary, first["version"], cut, left_out)
+        labels = role_names(first["setting"])
+        return cls(wish, tried, tuple(plain), summary, first["version"], cut, left_out, labels)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -316,8 +322,14 @@ class Advice:
         one.
         """
         plain = Tried(Recipe(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
-        without = plain or "nothing is read beyond the wish, on the mean"
-        lines = [f"Wished: {self.wish}.", f"Without a defense: {without}.", *self._out_of_reach()]
+        unfinished = [t for t in self.undefended if t.untested]
+        without = plain or (
+            "not every attack ran, and none that ran exceeds your limits on the mean"
+            if unfinished
+            else "no attack exceeds your limits on the mean"
+        )
+        lines = [f"Your limits: {self.wish}.", f"Without a defense: {without}."]
+        lines += self._out_of_reach()
         lines.append(self.headline)
         if self.choice:
             still = [
@@ -328,7 +340,7 @@ class Advice:
             lines += [*settings(*recipe(self.choice.name))] or [
                 "No other known system runs it unchanged. `fedtrees federation run` does."
             ]
-        lines += [f"Not {t.name}: {t.unmet}." for t in self.tried if t.unmet]
+        lines += [f"Not recommended: `{t.name}`. Reason: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)
 
     @property
@@ -338,19 +350,25 @@ class Advice:
             return f"Take {_describe_recipe(self.choice)}."
         # If no recipe meets the limits, the nearest one shows which limit is too strict.
         near = f" Nearest: {_describe_recipe(self.nearest)}." if self.nearest else ""
-        return f"None of {many(len(self.tried), 'recipe')} is shown to meet it.{near}"
+        tested = many(len(self.tried), "tested recipe")
+        more = " The time ran out before every candidate was tested." if self.left_out else ""
+        return f"None of {tested} is shown to meet your limits.{more}{near}"
 
     def _out_of_reach(self) -> Iterator[str]:
-        """Yield the limits that no defense can meet, because a blind guess exceeds them."""
+        """Yield the limits that no defense can meet, because a guess without messages exceeds them.
+
+        The guess is the blind one, or the guess from other rows of the population if it is better.
+        """
         for metric, limit in self.wish.limits.items():
             cells = [
                 c for t in self.undefended for c in t.results if c.metric == metric and c.scores
             ]
-            blind = max((c.baseline for c in cells), default=0.0)
-            if blind > limit:
+            best = max(cells, key=lambda c: c.baseline, default=None)
+            if best is not None and best.baseline > limit:
                 yield (
-                    f"Out of reach of any defense: a blind guess has {percent(blind)} in "
-                    f"{measure(metric).name}; wished: {percent(limit)}."
+                    f"No defense can meet your limit of {percent(limit)} for "
+                    f"{measure(metric).name}, because a guess without any message already reaches "
+                    f"{percent(best.baseline)} ({describe_baseline(best)}). Choose a larger limit."
                 )
 
     @property
@@ -365,11 +383,14 @@ class Advice:
             "Purpose": [f"To train one model over several parties, with {self.wish}."],
             "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
             "Adversaries": [
-                f"Honest-but-curious, each with all that it receives: {listed(places)}."
+                "Each adversary follows the protocol and uses everything that it receives "
+                f"(honest-but-curious): {listed([*map(self._with_role, places)])}."
             ],
             "Risks without a measure": _risks(self.undefended),
             "Measures": [*self.verdict],
-            "Residual risk": _risks(taken.candidate.trials) if taken else ["Not known."],
+            "Residual risk": _risks(taken.candidate.trials)
+            if taken
+            else ["Not known, because no recipe was tested completely."],
             "Not tested": [*self._untested()],
         }
 
@@ -388,6 +409,11 @@ class Advice:
             version=self.version,
         )
 
+    def _with_role(self, place: str) -> str:
+        """Return the place of a trial and its adversary: ``pima · server (your server)``."""
+        words, _ = adversary_named(place.rpartition(" · ")[2], self.role_labels)
+        return f"{place} ({words})"
+
     def _untested(self) -> Iterator[str]:
         """Yield sentences about the limits, attacks and adversaries that the run did not test."""
         measured = {c.metric for t in self.tried for trial in t.candidate.trials
@@ -401,10 +427,10 @@ class Advice:
         if self.left_out:
             yield f"{self.left_out[0].upper()}{self.left_out[1:]}."
         if self.cut:
-            yield f"Beyond the search limit of {listed(self.cut)}."
+            yield f"The searches of {listed(self.cut)} stopped at their limits and may find more."
         yield (
-            "Adversaries that are not named above; attacks that are not in fedtrees; parties that "
-            "lie or poison; other tables."
+            "Not tested at all: adversaries that are not named above, attacks that fedtrees does "
+            "not contain, parties that do not follow the protocol, and other tables."
         )
 
 
@@ -417,7 +443,11 @@ def _describe_recipe(recipe: Tried) -> str:
 
 
 def _risks(trials: Iterable[RecipeResult]) -> list[str]:
-    """List the leaks as Markdown, one line per adversary."""
+    """List the leaks as Markdown, one line per adversary.
+
+    If not every applicable attack ran, this is written, because a missing attack is no evidence
+    that nothing leaks.
+    """
     lines = []
     for t in trials:
         leaks = [can(r) for r in t.results if r.state == "leaking" and r.scores]
@@ -429,5 +459,9 @@ def _risks(trials: Iterable[RecipeResult]) -> list[str]:
             )
             if results
         ]
-        lines.append(f"- {t.place}: {'; '.join([*(leaks or ['no leak is shown']), *more])}")
+        if t.untested:
+            more.append(f"not tested completely: {t.untested}")
+        elif not leaks:
+            leaks = ["no leak is shown"]
+        lines.append(f"- {t.place}: {'; '.join([*leaks, *more])}")
     return ["\n".join(lines)]

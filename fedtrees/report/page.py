@@ -70,7 +70,11 @@ def where(findings: SettingFindings) -> str:
         text = f"{name} {number(findings.undefended)} undefended"
         parts.append(
             text
-            + (f", {number(local_utility)} training alone" if math.isfinite(local_utility) else "")
+            + (
+                f", {number(local_utility)} if a party trains without the others"
+                if math.isfinite(local_utility)
+                else ""
+            )
         )
     return " · ".join(parts)
 
@@ -104,7 +108,9 @@ def headline(findings: SettingFindings) -> str:
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
         "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
     }.get(change_kind, "at a price that is not settled")  # fmt: skip
-    return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}."
+    # Without this clause, the sentence could be read as if the recipe prevented everything else.
+    others = "" if use.holds else ", and not every leak is removed"
+    return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}{others}."
 
 
 def note(findings: SettingFindings) -> str:
@@ -196,6 +202,8 @@ def guarantee(defended: DefenseResult | None) -> str:
     text += f" ({meaning})" if meaning else ""
     measured = span(defended.guarantees.measured)
     text += f"; measured {measured}" if measured else ""
+    if text == "structural":
+        text = "no epsilon (structural: some values are not sent, but nothing is limited)"
     return f"{text}: {defended.void}" if defended.void else text
 
 

@@ -225,28 +225,33 @@ def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     for name, why in gaps.unfit:
         yield f"{name}.", f"It does not fit here: {why}.", ""
     for name, why in gaps.failed:
-        yield f"{name} failed.", f"{why}. A failed attack is no defense.", ""
+        yield f"{name} failed.", f"{why}. A failed attack does not show that the defense works.", ""
     for name, why in gaps.failed_trainings:
         yield f"Training failed: {wording.short(name)}.", f"{why}.", ""
     if gaps.attacks:
-        yield f"{many(len(gaps.attacks), 'attack')} that apply.", f"{listed([*gaps.attacks])}.", ""
+        missing = many(len(gaps.attacks), "applicable attack")
+        yield f"{missing} did not run.", f"{listed([*gaps.attacks])}.", ""
     if gaps.defenses:
-        yield (f"{many(len(gaps.defenses), 'defense')} that fit.",
+        yield (f"{many(len(gaps.defenses), 'further defense')} did not run.",
                f"{listed([*gaps.defenses])}.", "")  # fmt: skip
     for name, why in gaps.no_claim:
-        yield f"{name} returned no claim.", f"{why[:1].upper()}{why[1:]}. That is no defense.", ""
+        yield (
+            f"{name} returned no claim.",
+            f"{why[:1].upper()}{why[1:]}. This does not show that the defense works.",
+            "",
+        )
     for name, defense, heads in _failed_attacks(findings):
         yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack "
                "scored worse than a blind guess, which shows nothing.", "")  # fmt: skip
     if gaps.cut:
-        yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at a limit; without it they may "
-               "read more.", "")  # fmt: skip
+        yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at their limits and may find "
+               "more.", "")  # fmt: skip
     if findings.seeds < 10:
-        yield (f"More than {many(findings.seeds, 'federation')}.",
-               "Fewer than three settle nothing; ten settle differences of about 0.01.",
+        yield (f"Only {many(findings.seeds, 'seed')} ran.",
+               "Fewer than three seeds settle no result. About ten settle a difference of 0.01.",
                "--seeds 10")  # fmt: skip
     yield ("Collusion, knowledge from outside, attacks not yet written.",
-           "Only a bounded guarantee speaks of those.", "")  # fmt: skip
+           "Only a finite epsilon limits them.", "")  # fmt: skip
 
 
 def _failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:

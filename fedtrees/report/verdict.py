@@ -222,6 +222,9 @@ def _leak(findings: SettingFindings, details: bool) -> str:
     who = describe_adversary(lead.adversary)
     match lead.kind, lead.result:
         case "no-attack", _:
+            for spec, why in findings.untested.failed_trainings:
+                if spec == findings.baseline_defense:
+                    return f"No attack was run, because the training failed: {why.rstrip('.')}."
             if failed := findings.untested.failed:
                 names = listed([name for name, _ in failed])
                 return f"None of the attacks that apply finished ({names})."
@@ -351,6 +354,8 @@ def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
     before, after = findings.leak.result, _after(findings, use)
+    if after is not None and after.state in ("unsettled", "unknown"):
+        return "Whether it removes this leak is not settled, and another leak remains:"
     if after is not None and after.state != "leaking":
         return "It removes this leak, but another leak remains (see STILL LEAKS):"
     # For a loss, a larger score is a smaller leak.
@@ -385,8 +390,8 @@ def explain_refusal(findings: SettingFindings) -> str:
         return nothing_shown
     least, name = min(scored, key=lambda x: x[0].score)
     remaining = (
-        f"{name} leaves {wording.value(least, least.score)} of "
-        f"{wording.value(result, result.score)} ({wording.describe_baseline(result)})"
+        f"{wording.short(name)} leaves {wording.value(least, least.score)} instead of "
+        f"{wording.amount(result, result.score)} ({wording.describe_baseline(result)})"
     )
     if least.below_baseline:
         return f"No tested defense is shown to help. {remaining}, but {wording.failed(least)}."
@@ -483,18 +488,20 @@ def remains(
     use : Recipe or None
         The defense. None: leaks to the other adversaries without a defense.
     leaks : int
-        Largest number of leaks that are described per adversary. With 0, only the number of
-        adversaries with a leak is given.
+        Largest number of leaks that are described per adversary. With 0, only the adversaries with
+        a leak are named.
     """
     if use is None:
         return _further_adversaries(findings, leaks)
-    sentences, failed, doubtful, safe = list[str](), list[str](), list[str](), list[str]()
+    sentences, leaking = list[str](), list[str]()
+    failed, doubtful, safe = list[str](), list[str](), list[str]()
     for adversary in findings.tested:
         trial = use.at(adversary.threat)
         if trial is None:
             doubtful.append(adversary.name)
             continue
         if trial.leaks:
+            leaking.append(adversary.name)
             sentences.append(_can(adversary.name, trial.leaks[:leaks], "can still"))
         elif trial.failed:
             failed.append(adversary.name)
@@ -503,8 +510,8 @@ def remains(
         else:
             doubtful.append(adversary.name)
     if sentences and not leaks:
-        count = many(len(sentences), "adversary", "adversaries")
-        return f"{count} can still learn more than without messages: see the report."
+        names = wording.capital(listed(leaking))
+        return f"{names} can still learn more than without messages: see the report."
     if len(safe) == len(findings.tested):
         return _NOTHING_REMAINS
     if leaks and failed:

@@ -255,11 +255,11 @@ def campaign(first: int, runs: int, data_dir: str | None = None) -> Counter[str]
         if run is None:
             tally["refused"] += 1
             continue
-        inferred, wrong = _compare_counts(drawn, run, tally)
+        inferred, n_wrong = _compare_counts(drawn, run, tally)
         tally["open" if not inferred else "read"] += 1
-        if wrong:
-            tally["wrong"] += wrong
-            print(f"seed {seed}: {wrong} bounds are wrong; {drawn.protocol}, {drawn.defense}")
+        if n_wrong:
+            tally["wrong"] += n_wrong
+            print(f"seed {seed}: {n_wrong} bounds are wrong; {drawn.protocol}, {drawn.defense}")
     return tally
 
 
@@ -277,7 +277,7 @@ def _compare_counts(drawn: Drawn, run: Training, tally: Counter[str]) -> tuple[b
     trees = None if evidence is None else first_trees(view, evidence)
     if evidence is None or trees is None:
         return False, 0
-    wrong = 0
+    n_wrong = 0
     for t, tree in enumerate(trees):
         sources = [
             (source.counted, (source.name,)) for source in tree.sources if source.name in local_data
@@ -286,13 +286,13 @@ def _compare_counts(drawn: Drawn, run: Training, tally: Counter[str]) -> tuple[b
         for counted, names in (*sources, (tree.counted, remaining)):
             true_cell_counts = true_counts(drawn, tree, t, names, evidence.observed.cuts)
             lo, hi = counted.lo[..., :3], counted.hi[..., :3]
-            wrong += int(((true_cell_counts < lo) | (true_cell_counts > hi)).any(axis=-1).sum())
+            n_wrong += int(((true_cell_counts < lo) | (true_cell_counts > hi)).any(axis=-1).sum())
             is_certain = (lo == hi).all(axis=-1)
             tally["certain"] += int(is_certain.sum())
             tally["cells"] += is_certain.size
         likely = tree.likely
         lo, hi = tree.leaves
-        wrong += int(((likely < lo) | (likely > hi)).sum())
+        n_wrong += int(((likely < lo) | (likely > hi)).sum())
         tally["leaves"] += len(likely)
         tally["certain leaves"] += int(tree.certain.sum())
         is_correct = (
@@ -302,7 +302,7 @@ def _compare_counts(drawn: Drawn, run: Training, tally: Counter[str]) -> tuple[b
             ]
         )
         tally["likely leaves"] += int(is_correct.all(axis=1).sum())
-    return True, wrong
+    return True, n_wrong
 
 
 if __name__ == "__main__":

@@ -209,8 +209,8 @@ def table() -> list[list[str]]:
 @pytest.mark.long
 def test_the_docs_list_the_attacks_that_use_each_message():
     text = (Path(__file__).parents[2] / "docs" / "reference/exposure.md").read_text()
-    shown = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown]
+    table_lines = text.partition("|---|---|---|---|\n")[2].partition("\n\n")[0].splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table_lines]
     documented = [
         [name, role, *cells]
         for names, roles, *cells in rows

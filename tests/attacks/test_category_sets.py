@@ -60,7 +60,7 @@ def test_every_row_is_in_the_box_of_its_leaf_and_in_no_other(coded_run):
             np.testing.assert_array_equal(inside, node[:, t] == leaf)
 
 
-def test_leaves_share_an_open_box_and_half_a_set(coded_run):
+def test_leaves_share_an_open_box_and_a_restricted_set(coded_run):
     _, _, view = coded_run
     evidence = read_boosting(view)
     basis = ReconstructionContext.of(evidence, view.rows, view.schema).with_missing_values()

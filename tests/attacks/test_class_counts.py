@@ -69,15 +69,15 @@ def test_certain_rows_are_correct_for_random_forests():
 
 
 @pytest.mark.long
-def test_rows_are_likely_where_all_counts_are_explained():
-    returned = wrong = 0
+def test_few_rows_are_wrong_if_all_counts_are_explained():
+    n_returned = n_wrong = 0
     for seed in range(3):
         run = Run(ForestHist(trees=30, max_bin=8), gaussian_table(seed, 40), 2, SERVER)
         guess = run.attack()
-        returned += len(guess.claims[0].table)
-        wrong += run.wrong(guess).sum()
-    assert returned > 60
-    assert wrong < 0.1 * returned
+        n_returned += len(guess.claims[0].table)
+        n_wrong += run.wrong(guess).sum()
+    assert n_returned > 60
+    assert n_wrong < 0.1 * n_returned
 
 
 def test_the_support_of_a_row_is_below_the_bound_only_with_the_stated_probability():
@@ -88,21 +88,21 @@ def test_the_support_of_a_row_is_below_the_bound_only_with_the_stated_probabilit
 
 
 @pytest.mark.long
-def test_a_chain_finds_tables_as_likely_as_the_truth():
+def test_a_chain_reaches_nearly_the_likelihood_of_the_true_table():
     run = Run(LocalForests(trees=10, max_depth=6), TABLE, principals=SERVER)
     source = read_target_forests(run.view)[0]
     boxes, rng = FlatForest.of(source.trees, 4), np.random.default_rng(0)
     truth = run.clients[0]
-    wanted = likelihood(boxes, State.of(boxes, boxes.level(truth.X), truth.y, len(truth)))
+    true_likelihood = likelihood(boxes, State.of(boxes, boxes.level(truth.X), truth.y, len(truth)))
     state = State.of(boxes, start(boxes, truth.y, rng), truth.y, len(truth))
     before = likelihood(boxes, state)
     for beta in np.geomspace(0.05, 1.0, 10):
         bits = rng.integers(0, 1 << 63, 1).astype(np.uint64)
         advance(boxes, state, beta, 500, bits)
-    assert likelihood(boxes, state) > wanted - 0.15 * (wanted - before)
-    again = State.of(boxes, state.level.copy(), state.y, state.free)
-    assert (again.occupancy == state.occupancy).all()
-    assert (again.leaf == state.leaf).all()
+    assert likelihood(boxes, state) > true_likelihood - 0.15 * (true_likelihood - before)
+    recomputed = State.of(boxes, state.level.copy(), state.y, state.free)
+    assert (recomputed.occupancy == state.occupancy).all()
+    assert (recomputed.leaf == state.leaf).all()
 
 
 @pytest.mark.long
@@ -149,8 +149,8 @@ def test_sampled_counts_have_the_released_shares(protocol, parts, step):
         numbers.draw(boxes, state, 1.0, rng.integers(0, 1 << 63, 1).astype(np.uint64))
         leaves = np.flatnonzero(boxes.nodes[:, 0] < 0)
         assert (boxes.counts[leaves].sum(axis=1) >= 1).all()
-        off = np.abs(shares(boxes.counts[leaves]) - boxes.share[leaves])
-        assert off.max() <= step / 2 + 1e-9
+        difference = np.abs(shares(boxes.counts[leaves]) - boxes.share[leaves])
+        assert difference.max() <= step / 2 + 1e-9
 
 
 @pytest.mark.long

@@ -144,12 +144,12 @@ def test_more_moves_lower_the_residuals(many_trees):
 
 @pytest.mark.long
 def test_the_guess_depends_on_evidence_and_seed_only(many_trees):
-    first, second, other = (
+    first, second, guess_with_other_seed = (
         run_joint(many_trees, many_trees.evidence(), seed=seed) for seed in (4, 4, 5)
     )
     np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
     assert dict(first.notes) == dict(second.notes)
-    assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
+    assert not np.array_equal(guessed.rows(first).X, guessed.rows(guess_with_other_seed).X)
 
 
 @pytest.mark.long
@@ -185,8 +185,10 @@ def test_a_time_limit_ends_the_chains(many_trees):
 def test_a_step_limit_ends_the_search_early_and_is_noted(many_trees):
     """A limit of steps, unlike one of seconds, gives the same guess on every machine."""
     limited = Joint(chains=4, moves=300, exact=False, steps=250 * len(many_trees.victims))
-    guess, again = (run_joint(many_trees, many_trees.evidence(), options=limited) for _ in range(2))
-    np.testing.assert_array_equal(guessed.rows(guess).X, guessed.rows(again).X)
+    guess, second_guess = (
+        run_joint(many_trees, many_trees.evidence(), options=limited) for _ in range(2)
+    )
+    np.testing.assert_array_equal(guessed.rows(guess).X, guessed.rows(second_guess).X)
     assert guess.notes["chains_run"] == 1
     assert guess.notes["stopped_early"] == 1
     high_limit = replace(limited, steps=1200 * len(many_trees.victims))
@@ -326,7 +328,7 @@ def test_the_attack_explains_why_it_does_not_apply():
 
 
 @pytest.mark.long
-def test_fewer_trees_are_read_on_request(many_trees):
+def test_the_number_of_trees_can_be_limited(many_trees):
     guess = run_joint(many_trees, many_trees.evidence(), options=replace(QUICK, max_trees=2))
     assert guess.notes["trees_read"] == 2
     empty = run_joint(many_trees, many_trees.evidence(), options=replace(QUICK, max_trees=0))

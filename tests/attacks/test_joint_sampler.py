@@ -149,8 +149,8 @@ def test_rows_never_leave_their_boxes():
 
 def agreement(setting, state):
     """Return the share of the victims' cells that are correct under the best matching of rows."""
-    same = (state.cell[: state.n, None] == setting.cell[None]).mean(axis=2)
-    return same[linear_sum_assignment(-same)].mean()
+    equal_shares = (state.cell[: state.n, None] == setting.cell[None]).mean(axis=2)
+    return equal_shares[linear_sum_assignment(-equal_shares)].mean()
 
 
 @pytest.mark.long

@@ -170,11 +170,11 @@ def test_incremental_state_equals_recomputed_state(spec):
         state = victim.state()
         classes = Classes.of(victim.prior, 2, 5.0)
         draw_classes(state, classes, 1)
-        moved = sample(victim.world, state, classes, victim.world.precision(1.0), 3000, 2)
-        assert moved > 100
-        again = victim.state(state.cell[: state.n])
-        np.testing.assert_array_equal(again.leaf, state.leaf)
-        np.testing.assert_allclose(again.residual, state.residual, atol=1e-9)
+        n_moves = sample(victim.world, state, classes, victim.world.precision(1.0), 3000, 2)
+        assert n_moves > 100
+        recomputed = victim.state(state.cell[: state.n])
+        np.testing.assert_array_equal(recomputed.leaf, state.leaf)
+        np.testing.assert_allclose(recomputed.residual, state.residual, atol=1e-9)
 
 
 def run_attack(view, options=QUICK, seed=0):
@@ -230,7 +230,7 @@ def test_rows_stay_in_the_first_leaves(spec, monkeypatch):
 def test_names_of_clients_do_not_matter(spec):
     view = train_and_view(spec, "server")[1]
     names = {"client-0": "zoe", "client-1": "adam", "client-2": "mia"}
-    other = replace(
+    renamed_view = replace(
         view,
         roles={names.get(name, name): role for name, role in view.roles.items()},
         seen=tuple(
@@ -242,7 +242,7 @@ def test_names_of_clients_do_not_matter(spec):
             for item in view.seen
         ),
     )
-    first, second = run_attack(view), run_attack(other)
+    first, second = run_attack(view), run_attack(renamed_view)
     np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
     assert tuple(names[owner] for owner in guessed.owner(first)) == guessed.owner(second)
 
@@ -287,7 +287,7 @@ def test_only_trees_up_to_the_last_local_tree_are_counted():
 
 
 @pytest.mark.long
-def test_targets_of_three_classes_are_read():
+def test_the_attack_guesses_labels_of_three_classes():
     for spec in PROTOCOLS:
         view = view_in(spec, "client-1", classes=3)
         assert Joint().inapplicable(view) is None

@@ -127,8 +127,8 @@ def test_no_local_candidate_gains_more_than_the_chosen_split():
             continue
         rows = tree.rows[begin:end]
 
-        def gain(left, rows=rows):
-            parts = (one_hot[rows[left]].sum(0), one_hot[rows[~left]].sum(0))
+        def gain(is_left, rows=rows):
+            parts = (one_hot[rows[is_left]].sum(0), one_hot[rows[~is_left]].sum(0))
             return sum((counts**2).sum() / counts.sum() for counts in parts if counts.sum())
 
         chosen_gain = gain(np.arange(len(rows)) < middle - begin)
@@ -193,9 +193,9 @@ def test_nodes_without_rows_are_ignored():
     """With noise on the sums of bins, a tree may split a node into all of its rows and none."""
     view, _ = train_two_parties("vertical-forest")
     (number, replay), *_ = sorted(replayed(view).items())
-    last = int(replay.partition.rows[-1])  # the node of the last row ends where the rows end
+    # The node of the last row contains the last rows of the partition.
+    last = int(replay.partition.rows[-1])
     (node,) = [leaf for leaf in replay.leaves if last in replay.rows_of(leaf)]
-    # The node of the last row ends where the rows end.
     left, all_rows = 2 * node + 1, np.ones(len(replay.rows_of(node)), dtype=bool)
     split = vertical.RoutedRows(
         number, *(np.array([leaf], np.int32) for leaf in (node, left)), all_rows
@@ -441,8 +441,8 @@ def test_routing_reveals_the_labels_of_predicted_rows():
         for baseline_name, claims in blind.items()
     }
     assert 0.5 < max(of_auc for of_auc, _ in baseline.values()) < auc
-    # Clusters of the local columns almost equal the two classes of this table, so the attack is not
-    # required to have the better accuracy by much.
+    # Only these baselines are compared, because clusters of all local columns almost equal the two
+    # classes of this table.
     assert max(baseline["even"][1], baseline["columns-of-passive-1"][1]) < accuracy
     # Names of classes do not matter.
     perfect = RoutedLabels(np.arange(284), np.eye(2)[1 - predicted_rows.y])

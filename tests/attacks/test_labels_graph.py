@@ -28,14 +28,14 @@ def small_view(seed, n=7, trees=3, leaves=3, absent=0.15):
 
 def dense_adjacency(leaves, eta):
     """Return the adjacency matrix A of Eq. 1, including the diagonal."""
-    same = (leaves[:, None] == leaves[None]) & (leaves[:, None] >= 0)
-    return same.astype(float) @ eta
+    is_same_leaf = (leaves[:, None] == leaves[None]) & (leaves[:, None] >= 0)
+    return is_same_leaf.astype(float) @ eta
 
 
 def dense_modularity(A, label):
     degree, total = A.sum(axis=1), A.sum()
-    same = label[:, None] == label[None]
-    return ((A - np.outer(degree, degree) / total) * same).sum() / total
+    is_same_label = label[:, None] == label[None]
+    return ((A - np.outer(degree, degree) / total) * is_same_label).sum() / total
 
 
 def partitions(n):

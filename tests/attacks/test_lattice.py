@@ -230,14 +230,14 @@ def test_inexact_sums_certify_no_counts(unrelated_features):
         with_rounded_sums(unrelated_features, 2.0**-20),
         with_rounded_sums(unrelated_features, 1e-5),
     )
-    others = (
+    other_evidence = (
         unrelated_features.evidence("values"),
         unrelated_features.evidence(noise=noise),
         unrelated_features.evidence(constant_hessian=True),
         unrelated_features.evidence(base_margin=np.float32(0.3)),
         unrelated_features.evidence(trees=()),
     )
-    for evidence in (*rounded, *others):
+    for evidence in (*rounded, *other_evidence):
         decoding = decode_view(unrelated_features, evidence)
         assert decoding.leaf_counts == ()
         assert decoding.notes["trees_certified"] == 0

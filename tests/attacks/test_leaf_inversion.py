@@ -86,9 +86,9 @@ def random_batch(single_gradients, rows=8, seed=0):
     matching = next(seen_batches(view)).matching(models_of(view), view)
     trees = matching.trees
     order = np.random.default_rng(seed).permutation(len(all_rows))
-    batch, others = all_rows.take(order[:rows]), all_rows.take(order[rows:])
+    batch, other_rows = all_rows.take(order[:rows]), all_rows.take(order[rows:])
     gradient = matching.of_cells(trees.cells_of(batch.X), batch.y)
-    return trees, replace(matching, target=gradient), batch, others
+    return trees, replace(matching, target=gradient), batch, other_rows
 
 
 def test_coordinates_that_were_not_sent_are_ignored(single_gradients):
@@ -101,7 +101,7 @@ def test_coordinates_that_were_not_sent_are_ignored(single_gradients):
 
 
 def test_noisy_directions_get_a_lower_weight(single_gradients):
-    trees, matching, batch, others = random_batch(single_gradients)
+    trees, matching, batch, other_rows = random_batch(single_gradients)
     leaves = trees.leaves(trees.cells_of(batch.X))
     rng = np.random.default_rng(0)
     noise = 0.3 * float(np.sqrt((matching.target**2).mean()))
@@ -114,10 +114,10 @@ def test_noisy_directions_get_a_lower_weight(single_gradients):
             noisy_matching.target @ whitened.to * len(batch),
             whitened.of_rows(leaves, batch.y),
         )
-        other_parts = whitened.of_rows(trees.leaves(trees.cells_of(others.X)), others.y)
+        other_parts = whitened.of_rows(trees.leaves(trees.cells_of(other_rows.X)), other_rows.y)
         residual = parts.sum(axis=0) - target
         # Replace the first row by each other row with its label.
-        costs = ((residual - parts[0] + other_parts[others.y == batch.y[0]]) ** 2).sum(axis=1)
+        costs = ((residual - parts[0] + other_parts[other_rows.y == batch.y[0]]) ** 2).sum(axis=1)
         shares_better.append((costs < residual @ residual).mean())
     assert shares_better[1] < shares_better[0] - 0.02
 
@@ -125,8 +125,11 @@ def test_noisy_directions_get_a_lower_weight(single_gradients):
 def test_the_consensus_of_known_rows_is_more_accurate_than_one_draw(single_gradients):
     scores = []
     for seed in range(10):
-        trees, _, batch, others = random_batch(single_gradients, seed=seed)
-        rng, known_rows = np.random.default_rng(seed), KnownRows(others, single_gradients[2].schema)
+        trees, _, batch, other_rows = random_batch(single_gradients, seed=seed)
+        rng, known_rows = (
+            np.random.default_rng(seed),
+            KnownRows(other_rows, single_gradients[2].schema),
+        )
         guesses = known_rows.draw(batch.y, rng), known_rows.likely(batch.y, True, rng)
         drawn_leaves, consensus_leaves, truth = (
             trees.leaves(trees.cells_of(table.X)) for table in (*guesses, batch)

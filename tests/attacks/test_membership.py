@@ -51,13 +51,13 @@ FORESTS = (
 def train_with_candidates(defense="none", principal="server"):
     """Train on half of a table of 240 rows; return the view with candidates, and the case."""
     table, schema = sample_table()
-    members, others = table.take(np.arange(120)), table.take(np.arange(120, 240))
+    members, nonmembers = table.take(np.arange(120)), table.take(np.arange(120, 240))
     local_data = over_clients([members.take(np.arange(k, 120, 2)) for k in range(2)])
     protocol = FedTreeHist(trees=4, max_depth=3, max_bin=256)
     run = train(protocol, local_data, schema, defense=make_defense(parse_one(defense)), seed=1)
     roles = {**run.transcript.roles, "public": "public"}
     case = Case(
-        local_data, roles, (principal,), schema, Streams(0), principal, remaining_rows=others
+        local_data, roles, (principal,), schema, Streams(0), principal, remaining_rows=nonmembers
     )
     return with_background("membership", view_of(run, (principal,), local_data), case), case
 
@@ -126,7 +126,7 @@ def test_clients_use_the_model_that_they_receive(protocol):
     assert attack.inapplicable(view) is None
     predictions = attack.model(view).predict(table.X)
     assert predictions == pytest.approx(run.model.predict(table.X))
-    assert attack.inapplicable(view.blinded()).code == "no-trees"
+    assert attack.inapplicable(view.blinded()).code == "no-model"
 
 
 def test_each_row_is_in_one_of_two_reference_models_with_balanced_classes():
@@ -262,9 +262,9 @@ def test_members_of_random_forests_are_distinguished_from_nonmembers(spec):
         local_data = over_clients([Table(X, y).take(np.arange(k, 120, 2)) for k in range(2)])
         run = train(register.make("protocol", parse_grid(spec)[0]), local_data, schema, seed=seed)
         roles = {**run.transcript.roles, "public": "public"}
-        others = Table(X, y).take(np.arange(120, 240))
+        nonmembers = Table(X, y).take(np.arange(120, 240))
         case = Case(
-            local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others
+            local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=nonmembers
         )
         view = with_background("membership", view_of(run, ("public",), local_data), case)
         assert MembershipInference().inapplicable(view) is None
@@ -283,7 +283,7 @@ def test_members_of_random_forests_are_distinguished_from_nonmembers(spec):
     assert np.mean(logit_gaps) > 0.2
 
 
-def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
+def test_the_blind_classifier_accepts_empty_columns_and_few_rows():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40, 3)).astype(np.float32)
     X[:, 0] = np.nan
@@ -298,7 +298,7 @@ def test_a_classifier_of_rows_takes_empty_columns_and_few_rows():
 @pytest.mark.parametrize("spec", here("protocol", ["xgboost-vertical[trees=10,max_depth=5]"]))
 def test_in_vertical_training_only_outsiders_infer_membership_of_complete_rows(spec):
     table, schema = sample_table()
-    members, others = table.take(np.arange(90)), table.take(np.arange(90, 180))
+    members, nonmembers = table.take(np.arange(90)), table.take(np.arange(90, 180))
     columns = np.array_split(np.arange(len(schema.features)), 2)
     local_data = {
         name: LocalData(
@@ -314,7 +314,9 @@ def test_in_vertical_training_only_outsiders_infer_membership_of_complete_rows(s
         reason = MembershipInference().inapplicable(view_of(run, (principal,), local_data))
         assert reason.code == "rows-known-by-id"
     roles = {**run.transcript.roles, "public": "public"}
-    case = Case(local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=others)
+    case = Case(
+        local_data, roles, ("public",), schema, Streams(0), "public", remaining_rows=nonmembers
+    )
     view = with_background("membership", view_of(run, ("public",), local_data), case)
     member_rows = {(*row, y) for row, y in zip(members.X.tolist(), members.y.tolist(), strict=True)}
     candidate_rows = zip(view.candidates.X.tolist(), view.candidates.y.tolist(), strict=True)

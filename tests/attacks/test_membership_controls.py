@@ -63,8 +63,8 @@ def view_and_members(
     principals = tuple(principals_text.split("+"))
     view = view_of(run, principals, local_data)
     local_rows = set() if view.rows is None else {row.tobytes() for row in view.rows.X}
-    others = np.flatnonzero([row.tobytes() not in local_rows for row in X])
-    return replace(view, candidates=table.take(others)), member[others]
+    not_local = np.flatnonzero([row.tobytes() not in local_rows for row in X])
+    return replace(view, candidates=table.take(not_local)), member[not_local]
 
 
 def membership_scores(view, attack="membership", test="together"):
@@ -81,7 +81,7 @@ def mean_auc(spec, principals_text, defense="none", attack="membership", seeds=2
 
 
 # Specification, adversary, defense, attack, least mean AUC over two seeds. The standard deviation
-# of the mean AUC of random scores over 60 members and 60 others is .037.
+# of the mean AUC of random scores over 60 members and 60 nonmembers is 0.037.
 LEAKS = [
     (NOISY, "public", "none", "membership", 0.85),
     (NOISY, "client-0", "none", "membership", 0.85),
@@ -120,22 +120,22 @@ LEAKS = [
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("spec", "who", "defense", "attack", "least"),
+    ("spec", "adversary", "defense", "attack", "least_auc"),
     [case for case in LEAKS if here("protocol", [case[0]]) and here("defense", [case[2]])],
 )
-def test_members_are_recognised_if_a_model_must_leak(spec, who, defense, attack, least):
-    assert mean_auc(spec, who, defense, attack) > least
+def test_members_are_recognised_if_a_model_must_leak(spec, adversary, defense, attack, least_auc):
+    assert mean_auc(spec, adversary, defense, attack) > least_auc
 
 
 @pytest.mark.extra("interpret")
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("spec", "who"),
+    ("spec", "adversary"),
     [("dp-ebm[epsilon=1000,max_rounds=10,max_bins=32]", who) for who in ("public", "server")]
     + [("ebm-merge[max_rounds=20,max_bins=32,outer_bags=1]", "public")],
 )
-def test_members_of_explainable_boosting_machines_are_recognised(spec, who):
-    assert mean_auc(spec, who) > 0.8
+def test_members_of_explainable_boosting_machines_are_recognised(spec, adversary):
+    assert mean_auc(spec, adversary) > 0.8
 
 
 @pytest.mark.parametrize("spec", here("protocol", [NOISY]))
@@ -157,22 +157,24 @@ NOTHING = [
 ]
 
 
-@pytest.mark.parametrize(("spec", "who"), [case for case in NOTHING if here("protocol", [case[0]])])
-def test_members_are_not_recognised_at_a_tiny_epsilon(spec, who):
+@pytest.mark.parametrize(
+    ("spec", "adversary"), [case for case in NOTHING if here("protocol", [case[0]])]
+)
+def test_members_are_not_recognised_at_a_tiny_epsilon(spec, adversary):
     aucs = []
     for seed in range(24):
-        view, member = view_and_members(spec, seed, who)
+        view, member = view_and_members(spec, seed, adversary)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
         aucs.append(auc(any_of([log_odds(part) for part in parts]), member))
-    assert abs(np.mean(aucs) - 0.5) < 0.05  # the standard deviation of this mean is .012
+    assert abs(np.mean(aucs) - 0.5) < 0.05  # The standard deviation of this mean is 0.012.
 
 
 LINEAR = [
     ("dp-gbdt[epsilon=2,trees=20]", "public", "none", {}),
     ("dp-gbdt[epsilon=2,trees=20,noise=distributed]", "client-0", "none", {}),
     ("dp-gbdt[epsilon=2,trees=20,clip=0.1]", "public", "none", {}),
-    ("dp-gbdt[epsilon=2,trees=20,clip=1,base_score=0]", "public", "none", {"numbers": True}),
+    ("dp-gbdt[epsilon=2,trees=20,clip=1,base_score=0]", "public", "none", {"numeric_target": True}),
     ("dp-forest[epsilon=2]", "public", "none", {}),
     ("dp-forest[epsilon=2,noise=distributed]", "client-0", "none", {}),
     ("fedtree-hist[trees=4,max_depth=3]", "server", "laplace-hist[epsilon=2]+public-cuts", {}),
@@ -180,13 +182,15 @@ LINEAR = [
 
 
 @pytest.mark.parametrize(
-    ("spec", "who", "defense", "options"),
+    ("spec", "adversary", "defense", "options"),
     [case for case in LINEAR if here("protocol", [case[0]]) and here("defense", [case[2]])],
 )
-def test_sums_less_the_members_contributions_have_the_stated_noise(spec, who, defense, options):
+def test_sums_minus_the_contributions_of_members_have_the_declared_noise(
+    spec, adversary, defense, options
+):
     squares = []
     for seed in range(2):
-        view, member = view_and_members(spec, seed, who, defense, **options)
+        view, member = view_and_members(spec, seed, adversary, defense, **options)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
         noise = sum(part.total for part in parts) - parts[0].contribution.T @ member.astype(float)
@@ -209,11 +213,11 @@ EXACT = [
 
 
 @pytest.mark.parametrize(
-    ("spec", "who", "defense"),
+    ("spec", "adversary", "defense"),
     [case for case in EXACT if here("protocol", [case[0]]) and here("defense", [case[2]])],
 )
-def test_exact_sums_are_the_members_contributions(spec, who, defense):
-    view, member = view_and_members(spec, 0, who, defense)
+def test_exact_sums_are_the_members_contributions(spec, adversary, defense):
+    view, member = view_and_members(spec, 0, adversary, defense)
     attack = MembershipInference()
     parts = attack.linear_sums(view, attack.model(view), view.candidates)
     difference = sum(part.total for part in parts) - parts[0].contribution.T @ member.astype(float)
@@ -252,16 +256,20 @@ def test_exact_sums_of_few_candidates_reveal_every_member():
     assert ((computed < -5) == ~is_member).all()
 
 
-def test_sums_that_contradict_the_contributions_count_for_little():
+def test_sums_that_contradict_the_contributions_give_weak_evidence():
     rng = np.random.default_rng(0)
-    A, z = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
-    wrong = z @ A + rng.normal(size=30)
-    assert np.abs(log_odds(sums(A, wrong, np.zeros(30), z.sum()))).max() < 100
+    contributions, is_member = rng.normal(size=(20, 30)), np.arange(20) % 3 == 0
+    wrong_sums = is_member @ contributions + rng.normal(size=30)
+    assert (
+        np.abs(log_odds(sums(contributions, wrong_sums, np.zeros(30), is_member.sum()))).max() < 100
+    )
 
 
 def test_members_that_are_no_candidates_weaken_the_evidence():
-    a, total = np.array([1.0]), np.array([1.0])
-    weak, strong = (log_odds(sums(a, total + rows - 0.5, [0.1], rows))[0] for rows in (5.5, 0.5))
+    contribution, total = np.array([1.0]), np.array([1.0])
+    weak, strong = (
+        log_odds(sums(contribution, total + rows - 0.5, [0.1], rows))[0] for rows in (5.5, 0.5)
+    )
     assert 0 < abs(weak) < abs(strong)
 
 
@@ -297,15 +305,15 @@ def test_no_reference_model_is_trained_by_another_learner(spec, defense):
     assert not {"lira", "rmia"} & {claim.test for claim in guess.claims}
 
 
-def test_clients_that_grow_forests_by_themselves_are_modelled_one_by_one():
+def test_reference_models_imitate_the_forest_of_each_client():
     specs = here("protocol", ["local-forests[trees=2]"])
     if not specs:
         pytest.skip("needs local-forests")
     view, _ = view_and_members(specs[0], 0)
     attack = MembershipInference()
     train_on = trainer_of(view, attack.model(view))(view.candidates, len(view.candidates))
-    some = np.arange(len(view.candidates)) < 30
-    assert np.isfinite(train_on(some)).all()
+    training_mask = np.arange(len(view.candidates)) < 30
+    assert np.isfinite(train_on(training_mask)).all()
 
 
 @pytest.mark.parametrize("defense", here("defense", ["sketch-rounding[digits=1]"]))

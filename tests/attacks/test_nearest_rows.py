@@ -12,8 +12,8 @@ def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes
     y, zero = rng.integers(0, 2, n), np.zeros(n)
     boxes = FeatureBoxes(ends[0], ends[1], y, zero.astype(np.float32), zero.astype(np.int64))
     boxes.missing = rng.random((n, d)) < 0.3
-    few = rng.random((n, d)) < 0.3
-    boxes.codes = np.where(few, rng.integers(0, 2**cells, (n, d)).astype(np.uint64), ANY)
+    has_set = rng.random((n, d)) < 0.3
+    boxes.codes = np.where(has_set, rng.integers(0, 2**cells, (n, d)).astype(np.uint64), ANY)
     return boxes
 
 

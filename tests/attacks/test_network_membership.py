@@ -39,8 +39,8 @@ def public_view(messages, candidates=None):
 
 
 def memorised_aucs(seed, train_on_members):
-    """Fit a network to random labels; return the AUCs of candidates, half of which were used if
-    `told`.
+    """Fit a network to random labels; return the AUCs of candidates, half of which were used for
+    training or none.
     """
     rng = np.random.default_rng(seed)
     X, y = rng.normal(size=(240, 4)).astype(np.float32), rng.integers(0, 2, 240)

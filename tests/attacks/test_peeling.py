@@ -75,8 +75,8 @@ def test_wrong_rows_are_as_rare_as_their_confidence_implies(seed, depth):
     """
     run = Run(NVFlareHist(trees=12, max_depth=depth, max_bin=16), gaussian_table(seed))
     guess = run.attack()
-    wrong = (Counter(run.keys(guessed.rows(guess))) - run.counts()).total()
-    assert wrong <= 1.5 + 2 * (1 - guessed.confidence(guess)).sum()
+    n_wrong = (Counter(run.keys(guessed.rows(guess))) - run.counts()).total()
+    assert n_wrong <= 1.5 + 2 * (1 - guessed.confidence(guess)).sum()
 
 
 @pytest.mark.long
@@ -131,9 +131,9 @@ def test_copies_of_a_row_are_returned_with_their_multiplicity():
 def test_declared_noise_lowers_the_number_of_rows_but_not_their_accuracy(defense, least_share):
     run = Run(SHARED, patients(), parts=[defense])
     guessed_rows = Counter(run.keys(guessed.rows(run.attack())))
-    wrong = (guessed_rows - run.counts()).total()
-    assert wrong <= 0.03 * guessed_rows.total()
-    assert guessed_rows.total() - wrong >= least_share * run.counts().total()
+    n_wrong = (guessed_rows - run.counts()).total()
+    assert n_wrong <= 0.03 * guessed_rows.total()
+    assert guessed_rows.total() - n_wrong >= least_share * run.counts().total()
 
 
 def test_more_noise_never_makes_a_row_more_certain():

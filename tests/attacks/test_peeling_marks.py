@@ -57,8 +57,8 @@ def test_the_confidence_of_labels_reflects_the_noise():
     run = Run(FINE, patients(120), principals=SERVER, parts=[LaplaceGradient(epsilon=1.0)])
     assert not len(guessed.rows(run.attack()))
     guess = run.attack(confidence=0.5)
-    right = 1 - run.wrong(guess).mean()
-    assert abs(right - guessed.confidence(guess).mean()) < 0.2
+    share_correct = 1 - run.wrong(guess).mean()
+    assert abs(share_correct - guessed.confidence(guess).mean()) < 0.2
 
 
 @pytest.mark.long

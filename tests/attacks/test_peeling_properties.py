@@ -69,13 +69,13 @@ def test_certain_rows_are_correct(seed):
 
 @pytest.mark.long
 def test_few_returned_rows_are_wrong():
-    returned, wrong = 0, 0
+    n_returned, n_wrong = 0, 0
     for seed in range(20):
         run = misleading_run(seed)
-        bad = run.wrong(run.attack())
-        returned, wrong = returned + len(bad), wrong + int(bad.sum())
-    assert returned > 150
-    assert wrong <= 0.03 * returned
+        is_wrong = run.wrong(run.attack())
+        n_returned, n_wrong = n_returned + len(is_wrong), n_wrong + int(is_wrong.sum())
+    assert n_returned > 150
+    assert n_wrong <= 0.03 * n_returned
 
 
 @pytest.mark.long
@@ -115,14 +115,21 @@ def test_permuting_the_victims_changes_nothing(seed):
 @tables
 def test_more_noise_never_makes_a_wrong_row_more_certain(seed):
     run = misleading_run(seed)
-    before = None
+    previous_confidence = None
     for step in (None, 1e-9, 1e-7, 1e-5, 1e-3):
         declared = () if step is None else (HistogramRounding(step=step),)
         run.view = replace(run.view, defense=Composition(declared))
         guess = run.attack()
-        bad = run.wrong(guess)
-        keys = [k for k, b in zip(run.keys(guessed.rows(guess)), bad, strict=True) if b]
-        sure = dict(zip(keys, guessed.confidence(guess)[bad], strict=True))
-        if before is not None:
-            assert all(c <= before.get(key, 0) for key, c in sure.items())
-        before = sure
+        is_wrong = run.wrong(guess)
+        keys = [
+            row_key
+            for row_key, row_is_wrong in zip(run.keys(guessed.rows(guess)), is_wrong, strict=True)
+            if row_is_wrong
+        ]
+        confidence = dict(zip(keys, guessed.confidence(guess)[is_wrong], strict=True))
+        if previous_confidence is not None:
+            assert all(
+                new_confidence <= previous_confidence.get(key, 0)
+                for key, new_confidence in confidence.items()
+            )
+        previous_confidence = confidence

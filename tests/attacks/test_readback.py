@@ -161,7 +161,7 @@ def test_node_sums_are_read_within_the_rounding_of_all_their_bins(clinic):
         assert ((lo <= expected) & (expected <= hi)).all()
 
 
-def test_suppressed_bins_hold_few_rows(clinic):
+def test_counts_with_suppressed_bins_are_bounded_correctly(clinic):
     (first_tree,), _, others = read_first_trees(clinic, "server", MinBin(k=2), max_bin=4)
     lo, hi = first_tree.leaves
     expected = true_counts(first_tree, others)
@@ -260,7 +260,7 @@ def test_leaf_values_of_rounded_sums_reveal_counts(step, share, clinic):
 
 @pytest.mark.parametrize("size", [1, 2, 6])
 def test_expected_counts_equal_those_by_enumeration(size):
-    """Compare the mean and variance of N and G over all counts. Small counts have their own
+    """Compare the mean and variance of N and G over all counts. Small counts have separate
     errors.
     """
     rng = np.random.default_rng(size)

@@ -35,6 +35,7 @@ ATTACK = "timberstrike[chains=2,max_trees=4]"
 
 
 def make_federation(sizes, by_class=False, constant=False, classes=2):
+    """Deal consecutive rows of a small table to clients of the given sizes."""
     X, y = load_iris(return_X_y=True) if classes == 3 else load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(y))[: sum(sizes)]
     if by_class:
@@ -102,17 +103,23 @@ def test_certain_counts_in_a_cycle_with_a_gap_are_correct():
     view, _, _ = attack_training(
         federation_of_clients, "flower-cyclic[trees=4,max_depth=3]", "server"
     )
-    late = next(v for v in observe_clients(view) if v.late is not None)
-    assert late.owner == "client-2"
-    assert int(late.late.n[late.late.certain].sum()) > 0
-    nodes = Routes.of(late.blocks[0].trees[:1]).apply(clients_of(federation_of_clients)[2].X)[:, 0]
-    for leaf, n, n1, sure in zip(
-        late.late_leaves.leaf, late.late.n, late.late.n1, late.late.certain, strict=True
+    later_victim = next(victim for victim in observe_clients(view) if victim.late is not None)
+    assert later_victim.owner == "client-2"
+    assert int(later_victim.late.n[later_victim.late.certain].sum()) > 0
+    nodes = Routes.of(later_victim.blocks[0].trees[:1]).apply(
+        clients_of(federation_of_clients)[2].X
+    )[:, 0]
+    for leaf, n, n1, is_certain in zip(
+        later_victim.late_leaves.leaf,
+        later_victim.late.n,
+        later_victim.late.n1,
+        later_victim.late.certain,
+        strict=True,
     ):
-        here = nodes == leaf
-        assert not sure or (n, n1) == (
-            here.sum(),
-            clients_of(federation_of_clients)[2].y[here].sum(),
+        in_leaf = nodes == leaf
+        assert not is_certain or (n, n1) == (
+            in_leaf.sum(),
+            clients_of(federation_of_clients)[2].y[in_leaf].sum(),
         )
 
 
@@ -181,11 +188,11 @@ def test_a_wrong_base_score_does_not_give_millions_of_rows():
 
 
 def test_equal_sums_of_single_leaf_trees_are_not_taken_for_a_mask():
-    same, one = np.full(2, 4e-5, dtype=np.float32), np.ones(3, dtype=np.float32)
+    equal_sums, ones = np.full(2, 4e-5, dtype=np.float32), np.ones(3, dtype=np.float32)
     leaves, split = np.array([1, 1]), np.array([3])
-    assert not is_masked(same, leaves)
-    assert is_masked(one, split)
-    assert is_masked(one[:2], leaves)
+    assert not is_masked(equal_sums, leaves)
+    assert is_masked(ones, split)
+    assert is_masked(ones[:2], leaves)
 
 
 def test_a_single_leaf_below_the_hessian_limit_reveals_no_positives():
@@ -219,9 +226,14 @@ def test_late_sizes_add_up_with_leaf_values_only():
 def test_a_masked_single_leaf_tree_does_not_hide_other_trees(protocol):
     federation_of_clients, spec = make_federation((50, 60, 40)), f"{protocol},max_depth=3,gamma=3]"
     view, _, masked = attack_training(federation_of_clients, spec, "client-2", "mask-sum-hessian")
-    sizes = [len(t) for v in observe_clients(view) for b in v.blocks for t in b.trees]
+    sizes = [
+        len(tree)
+        for victim in observe_clients(view)
+        for block in victim.blocks
+        for tree in block.trees
+    ]
     assert 1 in sizes
-    assert all(v.evidence.observed.level == "statistics" for v in observe_clients(view))
+    assert all(victim.evidence.observed.level == "statistics" for victim in observe_clients(view))
     assert (
         masked["leaf_counts_exact"]
         == attack_training(federation_of_clients, spec, "client-2")[2]["leaf_counts_exact"]

@@ -121,8 +121,8 @@ def test_censored_regression_recovers_a_line_from_half_of_the_rows():
     x = rng.uniform(-0.5, 0.5, 400)
     rank = np.clip(0.5 + 0.8 * x + rng.normal(0, 0.05, 400), 0, 1)
     low, high = np.where(rank > 0.5, 0.5, 0), np.where(rank > 0.5, 1, 0.5)
-    hidden = rng.random(400) < 0.5
-    low[hidden], high[hidden] = 0, 1
+    is_hidden = rng.random(400) < 0.5
+    low[is_hidden], high[is_hidden] = 0, 1
     estimated = expected_ranks(x[:, None], low, high)
     assert np.corrcoef(estimated, rank)[0, 1] > 0.95
     assert np.corrcoef((low + high) / 2, rank)[0, 1] < 0.7

@@ -167,11 +167,11 @@ def test_within_the_limit_intervals_narrow_around_the_thresholds(limit):
 @pytest.mark.long
 def test_more_records_in_a_request_take_more_records_and_fewer_requests():
     training, local_data = train_small()
-    few = query_thresholds(training, local_data, m=3)[1]
-    many = query_thresholds(training, local_data, queries=10**6)[1]
-    assert many["m"] == 401
-    assert many["requests"] < few["requests"] / 2
-    assert many["records"] > 5 * few["records"]
+    notes_of_small_requests = query_thresholds(training, local_data, m=3)[1]
+    notes_of_large_requests = query_thresholds(training, local_data, queries=10**6)[1]
+    assert notes_of_large_requests["m"] == 401
+    assert notes_of_large_requests["requests"] < notes_of_small_requests["requests"] / 2
+    assert notes_of_large_requests["records"] > 5 * notes_of_small_requests["records"]
 
 
 def test_breast_cancer_takes_2000_records_at_most():

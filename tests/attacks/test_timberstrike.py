@@ -136,9 +136,9 @@ def test_the_guess_depends_on_evidence_and_seed_only(related_features, level):
     first, second = (run_attack(related_features, evidence, seed=4) for _ in range(2))
     np.testing.assert_array_equal(guessed.rows(first).X, guessed.rows(second).X)
     assert dict(first.notes) == dict(second.notes)
-    other = run_attack(related_features, evidence, seed=5)
+    guess_with_other_seed = run_attack(related_features, evidence, seed=5)
     if level != "histograms":
-        assert not np.array_equal(guessed.rows(first).X, guessed.rows(other).X)
+        assert not np.array_equal(guessed.rows(first).X, guessed.rows(guess_with_other_seed).X)
 
 
 @pytest.mark.long

@@ -89,8 +89,8 @@ def test_exact_sums_of_a_bin_determine_its_rows_for_every_prior():
     rng = np.random.default_rng(0)
     rows, p = rng.poisson(3, size=(200, 2)).astype(float), 0.37
     sums = np.stack([rows.sum(axis=1), rows[:, 0] * p + rows[:, 1] * (p - 1)], axis=1)
-    off = np.full(rows.shape, 1e-9)
-    mean, variance = _posterior(sums, off, np.full(rows.shape, 2.0), np.ones(rows.shape), p)
+    variances = np.full(rows.shape, 1e-9)
+    mean, variance = _posterior(sums, variances, np.full(rows.shape, 2.0), np.ones(rows.shape), p)
     np.testing.assert_allclose(mean, rows, atol=1e-6)
     assert variance.max() < 1e-6
 

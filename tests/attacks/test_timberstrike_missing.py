@@ -69,7 +69,7 @@ def guessed_missing(world_with_missing, basis, boxes, rule):
 
 
 @pytest.mark.parametrize("rule", ["prior", "joint"])
-def test_a_value_is_missing_where_it_must_be_and_not_where_it_cannot_be(half_missing, rule):
+def test_guessed_values_are_missing_exactly_where_the_boxes_require_it(half_missing, rule):
     basis = context_of(half_missing)
     boxes = open_boxes((50, 50), basis.grid, half_missing.evidence())
     boxes.missing[:, 1] = False

@@ -35,12 +35,16 @@ def table(n, seed=0):
 )
 def test_printed_scores_of_pima_count_one_column_that_is_never_wrong(items, columns):
     path = resources.files("fedtrees.benchmarks.papers") / "published" / "timberstrike.csv"
-    lines = [r for r in csv.DictReader(path.read_text("utf-8").splitlines()) if r["item"] in items]
-    scores = [r for r in lines if r["score"].startswith("RA")]
+    lines = [
+        row for row in csv.DictReader(path.read_text("utf-8").splitlines()) if row["item"] in items
+    ]
+    scores = [row for row in lines if row["score"].startswith("RA")]
     assert len(scores) in (96, 60 + 36)
     for line in scores:
-        wrong = (100 - float(line["published"])) * columns
-        assert float(line["printed"]) == pytest.approx(100 - wrong / (columns + 1), abs=0.01)
+        n_wrong_columns = (100 - float(line["published"])) * columns
+        assert float(line["printed"]) == pytest.approx(
+            100 - n_wrong_columns / (columns + 1), abs=0.01
+        )
 
 
 @pytest.mark.parametrize("cut_method", ["sketch", "equal-width"])
@@ -71,12 +75,12 @@ def test_rows_with_owners_are_scored_on_the_largest_owner():
     guess = EveryRecord(Table.concat([clients[0], clients[1]]), owner=owner)
     worse = EveryRecord(Table.concat([clients[0], table(60, 5)]), owner=owner)
     case = federation.case(dict.fromkeys(federation.local_data, "client"), ("client-2",), 0)
-    (right,) = score_guess("right", Guess((guess,)), case, None)
-    (wrong,) = score_guess("wrong", Guess((worse,)), case, None)
-    assert (right["metric"], right["value"]) == ("ra_owner", 1.0)
-    assert wrong["value"] < 1.0
-    assert 0 < wrong["blind"] < 1
-    assert wrong["blind"] == right["blind"]
+    (exact_score,) = score_guess("right", Guess((guess,)), case, None)
+    (worse_score,) = score_guess("wrong", Guess((worse,)), case, None)
+    assert (exact_score["metric"], exact_score["value"]) == ("ra_owner", 1.0)
+    assert worse_score["value"] < 1.0
+    assert 0 < worse_score["blind"] < 1
+    assert worse_score["blind"] == exact_score["blind"]
 
 
 def test_rows_of_all_parties_are_scored_although_a_principal_has_no_labels():
@@ -96,12 +100,12 @@ def test_rows_of_all_parties_are_scored_although_a_principal_has_no_labels():
 def test_the_most_important_columns_are_matched_without_the_others():
     clients = (table(20, 0), table(30, 1))
     case = Case(over_clients(clients), {}, ("client-0",), SCHEMA, Streams(0), top=("a",))
-    everyone = Table.concat(list(clients))
-    shuffled = everyone.X.copy()
+    all_rows = Table.concat(list(clients))
+    shuffled = all_rows.X.copy()
     shuffled[:, 1] = 500.0
     metric, truth = EveryRecordMetric(), EveryRecordMetric().truth(case)
     scores = {
-        s.key: s.value for s in metric.score([EveryRecord(Table(shuffled, everyone.y))], truth)
+        s.key: s.value for s in metric.score([EveryRecord(Table(shuffled, all_rows.y))], truth)
     }
     assert scores == {"ra_union": pytest.approx(2 / 3), "ra_union_top": 1.0}
     blind = metric.line(case, truth, {"ra": 0.5, "ra_top": 0.75})
@@ -115,5 +119,5 @@ def test_the_most_important_columns_are_matched_without_the_others():
 
 
 def _arrays(clients):
-    everyone = Table.concat(list(clients))
-    return everyone.X, everyone.y
+    all_rows = Table.concat(list(clients))
+    return all_rows.X, all_rows.y

@@ -122,7 +122,7 @@ def test_a_released_model_is_separated_into_the_trees_of_each_client(protocol, d
 def test_a_model_with_missing_trees_is_not_separated_into_rounds():
     training, _ = train_and_view(make_federation(), "flower-bagging[trees=4,max_depth=2]")
     view = view_of(training, ("public",), {})
-    ((seen, model),) = [(item, item.message) for item in view.seen]
+    ((model_item, model),) = [(item, item.message) for item in view.seen]
     nodes = int(model.sizes[:-1].sum())
     fields = {
         name: values[:nodes]
@@ -130,7 +130,7 @@ def test_a_model_with_missing_trees_is_not_separated_into_rounds():
         if values is not None and len(values) > len(model.sizes)
     }
     shorter_model = replace(model, sizes=model.sizes[:-1], **fields)
-    assert blocks_of(replace(view, seen=(replace(seen, message=shorter_model),))) is None
+    assert blocks_of(replace(view, seen=(replace(model_item, message=shorter_model),))) is None
 
 
 @pytest.mark.parametrize("protocol", ["fedtree-hist", "nvflare-hist"])

@@ -26,8 +26,8 @@ def test_rows_of_an_unreachable_leaf_are_not_moved():
     setting = FederationConfig.of(DataRef("diabetes"), Spec("iid"), 3, 0, protocol)
     federation = federation_of(setting, None)
     defense = Composition((register.make("defense", Spec("min-bin", {"k": 10})),))
-    done = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
-    view = view_of(done, ("client-0",), federation.local_data)
+    training = train(protocol, federation.local_data, federation.schema, defense=defense, seed=0)
+    view = view_of(training, ("client-0",), federation.local_data)
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))
     guess = attack.run(view, np.random.default_rng(0))
     assert len(guessed.rows(guess)) > 0
@@ -63,7 +63,7 @@ def test_a_colluding_client_is_subtracted_once_from_a_decrypted_sum():
         np.testing.assert_array_equal(without_client.totals + client_sums.totals, total.totals)
 
 
-def test_rounded_sums_do_not_outvote_the_declared_number_of_rows():
+def test_the_declared_number_of_rows_takes_precedence_over_rounded_sums():
     view, evidence = evidence_under(Spec("hist-rounding", {"step": 1.0}), ("client-0",))
     assert evidence.distortion.noise is not None
     attack = register.make("attack", Spec("timberstrike", {"chains": 1}))

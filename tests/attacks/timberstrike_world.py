@@ -127,11 +127,11 @@ def node_histograms(forest, cuts, table, params):
         nodes = np.flatnonzero(depth < params.max_depth).astype(np.int32)
         sums = np.zeros((len(nodes), len(cuts.values), 2), dtype=np.int64)
         for f in range(table.X.shape[1]):
-            here = ~np.isnan(table.X[:, f])
+            is_present = ~np.isnan(table.X[:, f])
             last = int(cuts.n_bins[f]) - 1
             bins = np.minimum(np.searchsorted(cuts.of(f), table.X[:, f], side="right"), last)
             for k, node in enumerate(nodes):
-                rows = member[node] & here
+                rows = member[node] & is_present
                 np.add.at(sums[k], cuts.offsets[f] + bins[rows], gh[rows])
         totals = np.array([gh[member[node]].sum(axis=0) for node in nodes])
         out.append(NodeHistograms(nodes, from_fixed(sums), from_fixed(totals)))

@@ -113,13 +113,13 @@ def test_permuting_the_attacked_rows_does_not_change_the_attack(
 ):
     model_file, report = models[kind]
     data = dataset_of_clients(model_file, *clients)
-    other = permute_rows(data, attacked_rows(data))
-    assert not np.array_equal(data.table.X, other.table.X)
+    permuted = permute_rows(data, attacked_rows(data))
+    assert not np.array_equal(data.table.X, permuted.table.X)
     before, after = (
         record_attacks(
             monkeypatch, report, *((dataset, None) if option == "own" else (None, dataset))
         )
-        for dataset in (data, other)
+        for dataset in (data, permuted)
     )
     assert before
     assert before == after
@@ -129,9 +129,10 @@ def test_permuting_the_attacked_rows_does_not_change_the_attack(
 def test_permuting_the_true_rows_does_not_change_an_attack_with_local_rows(models, monkeypatch):
     model_file, report = models["bagging"]
     local_rows, truth = dataset_of_clients(model_file, 1), dataset_of_clients(model_file, 0, 2)
-    other = permute_rows(truth, np.arange(len(truth.table)))
+    permuted = permute_rows(truth, np.arange(len(truth.table)))
     before, after = (
-        record_attacks(monkeypatch, report, local_rows, true_rows) for true_rows in (truth, other)
+        record_attacks(monkeypatch, report, local_rows, true_rows)
+        for true_rows in (truth, permuted)
     )
     assert len(before) == 2  # The client of the adversary is not attacked.
     assert before == after

@@ -1,4 +1,4 @@
-"""Models that cannot be audited say so in bounded time and memory; odd ones are audited."""
+"""Bad models are refused in bounded time and memory, and unusual models are audited."""
 
 import copy
 import json
@@ -25,8 +25,8 @@ from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
 
 @pytest.fixture(scope="module")
 def valid_model(tmp_path_factory):
-    made = trained.central(tmp_path_factory.mktemp("model") / "m.json", 3)
-    return json.loads(made.path.read_text())
+    model_file = trained.central(tmp_path_factory.mktemp("model") / "m.json", 3)
+    return json.loads(model_file.path.read_text())
 
 
 def write_model(tmp_path, content):
@@ -81,7 +81,8 @@ def test_hostile_nesting_and_sizes_cost_nothing(tmp_path, valid_model, content):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t["tree_param"].update(num_nodes=str(10**9)), None),  # believed by nobody
+        # fedtrees ignores this number
+        (lambda t: t["tree_param"].update(num_nodes=str(10**9)), None),
         (lambda t: t["sum_hessian"].__setitem__(1, float("nan")), "sum_hessian of tree 0 is not"),
         (lambda t: t["sum_hessian"].__setitem__(1, -4.0), "sum_hessian of tree 0 is negative"),
         (lambda t: t["split_conditions"].__setitem__(-1, float("nan")), "not finite"),
@@ -430,10 +431,10 @@ def test_lightgbm_counts_that_do_not_fit_are_refused(tmp_path):
     X, y = trained.table()
     params = {"objective": "binary", "num_leaves": 5, "num_threads": 1, "verbose": -1}
     text = lgb.train(params, lgb.Dataset(X, y), 2).model_to_string()
-    line = next(x for x in text.splitlines() if x.startswith("leaf_count="))
-    for bad in ("leaf_count=1 2", "leaf_count=a b c d e", line.replace("=", "=-")):
+    line = next(text_line for text_line in text.splitlines() if text_line.startswith("leaf_count="))
+    for damaged in ("leaf_count=1 2", "leaf_count=a b c d e", line.replace("=", "=-")):
         with pytest.raises(DataError, match=r"leaf.count"):
-            read_model(write_model(tmp_path, text.replace(line, bad)))
+            read_model(write_model(tmp_path, text.replace(line, damaged)))
 
 
 @pytest.mark.parametrize("field", ["internal_count", "leaf_count"])

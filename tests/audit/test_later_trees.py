@@ -51,8 +51,8 @@ def test_a_model_with_removed_trees_has_lower_bounds_only(table_and_booster, tmp
     sliced = booster[0:20:step]
     trees = audit_booster(sliced, tmp_path / "m.json")
     assert_none_wrong(trees, rows_per_leaf(sliced, X))
-    assert {t.how for t in trees[1:]} == {NOT_FOLLOWED}
-    assert all((t.at_most == UNKNOWN).all() for t in trees[1:])
+    assert {tree.how for tree in trees[1:]} == {NOT_FOLLOWED}
+    assert all((tree.at_most == UNKNOWN).all() for tree in trees[1:])
 
 
 def test_later_trees_start_from_the_offset_of_all_rows(tmp_path):

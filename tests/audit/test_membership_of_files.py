@@ -39,7 +39,9 @@ def test_checks_of_a_stump_by_hand():
     assert results["smallest group of equal probabilities"].value == 8
     assert not results["smallest group of equal probabilities"].passed
     assert results["rows of which a class is excluded"].passed
-    assert results["rows in a small group of a class"].value == 20  # a class is below ten in each
+    assert (
+        results["rows in a small group of a class"].value == 20
+    )  # Each group has fewer than ten rows of a class.
     assert results["depth, trees and min_child_weight"].passed
     assert results["losses of training and other rows"].value == 1
 

@@ -67,7 +67,7 @@ def test_trees_with_hundreds_of_leaves_are_solved_in_parts(tmp_path, masked):
     first = audit(read_model(path or model_file.path)).trees[0]
     assert len(first.leaf) > 2 * MAX_LEAVES
     n, n_pos = model_file.true_counts(0, first.leaf)
-    assert first.exact.mean() > 0.99  # two weights may lie too close for a masked sum
+    assert first.exact.mean() > 0.99  # Two weights may be too close.
     assert np.array_equal(first.n[first.exact], n[first.exact])
     assert np.array_equal(first.n_pos[first.exact], n_pos[first.exact])
 
@@ -90,7 +90,7 @@ def test_a_leaf_next_to_a_large_subtree_is_solved():
     """The subtree is cut off, and the leaf has no equation of its node, so the equation of its
     parent is used.
     """
-    single_leaf, n_below = 1, 2 * MAX_LEAVES  # a leaf beside a balanced subtree
+    single_leaf, n_below = 1, 2 * MAX_LEAVES  # A leaf next to a balanced subtree.
     left = np.full(2 * n_below + 1, -1, dtype=np.int32)
     left[0] = single_leaf
     left[2 : n_below + 1] = np.arange(3, 2 * n_below, 2)

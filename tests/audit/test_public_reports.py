@@ -518,7 +518,7 @@ def test_readxl_389_numbers_that_a_format_pads_with_zeros(tmp_path):
         sheet.cell(i + 2, 1).number_format = "0000000"
     book.save(tmp_path / "t.xlsx")
     dataset = load_csv(tmp_path / "t.xlsx", "y")
-    # The zeros are in no cell: the numbers are what the file contains.
+    # The file contains the numbers. The zeros are only part of the format.
     assert dataset.schema.features[0].categories == ("1", "2", "3", "4", "5", "6")
 
 

@@ -19,8 +19,8 @@ from fedtrees.trees.files.sklearn_forest import from_sklearn
 @pytest.mark.long
 @pytest.mark.parametrize("first", [0, 60])
 def test_audits_of_random_forests_contain_no_wrong_number(tmp_path, first):
-    wrong, tally = forest_campaign.campaign(first, 60, tmp_path)
-    assert wrong == []
+    messages, tally = forest_campaign.campaign(first, 60, tmp_path)
+    assert messages == []
     assert min(tally["counted"], tally["exact"]) > 100
     assert tally["pure"] > 20
 

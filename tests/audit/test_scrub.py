@@ -16,6 +16,7 @@ from fedtrees.model_audit.scrub import covering_points, scrub
 
 
 def peak_memory():
+    """Return the peak memory of this process in kB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
@@ -45,10 +46,10 @@ def test_a_scrubbed_model_still_predicts_with_its_best_round(tmp_path):
     model.fit(X[:300], y[:300], eval_set=[(X[300:], y[300:])], verbose=False)
     model.save_model(tmp_path / "m.json")
     scrub(read_model(tmp_path / "m.json"), tmp_path / "out.json")
-    again = xgb.XGBClassifier()
-    again.load_model(tmp_path / "out.json")
+    scrubbed = xgb.XGBClassifier()
+    scrubbed.load_model(tmp_path / "out.json")
     assert model.best_iteration < 55
-    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    assert np.array_equal(scrubbed.predict_proba(X), model.predict_proba(X))
 
 
 def test_covering_points_reach_every_leaf(tmp_path):

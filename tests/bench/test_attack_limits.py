@@ -234,6 +234,22 @@ def test_shared_libraries_of_wheels_can_be_opened_outside_of_the_installation(
     assert readable == {"ortools", "ortools.libs"}
 
 
+def test_linked_packages_of_an_installation_can_be_opened(tmp_path, monkeypatch):
+    """Landlock decides by the target of a link, and uv can install packages as links."""
+    prefix, cache = tmp_path / "environment", tmp_path / "cache"
+    site = prefix / "lib" / "site-packages"
+    for folder in (site / "copied", cache / "linked", cache / "data"):
+        folder.mkdir(parents=True)
+    for package in (site / "copied", cache / "linked"):
+        (package / "__init__.py").touch()
+    for name in ("linked", "data"):
+        (site / name).symlink_to(cache / name)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.syspath_prepend(str(site))
+    # The installation itself is listed, so that only links are listed separately.
+    assert {p.name for p in sandbox.code_paths() if p.parent == site} == {"linked"}
+
+
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the gate is x86's")
 def test_calls_of_32_bit_programs_and_of_x32_are_refused():
     process = subprocess.run([sys.executable, "-c", COMPATIBILITY], capture_output=True, text=True)

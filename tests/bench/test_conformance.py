@@ -11,12 +11,14 @@ import fedtrees.experiments.federation  # loaded, as it is during a bench
 from fedtrees.conformance.attacks import cheated_runs
 from fedtrees.conformance.checks import check
 from fedtrees.conformance.samples import (
+    make_small_protocol,
     sample_training,
     trainable,
     views_that_tell,
     views_without_truth,
 )
 from fedtrees.core.attack import contenders
+from fedtrees.core.composition import Composition
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
@@ -43,7 +45,7 @@ NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "lattice": {"steps": 2000},
     "leaf-inversion": {"batches": 1, "restarts": 2, "steps": 20},
 }
-#: What takes long beside every protocol: real where messages differ, and ideal beside all.
+#: Defenses that take long: real cryptography for one protocol, and ideal sums for all of them.
 ONCE = {
     "paillier": [
         (
@@ -464,3 +466,132 @@ def test_a_metric_that_breaks_the_rules_is_detected(tmp_path, monkeypatch, name,
 def test_every_built_in_metric_conforms(name):
     protocols = ["fedtree-hist", "secureboost", "federboost-v", "dp-forest", "flower-bagging"]
     assert [f for f in check("metric", Spec(name), protocols) if not f.holds] == []
+
+
+FALSE_CLAIM = """
+from dataclasses import dataclass
+from fedtrees import ChannelDefense, PureDP, register
+from fedtrees.core.deterministic_channels import Rounding
+from fedtrees.messages.horizontal import LeafValues
+
+@register.defense("false-epsilon")
+@dataclass(frozen=True)
+class FalseEpsilon(ChannelDefense):
+    roles = frozenset({"server"})
+    handled_types = (LeafValues,)
+
+    def claim(self):
+        return PureDP(1.0)
+
+    def channels(self, schema, parameters):
+        return {(LeafValues, "g"): Rounding(4.0)}
+
+@register.defense("misspelt-field")
+@dataclass(frozen=True)
+class MisspeltField(FalseEpsilon):
+    def channels(self, schema, parameters):
+        return {(LeafValues, "gradient"): Rounding(4.0)}
+
+@register.defense("misspelt-hook")
+@dataclass(frozen=True)
+class MisspeltHook(ChannelDefense):
+    roles = frozenset({"server"})
+    handled_types = (LeafValues,)
+
+    def tranform_message(self, message, ctx):
+        return message
+"""
+
+
+def failures(kind, name, protocols=("fedtree-hist",)):
+    """Return the detail of each broken rule."""
+    return {f.rule: f.detail for f in check(kind, Spec(name), protocols) if not f.holds}
+
+
+@pytest.fixture
+def false_claims(tmp_path):
+    file = tmp_path / "false_claims.py"
+    file.write_text(FALSE_CLAIM)
+    load_plugin(file)
+
+
+def test_an_epsilon_without_recorded_noise_is_refused(false_claims):
+    broken = failures("defense", "false-epsilon")
+    rule = "fedtree-hist: its epsilon follows from recorded releases"
+    assert [*broken] == [rule]
+    assert "recorded no noisy release" in broken[rule]
+    run, _ = sample_training(
+        make_small_protocol("fedtree-hist"),
+        Composition((register.make("defense", Spec("false-epsilon")),)),
+    )
+    assert run.epsilons == ()  # the composition of no release would be an epsilon of 0
+
+
+def test_a_misspelt_field_and_a_misspelt_hook_are_named(false_claims):
+    broken = failures("defense", "misspelt-field")
+    assert broken["fedtree-hist: it trains"] == (
+        "'misspelt-field' states a channel for LeafValues.gradient, but the fields of LeafValues "
+        "are tree, nodes, value, g, h"
+    )
+    assert "it runs with at least one protocol" in broken
+    detail = failures("defense", "misspelt-hook")["fedtree-hist: it acts on something"]
+    assert detail.endswith("did you mean transform_message instead of tranform_message?")
+
+
+def test_the_check_states_why_a_defense_fits_no_protocol(false_claims):
+    assert failures("defense", "false-epsilon", ["forest-hist"]) == {
+        "it runs with at least one protocol": "forest-hist: 'false-epsilon' changes messages of "
+        "the types LeafValues, which 'forest-hist' does not send"
+    }
+
+
+FAILING = {
+    "attack": """
+from fedtrees import Attack, LeafCounts, register
+
+@register.attack("failing-attack")
+class FailingAttack(Attack):
+    claims = (LeafCounts,)
+
+    def run(self, view, rng):
+        return {}["attack"]
+""",
+    "metric": """
+from fedtrees import Measure, register
+from fedtrees.metrics.victims_rows import RecordMetric
+
+@register.metric("failing-metric")
+class FailingMetric(RecordMetric):
+    measures = (Measure("failing", "a score that fails"),)
+    main = ("failing",)
+
+    def score(self, claims, truth):
+        return {}["metric"]
+""",
+    "protocol": """
+from dataclasses import dataclass
+from fedtrees import register
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
+
+class FailingServer(FedTreeHist.party_types["server"]):
+    def train(self, net):
+        return {}["protocol"]
+
+@register.protocol("failing-protocol")
+@dataclass(frozen=True, kw_only=True)
+class FailingProtocol(FedTreeHist):
+    party_types = {**FedTreeHist.party_types, "server": FailingServer}
+""",
+}
+
+
+@pytest.mark.parametrize("kind", FAILING)
+def test_an_error_of_a_plug_in_names_its_line(kind, tmp_path):
+    file = tmp_path / "failing.py"
+    file.write_text(FAILING[kind])
+    load_plugin(file)
+    details = [*failures(kind, f"failing-{kind}").values()]
+    line = FAILING[kind].split("\n").index(f'        return {{}}["{kind}"]') + 1
+    assert details
+    for detail in details:
+        assert f'(failing.py, line {line}: return {{}}["{kind}"])' in detail

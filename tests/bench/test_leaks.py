@@ -196,7 +196,9 @@ def test_a_message_derived_from_a_guarded_one_is_another(tmp_path):
 def test_an_attribute_of_a_message_that_is_no_field_is_refused():
     message = _Note(np.zeros(2))
     object.__setattr__(message, "rows", np.ones((3, 2)))
-    with pytest.raises(ProtocolError, match="carries rows, which its class does not declare"):
+    with pytest.raises(
+        ProtocolError, match="has the attributes rows, which its class does not declare"
+    ):
         Transcript().record("a", ("b",), message, "why")
 
 

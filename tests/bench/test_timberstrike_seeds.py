@@ -51,9 +51,9 @@ attacks = ["timberstrike-published[random_leaf=true]"]
     rows = load_rows(tmp_path / "run")
     chosen = rows[(rows["metric"] == metric) & (rows["stage"] == "attack")]
     run = Run("breast-cancer", Spec("iid"), protocol, 3, "none")
-    ours = accuracies(run, 1, None)["RA (F-TP)", ""]
+    scores_of_study = accuracies(run, 1, None)["RA (F-TP)", ""]
     # The attack draws leaves from another random stream.
-    assert ours == pytest.approx(100 * chosen["value"].iloc[0], abs=2.5)
+    assert scores_of_study == pytest.approx(100 * chosen["value"].iloc[0], abs=2.5)
 
 
 def test_the_accuracy_is_that_of_all_scores_of_records():

@@ -40,10 +40,10 @@ from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 FEW = TinyTables(columns=1, rows=(1, 1))
 
 
-def distinguish_same_tables(one, other):
+def distinguish_same_tables(first, second):
     """Return whether two runs distinguish exactly the same tables."""
-    pairs = np.unique(np.column_stack([one.of, other.of]), axis=0)
-    return len(pairs) == int(one.of.max()) + 1 == int(other.of.max()) + 1
+    pairs = np.unique(np.column_stack([first.of, second.of]), axis=0)
+    return len(pairs) == int(first.of.max()) + 1 == int(second.of.max()) + 1
 
 
 def make_cell(defense, protocol="fedtree-hist", tables=FEW):
@@ -66,12 +66,17 @@ def test_probabilities_of_all_tables_add_up():
 
 def test_the_ceiling_is_the_best_of_all_submissions():
     rng = np.random.default_rng(0)
-    at, victims = rng.integers(0, 5, len(FEW.row_types)), FEW.victims(())
-    every = [np.bincount(c, minlength=4) for c in combinations_with_replacement(range(4), 2)]
-    for view, best in enumerate(best_of(FEW, victims, at)):
-        of = at == view
-        right = [FEW.weight[of] @ np.minimum(victims[of], s).sum(axis=1) for s in every]
-        assert best == pytest.approx(max(right), abs=1e-12)
+    view_of_table, victims = rng.integers(0, 5, len(FEW.row_types)), FEW.victims(())
+    all_submissions = [
+        np.bincount(types, minlength=4) for types in combinations_with_replacement(range(4), 2)
+    ]
+    for view, best in enumerate(best_of(FEW, victims, view_of_table)):
+        in_view = view_of_table == view
+        expected_scores = [
+            FEW.weight[in_view] @ np.minimum(victims[in_view], submission).sum(axis=1)
+            for submission in all_submissions
+        ]
+        assert best == pytest.approx(max(expected_scores), abs=1e-12)
 
 
 def test_without_messages_the_ceiling_equals_the_blind_score():

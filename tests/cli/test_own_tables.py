@@ -90,6 +90,16 @@ def test_dry_run_warns_about_tables_that_are_too_small(call, tmp_path):
     assert "client-1 has 2 training rows; with fewer than 10" in warnings
 
 
+def test_inspect_warns_about_mixed_columns_and_numbers_that_may_mark_missing_cells(call, tmp_path):
+    mixed = ["unknown" if i % 3 == 0 else i % 7 for i in range(N)]
+    marked = [-99.0 if i % 4 == 0 else age for i, age in enumerate(AGES)]
+    _, _, errors = call("data", "inspect", saved(tmp_path / "t.csv", {"a": mixed, "b": marked}))
+    text = " ".join(errors.split())
+    assert "read as categories, because only 67% of the cells are numbers" in text
+    assert "'unknown'" in text
+    assert "b: -99.0 is read as a number, but looks like a mark of missing values" in text
+
+
 def test_two_files_of_one_name_have_two_names_in_the_results_of_a_suite(tmp_path):
     data = ", ".join(f'{{csv="{tmp_path}/s{k}/train.csv", target="ill"}}' for k in (1, 2))
     suite = Suite.parse(f"[[grid]]\ndata = [{data}]\n", "two.toml")

@@ -135,7 +135,7 @@ def test_sums_have_bounds_but_no_likelihood_if_it_depends_on_the_split():
     low, high = sum_channel.bounds(sent)
     assert ((low <= inputs.sum(axis=0)) & (inputs.sum(axis=0) <= high)).all()
     assert (high - low).max() <= 0.3 * 2**30 + 3
-    with pytest.raises(ProtocolError, match="how a sum of 3 parties was split is not known"):
+    with pytest.raises(ProtocolError, match="depends on how the sum is split over the 3 parties"):
         sum_channel.log_likelihood(sent, inputs.sum(axis=0))
     mean, variance = sum_channel.posterior_moments(sent)
     assert np.std(inputs.sum(axis=0) - mean) == pytest.approx(np.sqrt(variance[0, 0]), rel=0.1)
@@ -250,9 +250,9 @@ def test_a_fraction_of_a_channel_without_a_distribution_for_it_is_refused():
     channel = TruncatedLaplace(3.0, integers=True)
     assert channel.sum_of_draws(2) == Chain((channel, channel))
     for draws in (0.25, 1.5):
-        with pytest.raises(ProtocolError, match="does not state the law"):
+        with pytest.raises(ProtocolError, match="does not state the distribution"):
             channel.sum_of_draws(draws)
-    with pytest.raises(ProtocolError, match="does not state the law"):
+    with pytest.raises(ProtocolError, match="does not state the distribution"):
         chained([Share(channel, colluders=1)], 3)
 
 

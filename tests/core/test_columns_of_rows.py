@@ -113,11 +113,11 @@ def test_a_row_of_typed_values_is_written_and_read_back():
     ("row", "error_message"),
     [
         ({"sead": 1}, "no column 'sead'"),
-        ({"seed": 1.5}, "'seed' is 1.5; that column holds a whole"),
-        ({"value": "high"}, "'value' is 'high'; that column holds a number"),
-        ({"value": True}, "'value' is True"),
-        ({"reason": 3}, "'reason' is 3; that column holds a text"),
-        ({"claimed": 3}, "'claimed' is 3; that column holds a guarantee"),
+        ({"seed": 1.5}, "'seed' of a row is 1.5; it must be of the kind whole"),
+        ({"value": "high"}, "'value' of a row is 'high'; it must be of the kind number"),
+        ({"value": True}, "'value' of a row is True"),
+        ({"reason": 3}, "'reason' of a row is 3; it must be of the kind text"),
+        ({"claimed": 3}, "'claimed' of a row is 3; it must be of the kind guarantee"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused_with_its_column(row, error_message):

@@ -22,18 +22,20 @@ def test_it_answers_no_more_rows_than_its_budget():
     assert oracle.query(np.array([[1, 2], [3, 4]])).tolist() == [1.0, 3.0]
     assert queries[0].dtype == np.float32
     assert (oracle.left, oracle.log) == (3, [2])
-    with pytest.raises(ProtocolError, match=r"a query of 4 rows; 3 of 5 are left.*queries="):
+    with pytest.raises(
+        ProtocolError, match=r"a query of 4 rows exceeds the 3 of 5 rows that are left.*queries="
+    ):
         oracle.query(np.zeros((4, 2)))
     # The refused query was not answered.
     assert (oracle.left, oracle.log, len(queries)) == (3, [2], 1)
     oracle.query(np.zeros((3, 2)))
     assert oracle.left == 0
-    with pytest.raises(ProtocolError, match="0 of 5 are left"):
+    with pytest.raises(ProtocolError, match="exceeds the 0 of 5 rows"):
         oracle.query(np.zeros((1, 2)))
 
 
 def test_a_budget_of_nothing_is_none():
-    with pytest.raises(UsageError, match="asks nothing; give 1 or more"):
+    with pytest.raises(UsageError, match="permits no query; give 1 or more"):
         Oracle(lambda X: X[:, 0], 0)
 
 

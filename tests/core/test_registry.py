@@ -113,3 +113,10 @@ def test_a_former_name_of_a_parameter_works_with_a_warning():
         pytest.raises(UsageError, match="two values of"),
     ):
         register.make("attack", Spec("joint", {"max_level": "values", "most": "values"}))
+
+
+def test_an_error_in_a_plug_in_file_names_its_line(tmp_path):
+    file = tmp_path / "broken.py"
+    file.write_text("import numpy as np\n\nrows = {}\nrows['x']\n")
+    with pytest.raises(UsageError, match=r"KeyError: 'x' \(broken.py, line 4: rows\['x'\]\)"):
+        load_plugin(file)

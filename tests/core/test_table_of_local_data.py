@@ -47,8 +47,8 @@ def test_complete_rows_and_columns_of_the_same_rows_form_a_table():
 @pytest.mark.parametrize(
     ("local_data", "error_message"),
     [
-        ({"p": part([0], y=Y)}, "hold the columns"),
-        ({"p": part([0, 1], y=Y), "q": part([1])}, "hold the columns"),
+        ({"p": part([0], y=Y)}, "have the columns"),
+        ({"p": part([0, 1], y=Y), "q": part([1])}, "have the columns"),
         ({"p": part([0]), "q": part([1])}, "none of p, q has the labels"),
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 1, 0), Y)}, "same order"),
         ({"p": part([0, 1], y=Y), "q": part([0, 1], (2, 3, 4), Y)}, "same order"),

@@ -115,7 +115,7 @@ class Sly(np.ndarray):
     "value", [Live(), b"bytes", {1: 2}, np.array([Live()]), np.array(["a"]), Live, {1}, print]
 )
 def test_objects_that_are_no_plain_values_are_refused(value):
-    with pytest.raises(DataError, match="cannot cross"):
+    with pytest.raises(DataError, match="cannot be encoded"):
         pack({"x": (value,)})
 
 

@@ -1,4 +1,4 @@
-"""Keys that tests draw again: short ones."""
+"""Short keys that tests draw from seeds."""
 
 import pytest
 from seeded_keys import seeded

@@ -1,4 +1,4 @@
-"""Keys: their size, and where they come from."""
+"""The size of keys, and their generation."""
 
 import math
 
@@ -15,7 +15,7 @@ from fedtrees.crypto.phe_backend import keys_from_phe, keys_to_phe
 from fedtrees.crypto.primitives import SYSTEM
 
 
-def test_a_key_has_the_length_that_was_asked_for():
+def test_a_key_has_the_requested_length():
     public = KeyPair.generate().public
     assert (public.bits, public.weak) == (DEFAULT_BITS, False)
     assert DEFAULT_BITS == 2048
@@ -35,7 +35,7 @@ def test_other_lengths_are_refused(bits):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_primes_are_what_obfuscators_and_djn_ask(seed):
+def test_the_primes_satisfy_the_conditions_of_obfuscators_and_djn(seed):
     keys = seeded(64, seed)
     first, second = keys.primes()
     p, q = int(first.p), int(second.p)
@@ -47,17 +47,17 @@ def test_the_primes_are_what_obfuscators_and_djn_ask(seed):
     assert math.gcd(p * q, (p - 1) * (q - 1)) == 1
     for part in keys.primes():
         order = int(part.p) - 1
-        factors = [f for f in range(2, 2**17) if order % f == 0 and is_prime(f)]
-        rest = order
-        for f in factors:
-            while rest % f == 0:
-                rest //= f
-        factors += [rest] * (rest > 1)
+        factors = [factor for factor in range(2, 2**17) if order % factor == 0 and is_prime(factor)]
+        cofactor = order
+        for factor in factors:
+            while cofactor % factor == 0:
+                cofactor //= factor
+        factors += [cofactor] * (cofactor > 1)
         assert powmod(part.generator, order, part.square) == 1
-        assert all(powmod(part.generator, order // f, part.square) != 1 for f in factors)
+        assert all(powmod(part.generator, order // factor, part.square) != 1 for factor in factors)
 
 
-def test_a_key_of_the_system_is_never_the_same():
+def test_keys_from_system_randomness_differ():
     assert KeyPair.generate().public.n != KeyPair.generate().public.n
     assert SYSTEM.take(32) != SYSTEM.take(32)
 
@@ -67,15 +67,16 @@ def test_a_seed_draws_the_same_key():
     assert seeded(256, 3).public != seeded(256, 4).public
 
 
-def test_randomness_below_a_bound_are_uniform():
+def test_random_integers_below_a_bound_are_uniform():
     randomness = SeededRandomness(0)
-    drawn = [randomness.below(5) for _ in range(5_000)]
-    counts = [drawn.count(i) for i in range(5)]
+    samples = [randomness.below(5) for _ in range(5_000)]
+    counts = [samples.count(i) for i in range(5)]
     assert sum(counts) == 5_000
-    assert max(abs(c - 1_000) for c in counts) < 140  # five standard deviations
+    # The limit is five standard deviations.
+    assert max(abs(c - 1_000) for c in counts) < 140
 
 
-def test_a_key_of_phe_is_taken_over_and_given_back():
+def test_a_key_of_phe_is_converted_in_both_directions():
     public, private = phe.generate_paillier_keypair(n_length=512)
     keys = keys_from_phe(private)
     assert keys_to_phe(keys) == private

@@ -1,4 +1,4 @@
-"""Names and refusals of what sums under keys."""
+"""Compatibility of encrypted sums with the noise of protocols."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from fedtrees.protocols.compatibility import check_fit
 
 
 @pytest.mark.parametrize("noise", ["central", "distributed"])
-def test_who_opens_a_sum_before_its_noise_is_refused(noise):
+def test_decrypting_a_sum_before_its_noise_is_refused(noise):
     protocol = register.make("protocol", parse_grid(f"dp-gbdt[noise={noise}]")[0])
     opened = check_fit(protocol, make_defense(parse_composed(["paillier"])[0]).parts)
     assert str(opened) == (
@@ -20,5 +20,7 @@ def test_who_opens_a_sum_before_its_noise_is_refused(noise):
         "'dp-gbdt' adds noise to them; use 'masking' or 'secure-sum', or noise=distributed"
     )
     (masking,) = make_defense(parse_composed(["masking"])[0]).parts
-    own_sums = type("OwnSums", (type(masking),), {"nonexpansive": (), "name": "own-sums"})()
-    assert check_fit(protocol, [own_sums]).ok == (noise == "distributed")
+    nonexpansive_sums = type(
+        "OwnSums", (type(masking),), {"nonexpansive": (), "name": "own-sums"}
+    )()
+    assert check_fit(protocol, [nonexpansive_sums]).ok == (noise == "distributed")

@@ -1,4 +1,6 @@
-"""Encryption: homomorphic, agrees with phe both ways, from every source of obfuscators."""
+"""Encryption is homomorphic, agrees with phe in both directions, and accepts every source of
+obfuscators.
+"""
 
 import pytest
 from gmpy2 import powmod
@@ -12,7 +14,7 @@ from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.phe_backend import ciphertexts_to_phe, keys_from_phe, keys_to_phe
 from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError
 
-BOUND = 2**509 - 1  # below n // 3 - 1 of every 512-bit key
+BOUND = 2**509 - 1  # The bound is below n // 3 - 1 of every 512-bit key.
 values = st.lists(st.integers(-BOUND, BOUND), min_size=1, max_size=5)
 
 
@@ -27,9 +29,9 @@ def every_source(keys):
 
 def test_every_source_makes_fresh_encryptions_of_zero(keys):
     for source in every_source(keys):
-        made = source.take(300)
-        assert len({*made}) == 300
-        assert keys.decrypt(made) == [0] * 300
+        obfuscators = source.take(300)
+        assert len({*obfuscators}) == 300
+        assert keys.decrypt(obfuscators) == [0] * 300
 
 
 def test_every_source_encrypts(keys):
@@ -53,20 +55,20 @@ def test_sums_and_multiples_are_those_of_the_plaintexts(keys, owner, numbers, fa
 
 @settings(max_examples=30)
 @given(numbers=values)
-def test_phe_opens_ours_and_we_open_phes(keys, owner, numbers):
+def test_phe_and_fedtrees_decrypt_ciphertexts_of_each_other(keys, owner, numbers):
     private = keys_to_phe(keys)
-    theirs = private.public_key
-    ours = ciphertexts_to_phe(owner.encrypt(numbers), keys.public)
-    assert [private.decrypt(x) for x in ours] == numbers
-    read = [theirs.encrypt(v).ciphertext() for v in numbers]
-    assert keys.decrypt(read) == numbers
-    halves = [v // 2 for v in numbers]
+    phe_public = private.public_key
+    converted = ciphertexts_to_phe(owner.encrypt(numbers), keys.public)
+    assert [private.decrypt(number) for number in converted] == numbers
+    phe_ciphertexts = [phe_public.encrypt(value).ciphertext() for value in numbers]
+    assert keys.decrypt(phe_ciphertexts) == numbers
+    halves = [value // 2 for value in numbers]
     half = ciphertexts_to_phe(owner.encrypt(halves), keys.public)
-    mixed = [x + theirs.encrypt(v) for x, v in zip(half, halves, strict=True)]
-    assert [private.decrypt(x) for x in mixed] == [2 * v for v in halves]
+    mixed = [number + phe_public.encrypt(value) for number, value in zip(half, halves, strict=True)]
+    assert [private.decrypt(number) for number in mixed] == [2 * value for value in halves]
 
 
-def test_overflow_is_refused_before_and_found_after(keys, owner):
+def test_overflow_is_refused_before_encryption_and_detected_after(keys, owner):
     bound = keys.public.largest_plaintext
     for value in (bound + 1, -bound - 1):
         with pytest.raises(PlaintextOverflowError, match="encrypt smaller numbers"):
@@ -76,7 +78,7 @@ def test_overflow_is_refused_before_and_found_after(keys, owner):
         keys.decrypt(keys.public.add(sealed, sealed))
 
 
-def test_bytes_are_read_back_and_others_refused(keys, owner):
+def test_bytes_of_ciphertexts_are_read_and_invalid_ones_refused(keys, owner):
     public = keys.public
     sealed = owner.encrypt([1, -2, 3])
     payload = public.write_ciphertexts(sealed)
@@ -89,7 +91,7 @@ def test_bytes_are_read_back_and_others_refused(keys, owner):
             public.read_ciphertexts(number.to_bytes(128, "big"), 1)
 
 
-def test_a_sum_is_hidden_from_who_made_its_addends(keys, owner):
+def test_a_rerandomised_sum_differs_from_the_product_of_its_addends(keys, owner):
     sealed = owner.encrypt([1, 2])
     total = keys.public.add(sealed[:1], sealed[1:])
     hidden = sources.DJNObfuscators(keys.public).rerandomise(total)
@@ -103,7 +105,7 @@ def test_djn_needs_its_base(keys):
         sources.DJNObfuscators(foreign)
 
 
-def test_the_ledger_counts_what_was_done(keys):
+def test_the_ledger_counts_operations(keys):
     ledger = OperationCounter()
     source = sources.OwnerObfuscators(keys, ledger)
     sealed = source.encrypt([1, 2, 3])
@@ -119,7 +121,7 @@ def test_the_ledger_counts_what_was_done(keys):
     assert ledger + OperationCounter() == ledger
 
 
-def test_phe_generates_what_we_open():
+def test_fedtrees_decrypts_with_keys_of_phe():
     _, private = phe.generate_paillier_keypair(n_length=512)
     keys = keys_from_phe(private)
     sealed = [private.public_key.encrypt(-7).ciphertext()]

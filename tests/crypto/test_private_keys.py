@@ -1,4 +1,4 @@
-"""Who holds a private key: its owner, and nobody else, in one process as on many machines."""
+"""Private keys are accessible only to their owner, in one process as on many machines."""
 
 import numpy as np
 import pytest
@@ -34,46 +34,50 @@ SEALED = [
 ]
 
 
-def told(things, keys):
-    """Return the types of things that are, or are made of, the private key."""
+def find_private_values(objects, keys):
+    """Return the types of objects that are the private key or contain it."""
     n, factors = keys.public.modulus, [prime.p for prime in keys.primes()]
     raw = [
-        int(p).to_bytes(-(-p.bit_length() // 8), order)
-        for p in factors
+        int(factor).to_bytes(-(-factor.bit_length() // 8), order)
+        for factor in factors
         for order in ("big", "little")
     ]
-    found = []
-    for thing in things:
-        bad = isinstance(thing, SECRETS)
-        if isinstance(thing, (int, type(mpz()))) and 1 < thing < n:
-            bad = n % thing == 0
-        elif isinstance(thing, (bytes, bytearray)):
-            bad = any(text in thing for text in raw)
-        elif isinstance(thing, np.ndarray) and thing.dtype != object:
-            bad = any(text in thing.tobytes() for text in raw)
-        if bad:
-            found.append(type(thing).__name__)
-    return found
+    type_names = []
+    for candidate in objects:
+        is_private = isinstance(candidate, SECRETS)
+        if isinstance(candidate, (int, type(mpz()))) and 1 < candidate < n:
+            is_private = n % candidate == 0
+        elif isinstance(candidate, (bytes, bytearray)):
+            is_private = any(text in candidate for text in raw)
+        elif isinstance(candidate, np.ndarray) and candidate.dtype != object:
+            is_private = any(text in candidate.tobytes() for text in raw)
+        if is_private:
+            type_names.append(type(candidate).__name__)
+    return type_names
 
 
 @pytest.mark.parametrize(("protocol", "defense", "owner"), SEALED)
 @pytest.mark.filterwarnings("ignore:a 1024-bit Paillier key is weak")
-def test_nobody_but_the_owner_leads_to_the_private_key(protocol, defense, owner, monkeypatch):
+def test_only_the_owner_has_references_to_the_private_key(protocol, defense, owner, monkeypatch):
     keys = seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
-    theirs = PheKeyPair(keys_to_phe(keys))
-    monkeypatch.setattr(PheBackend, "generate", lambda *_, base: theirs)
+    phe_keys = PheKeyPair(keys_to_phe(keys))
+    monkeypatch.setattr(PheBackend, "generate", lambda *_, base: phe_keys)
     text = protocol if owner == "arbiter" else f"{protocol}trees=1,max_depth=2,max_bin=4,"
     text = f"{text}key_bits=1024]" if owner else f"{text.rstrip(',')}]"
-    made = register.make("protocol", parse_grid(text)[0])
-    by = () if defense == "none" else (register.make("defense", parse_grid(defense)[0]),)
+    protocol_object = register.make("protocol", parse_grid(text)[0])
+    defenses = () if defense == "none" else (register.make("defense", parse_grid(defense)[0]),)
     table, schema = sample_table(rows=40)
-    names = made.holder_names(3)
-    held = lay_out(made.layout, table, schema, names, Partition("iid"), Streams(0).rng("x"))
-    training = train(made, held, schema, defense=Composition(by), seed=1)
+    names = protocol_object.holder_names(3)
+    local_data = lay_out(
+        protocol_object.layout, table, schema, names, Partition("iid"), Streams(0).rng("x")
+    )
+    training = train(protocol_object, local_data, schema, defense=Composition(defenses), seed=1)
     for name in training.net.names:
-        found = told(reachable(training.net.party(name)), keys)
-        assert bool(found) == (name == owner), (name, found)
-    assert told(reachable(keys), keys)  # the walk finds it where it is
+        private_types = find_private_values(reachable(training.net.party(name)), keys)
+        assert bool(private_types) == (name == owner), (name, private_types)
+    assert find_private_values(reachable(keys), keys)  # The search finds the key in the key object.
     for delivery in training.transcript:
-        assert not told([*reachable(delivery.message), encode(delivery.message)], keys)
+        assert not find_private_values(
+            [*reachable(delivery.message), encode(delivery.message)], keys
+        )

@@ -1,8 +1,9 @@
-"""Sums that are sent back tell nobody which ciphertexts of rows are in them.
+"""Returned sums do not reveal which ciphertexts of rows they contain.
 
-NVFlare's vertical encryption multiplies ciphertexts and sends the products as they are: who saw the
-rows' ciphertexts, the server among them, recognises bins of one or two rows. What is tried here is
-more: all bins of all rows at once, by making every table's sums and comparing ciphertexts.
+NVFlare's vertical encryption multiplies ciphertexts and sends the products unchanged. A party
+that received the ciphertexts of the rows, such as the server, recognises bins of one or two
+rows. These tests try all bins of all rows at once: they compute the sums of every table and
+compare the ciphertexts.
 """
 
 from itertools import product
@@ -21,14 +22,16 @@ SLOTS = Slots(1 << 10, len(CODES))
 
 
 class Unhidden(Obfuscators):
-    """Leaves products of ciphertexts as they are, as NVFlare's aggregator does."""
+    """A source of obfuscators that leaves products of ciphertexts unchanged, as NVFlare's
+    aggregator does.
+    """
 
     def _make(self, count):
         return [mpz(1)] * count
 
 
-def sent(keys, hiding=None):
-    """Return the rows' ciphertexts, and the sums over two bins that a party sends back."""
+def send_rows_and_sums(keys, hiding=None):
+    """Return the ciphertexts of the rows, and the sums over two bins that a party returns."""
     owner, party = (
         BinSumKeyOwner(keys.public.bits, OperationCounter(), keys),
         BinSumEvaluator(OperationCounter()),
@@ -37,29 +40,34 @@ def sent(keys, hiding=None):
     party.learn(owner.public_key(), keys.public.bits)
     if hiding is not None:
         party._hiding = hiding
-    told = BinLayout(np.array([5]), np.array([BINS]), 2, SLOTS)
-    sums = party.sum_rows("passive-1", rows, told, lambda: (CODES[:, None], np.zeros(5, int)), None)
-    assert owner.decrypt("passive-1", sums, told)[0, 0].tolist() == [0 + 4 + 6, 1 + 5 + 7]
+    layout = BinLayout(np.array([5]), np.array([BINS]), 2, SLOTS)
+    sums = party.sum_rows(
+        "passive-1", rows, layout, lambda: (CODES[:, None], np.zeros(5, int)), None
+    )
+    assert owner.decrypt("passive-1", sums, layout)[0, 0].tolist() == [0 + 4 + 6, 1 + 5 + 7]
     return rows, sums
 
 
-def recognised(keys, rows, sums):
-    """Return the tables whose sums are these very ciphertexts."""
-    read = EncryptedRows.from_payload(rows, keys.public, SLOTS, (5, 2))
+def recognise_tables(keys, rows, sums):
+    """Return the tables whose sums have exactly these ciphertexts."""
+    encrypted_rows = EncryptedRows.from_payload(rows, keys.public, SLOTS, (5, 2))
     tables = (np.array(codes) for codes in product(range(BINS), repeat=5))
-    shape, none = (1, BINS), Unhidden(keys.public)
+    shape, no_obfuscation = (1, BINS), Unhidden(keys.public)
     return [
         codes.tolist()
         for codes in tables
-        if read.sums(codes[:, None], np.zeros(5, int), shape).pack(none).payload == sums
+        if encrypted_rows.sums(codes[:, None], np.zeros(5, int), shape).pack(no_obfuscation).payload
+        == sums
     ]
 
 
-def test_bins_are_recognised_in_sums_that_nothing_hides(keys):
-    assert recognised(keys, *sent(keys, Unhidden(keys.public))) == [CODES.tolist()]
+def test_bins_are_recognised_in_sums_without_obfuscation(keys):
+    assert recognise_tables(keys, *send_rows_and_sums(keys, Unhidden(keys.public))) == [
+        CODES.tolist()
+    ]
 
 
-def test_no_bin_is_recognised_in_what_a_party_sends(keys):
-    rows, sums = sent(keys)
-    assert recognised(keys, rows, sums) == []
-    assert sent(keys)[1] != sums
+def test_no_bin_is_recognised_in_the_sent_sums(keys):
+    rows, sums = send_rows_and_sums(keys)
+    assert recognise_tables(keys, rows, sums) == []
+    assert send_rows_and_sums(keys)[1] != sums

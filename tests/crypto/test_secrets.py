@@ -15,27 +15,34 @@ from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.primitives import ExposureError, Secret
 
 
-def spellings(secret):
-    """Return how a number or bytes could be written."""
+def text_forms(secret):
+    """Return the texts that may represent a number or bytes."""
     number = secret if isinstance(secret, int) else int.from_bytes(secret, "big")
     raw = secret if isinstance(secret, bytes) else number.to_bytes(-(-number.bit_length() // 8))
     return {str(number), f"{number:x}", raw.hex(), repr(raw)[2:-1]}
 
 
-def texts(thing, caplog):
-    """Return every text that a careless caller makes of a thing."""
+def all_texts(candidate, caplog):
+    """Return every text into which careless code may convert an object."""
     with caplog.at_level(logging.DEBUG):
-        logging.getLogger("careless").warning("%r %s", thing, thing)
+        logging.getLogger("careless").warning("%r %s", candidate, candidate)
     inside = {
-        name: getattr(thing, name)
-        for kind in type(thing).__mro__
-        for name in (*getattr(kind, "__slots__", ()), *getattr(thing, "__dict__", ()))
-        if hasattr(thing, name)
+        name: getattr(candidate, name)
+        for kind in type(candidate).__mro__
+        for name in (*getattr(kind, "__slots__", ()), *getattr(candidate, "__dict__", ()))
+        if hasattr(candidate, name)
     }
-    return repr(thing) + str(thing) + f"{thing}" + repr([thing]) + repr(inside) + caplog.text
+    return (
+        repr(candidate)
+        + str(candidate)
+        + f"{candidate}"
+        + repr([candidate])
+        + repr(inside)
+        + caplog.text
+    )
 
 
-def holders(keys):
+def objects_with_secrets(keys):
     federation = Federation(3, 2, leaves={"c": 2}).collect()
     federation.open()
     return {
@@ -50,47 +57,49 @@ def holders(keys):
     }
 
 
-def test_what_holds_secrets_is_neither_pickled_nor_copied(keys):
-    for thing in holders(keys).values():
-        for make in (pickle.dumps, copy.copy, copy.deepcopy):
+def test_objects_with_secrets_are_neither_pickled_nor_copied(keys):
+    for secret_object in objects_with_secrets(keys).values():
+        for copy_function in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(ExposureError, match="neither pickled nor copied"):
-                make(thing)
+                copy_function(secret_object)
         with pytest.raises(ExposureError):
-            pickle.dumps({"inside": [thing]})
+            pickle.dumps({"inside": [secret_object]})
         with pytest.raises(TypeError):
-            json.dumps(thing)
+            json.dumps(secret_object)
 
 
 def test_keys_are_in_no_text(keys, caplog):
-    things = holders(keys)
+    objects = objects_with_secrets(keys)
     forbidden = set()
     for prime in keys.primes():
         for number in (prime.p, prime.h, prime.generator, prime.square):
-            forbidden |= spellings(int(number))
-    shown = texts(things["key"], caplog)
-    shown += "".join(f"{thing!r} {thing} {[thing]}" for thing in things.values())
-    assert not [text for text in forbidden if text in shown]
-    assert "<KeyPair" in shown  # something was looked at
+            forbidden |= text_forms(int(number))
+    text = all_texts(objects["key"], caplog)
+    text += "".join(
+        f"{secret_object!r} {secret_object} {[secret_object]}" for secret_object in objects.values()
+    )
+    assert not [form for form in forbidden if form in text]
+    assert "<KeyPair" in text  # The text contains the object.
 
 
 def test_mask_secrets_are_in_no_text(keys, caplog):
     federation = Federation(3, 2, sums=2, leaves={"c": 2})
-    own = {name: party._key for name, party in federation.parties.items()}
+    initial_keys = {name: party._key for name, party in federation.parties.items()}
     federation.collect().open()
     for name, party in federation.parties.items():
-        secrets = [own[name], *party._lock_keys, *party._seeds, *party._shares.values()]
+        secrets = [initial_keys[name], *party._lock_keys, *party._seeds, *party._shares.values()]
         secrets += party._pairs[1].values()
-        shown = texts(party, caplog)
-        assert f"<MaskingParty '{name}'" in shown
+        text = all_texts(party, caplog)
+        assert f"<MaskingParty '{name}'" in text
         for secret in secrets:
-            assert not [text for text in spellings(secret.reveal()) if text in shown]
-    shown = texts(federation.server, caplog)
+            assert not [form for form in text_forms(secret.reveal()) if form in text]
+    text = all_texts(federation.server, caplog)
     for array in federation.arrays.values():
-        assert array.tobytes().hex() not in shown
-        assert str(array.ravel()[0]) not in shown
+        assert array.tobytes().hex() not in text
+        assert str(array.ravel()[0]) not in text
 
 
-def test_an_error_tells_no_secret(keys):
+def test_an_error_contains_no_secret(keys):
     """A traceback shows no values, only the code and messages."""
     # The number is an argument: the traceback of Python 3.13 contains the lines of the code.
     code = (
@@ -103,13 +112,13 @@ def test_an_error_tells_no_secret(keys):
         "PlainObfuscators(keys.public).encrypt([int(sys.argv[1]) * keys.public.n])\n"
     )
     command = [sys.executable, "-c", code, "424242424242"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "PlaintextOverflowError" in done.stderr
-    assert done.stdout.strip() not in done.stderr
-    assert "424242424242" not in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "PlaintextOverflowError" in process.stderr
+    assert process.stdout.strip() not in process.stderr
+    assert "424242424242" not in process.stderr
 
 
-def test_two_keys_are_told_apart_by_their_public_part(keys, other_keys):
+def test_two_keys_are_distinguished_by_their_public_part(keys, other_keys):
     assert repr(keys) != repr(other_keys)
     assert keys.public.fingerprint in repr(keys)
     assert isinstance(keys, KeyPair)

@@ -1,4 +1,4 @@
-"""Packing: round trips at the extremes, sums as large as promised, overflow refused."""
+"""Packing: round trips at the extremes, sums up to the documented size, and refused overflow."""
 
 import math
 
@@ -21,7 +21,7 @@ counts = st.integers(1, 2**20)
 
 
 @given(limit=limits, terms=counts, data=st.data())
-def test_sums_at_the_bounds_come_back(limit, terms, data):
+def test_sums_at_the_bounds_are_recovered(limit, terms, data):
     slots = Slots(limit, terms)
     bound = limit * terms
     sums = st.one_of(st.sampled_from([-bound, bound, 0]), st.integers(-bound, bound))
@@ -36,14 +36,14 @@ def test_a_full_plaintext_stays_below_a_third_of_n(bits):
     public = seeded(bits, 0).public
     for limit, terms in [(1, 1), (2**20, 569), (2**30, 2**15), (2**62, 1)]:
         slots = Slots(limit, terms)
-        per = slots.per_plaintext(bits)
-        most = sum(limit * terms << (slots.width * j) for j in range(per))
-        assert most <= public.largest_plaintext
-        assert per == (bits - 2) // slots.width
+        n_slots = slots.per_plaintext(bits)
+        largest = sum(limit * terms << (slots.width * j) for j in range(n_slots))
+        assert largest <= public.largest_plaintext
+        assert n_slots == (bits - 2) // slots.width
 
 
-def test_a_slot_is_no_wider_than_it_must_be():
-    assert Slots(1, 1).width == 2  # -1, 0, 1
+def test_a_slot_has_the_smallest_possible_width():
+    assert Slots(1, 1).width == 2  # The slot contains -1, 0 or 1.
     assert Slots(2**20, 1000).width == 31
     assert Slots(3, 1).split([3, -3], 1).tolist() == [[3], [-3]]
 
@@ -53,25 +53,27 @@ spans = st.tuples(st.integers(-(2**40), 0), st.integers(1, 2**40))
 
 @pytest.mark.long
 @given(ranges=st.lists(spans, min_size=1, max_size=3), data=st.data())
-def test_sums_in_ranges_come_back_and_take_no_more_room_than_they_must(ranges, data):
+def test_sums_in_ranges_are_recovered_and_need_the_smallest_width(ranges, data):
     limit = max(1, *(max(-low, high) for low, high in ranges))
     slots = Slots(limit, 3, tuple(ranges))
-    per = slots.per_plaintext(512)
-    assert per % len(ranges) == 0
+    n_slots = slots.per_plaintext(512)
+    assert n_slots % len(ranges) == 0
     turn = math.prod(high - low + 1 for low, high in ranges)
-    turns = per // len(ranges)
+    turns = n_slots // len(ranges)
     assert turn**turns <= 2**511 // 3 < turn ** (turns + 1)
-    one = st.tuples(*(st.one_of(st.sampled_from(r), st.integers(*r)) for r in ranges))
-    row = [v for part in data.draw(st.lists(one, min_size=turns, max_size=turns)) for v in part]
+    one_turn = st.tuples(*(st.one_of(st.sampled_from(r), st.integers(*r)) for r in ranges))
+    row = [
+        v for part in data.draw(st.lists(one_turn, min_size=turns, max_size=turns)) for v in part
+    ]
     numbers = np.array([row], dtype=np.int64)
     (packed,) = slots.join(numbers)
-    assert abs(packed) <= 2**511 // 3 - 1  # of every n of 512 bits a third at most
-    assert np.array_equal(slots.split([packed], per), numbers)
+    assert abs(packed) <= 2**511 // 3 - 1  # At most a third of every 512-bit n.
+    assert np.array_equal(slots.split([packed], n_slots), numbers)
     ends = [[r[k] for r in ranges] * turns for k in (0, 1)]
     least, greatest = slots.join(np.array(ends, dtype=np.int64))
     for beyond in (least - 1, greatest + 1):
         with pytest.raises(PlaintextOverflowError):
-            slots.split([beyond], per)
+            slots.split([beyond], n_slots)
 
 
 def test_numbers_outside_their_range_are_refused():
@@ -80,7 +82,7 @@ def test_numbers_outside_their_range_are_refused():
     for wrong in ([1, 0], [0, 51], [0, -1], [-101, 0]):
         with pytest.raises(PlaintextOverflowError, match="is to be encrypted"):
             slots.check(np.array(wrong))
-    wide = Slots(2**40, 2**23, ((0, 2**41),))  # limit x terms would not fit
+    wide = Slots(2**40, 2**23, ((0, 2**41),))  # The product of limit and terms would not fit.
     assert wide.per_plaintext(512) == 12
     for ranges in (((1, 2),), ((0, 1), (-3, -2)), ((0, 0),)):
         with pytest.raises(UsageError, match="each must contain 0"):
@@ -89,7 +91,7 @@ def test_numbers_outside_their_range_are_refused():
         Slots(3, 3, ((0, 2**63),))
 
 
-def test_what_does_not_fit_is_refused(owner):
+def test_values_that_do_not_fit_are_refused(owner):
     slots = Slots(100, 3)
     for value in (101, -101):
         with pytest.raises(PlaintextOverflowError, match="beyond \\+-100"):
@@ -97,7 +99,7 @@ def test_what_does_not_fit_is_refused(owner):
     least = np.array([[np.iinfo(np.int64).min]])
     with pytest.raises(PlaintextOverflowError):
         slots.join(least)
-    for plaintext in (301, -301, 1 << slots.width):  # beyond the bound, or beyond one slot
+    for plaintext in (301, -301, 1 << slots.width):  # Values beyond the bound or beyond one slot.
         with pytest.raises(PlaintextOverflowError, match="another value was added"):
             slots.split([plaintext], 1)
     with pytest.raises(UsageError, match="do not fit an int64"):
@@ -156,13 +158,13 @@ def test_an_array_costs_as_few_ciphertexts_as_its_slots_allow(keys, owner):
     assert (3, len(sealed.payload())) == costs.array_traffic(45, slots, 512) == (3, 16 + 384)
 
 
-def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
+def test_an_array_is_decrypted_only_with_its_layout(keys, owner):
     """Read in other shapes, slots or terms its ciphertexts open, mostly to wrong numbers."""
     array, slots = np.arange(-3, 9).reshape(3, 4), Slots(20, 3)
     total = EncryptedArray.of(array, slots, owner).add(EncryptedArray.of(array, slots, owner))
-    right = {"slots": slots, "shape": (3, 4), "terms": 2, "place": ""}
+    layout = {"slots": slots, "shape": (3, 4), "terms": 2, "place": ""}
     assert np.array_equal(
-        EncryptedArray.from_payload(total.payload(), keys.public, **right).decrypt(keys), 2 * array
+        EncryptedArray.from_payload(total.payload(), keys.public, **layout).decrypt(keys), 2 * array
     )
     wrong = [
         *({"shape": shape} for shape in [(4, 3), (12,), (2, 6), (11,), (1, 3, 4), (5,)]),
@@ -173,6 +175,7 @@ def test_an_array_opens_only_as_what_it_was_sent_as(keys, owner):
     ]
     for change in wrong:
         with pytest.raises(WrongKeyError, match="ciphertexts do not match"):
-            EncryptedArray.from_payload(total.payload(), keys.public, **right | change)
+            EncryptedArray.from_payload(total.payload(), keys.public, **layout | change)
     plain = total.payload()[costs.MARK_BYTES :]
-    assert keys.public.read_ciphertexts(plain, 1)  # which alone would have told nothing
+    # Without the mark the ciphertexts can be read, so only the mark detects a wrong layout.
+    assert keys.public.read_ciphertexts(plain, 1)

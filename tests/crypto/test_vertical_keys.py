@@ -1,4 +1,4 @@
-"""Vertical protocols with real keys are what they are with ideal ones."""
+"""Vertical protocols give the same results with real and with ideal keys."""
 
 import numpy as np
 import pytest
@@ -28,16 +28,22 @@ def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
     keys = seeded(1024, 7)
     monkeypatch.setattr(KeyPair, "generate", lambda bits: keys)
     text = f"{name}trees=1,max_depth=3,max_bin=8,key_bits=1024,crypto=%s]"
-    by = None if defense is None else defense(0.3)
-    (ideal, held), (real, _) = (run(text % how, 3, classes, by, n=60) for how in ("ideal", "real"))
-    for a, b in zip(ideal.model.trees, real.model.trees, strict=True):
+    defense_object = None if defense is None else defense(0.3)
+    (ideal, local_data), (real, _) = (
+        run(text % mode, 3, classes, defense_object, n=60) for mode in ("ideal", "real")
+    )
+    for ideal_tree, real_tree in zip(ideal.model.trees, real.model.trees, strict=True):
         for field in ("feature", "threshold", "left", "default_left"):
-            np.testing.assert_array_equal(getattr(a, field), getattr(b, field))
+            np.testing.assert_array_equal(getattr(ideal_tree, field), getattr(real_tree, field))
     assert ideal.transcript.traffic() == real.transcript.traffic()
-    for who in held:
-        views = [seen_by(t, held, who) for t in (ideal, real)]
+    for party in local_data:
+        views = [seen_by(training, local_data, party) for training in (ideal, real)]
         np.testing.assert_array_equal(*map(visible_leaves, views))
-    sealed = [d.message for d in real.transcript if isinstance(d.message, (RowStatistics, BinSums))]
+    sealed = [
+        delivery.message
+        for delivery in real.transcript
+        if isinstance(delivery.message, (RowStatistics, BinSums))
+    ]
     for message in sealed:
         seal = message.sums if isinstance(message, BinSums) else message.statistics
         assert len(seal.payload) == seal.nbytes > 0
@@ -47,24 +53,24 @@ def test_computed_ciphertexts_give_the_same_model_messages_and_bytes(
     assert real.transcript.costs["added"] > 0
 
 
-def test_sums_of_rows_are_the_plain_ones_whatever_the_bins():
-    """Columns of 2 and 5 bins, missing values, rows in no node."""
+def test_encrypted_sums_of_rows_equal_the_plain_sums():
+    """The columns have 2 and 5 bins, some values are missing, and some rows are in no node."""
     rng = np.random.default_rng(0)
     n_bins, rows = np.array([5, 2, 5]), rng.integers(-50, 50, (40, 3))
-    codes = np.stack([rng.integers(-1, b, 40) for b in n_bins], axis=1)
+    codes = np.stack([rng.integers(-1, bin_count, 40) for bin_count in n_bins], axis=1)
     nodes = rng.integers(-1, 2, 40)
     sums = BinLayout(np.bincount(nodes + 1, minlength=3)[1:], n_bins, 3, Slots(50, 40))
-    keyed, blind = (
+    key_owner, evaluator = (
         BinSumKeyOwner(1024, OperationCounter(), seeded(1024, 1)),
         BinSumEvaluator(OperationCounter()),
     )
-    blind.learn(keyed.public_key(), 1024)
-    sent = keyed.encrypt(rows, sums.slots)
-    payload = blind.sum_rows("p", sent, sums, lambda: (codes, nodes), None)
-    assert len(payload) == sum(t.nbytes for t in sums.traffic(1024))
+    evaluator.learn(key_owner.public_key(), 1024)
+    payload_of_rows = key_owner.encrypt(rows, sums.slots)
+    payload = evaluator.sum_rows("p", payload_of_rows, sums, lambda: (codes, nodes), None)
+    assert len(payload) == sum(part.nbytes for part in sums.traffic(1024))
     expected = np.zeros(sums.shape, dtype=np.int64)
-    for row, (at, where) in enumerate(zip(nodes, codes, strict=True)):
-        for start, code in zip([0, 5, 7], where, strict=True):
-            if at >= 0 and code >= 0:
-                expected[at, start + code] += rows[row]
-    np.testing.assert_array_equal(keyed.decrypt("p", payload, sums), expected)
+    for row, (node, codes_of_row) in enumerate(zip(nodes, codes, strict=True)):
+        for start, code in zip([0, 5, 7], codes_of_row, strict=True):
+            if node >= 0 and code >= 0:
+                expected[node, start + code] += rows[row]
+    np.testing.assert_array_equal(key_owner.decrypt("p", payload, sums), expected)

@@ -24,8 +24,8 @@ def smallest_epsilon(mu, delta):
     return least_epsilon(lambda e: float(delta_of(e, mu)), delta, tail(mu, delta))
 
 
-def release_event(mechanism, scale=2.0, **more):
-    return BudgetEvent("server", mechanism, 1.0, scale, "counts", **more)
+def release_event(mechanism, scale=2.0, **fields):
+    return BudgetEvent("server", mechanism, 1.0, scale, "counts", **fields)
 
 
 def exact_epsilon(losses, chances, delta):

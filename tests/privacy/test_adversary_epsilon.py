@@ -71,9 +71,13 @@ def test_polya_shares_that_are_known_cost_more_than_their_variance(clients, pure
 
 @pytest.mark.parametrize(("scale", "draws"), [(2.0, 0.5), (5.0, 2 / 3), (3.0, 1.5), (4.0, 1.0)])
 def test_probabilities_of_shares_are_those_of_differences_of_negative_binomials(scale, draws):
-    one = nbinom.pmf(np.arange(int(90 * scale)), draws, -math.expm1(-1 / scale))
-    both = [one[: len(one) - k] @ one[k:] for k in range(40)]
-    assert np.allclose(log_probabilities(scale, draws)[:40], np.log(both), rtol=0, atol=1e-12)
+    negative_binomial = nbinom.pmf(np.arange(int(90 * scale)), draws, -math.expm1(-1 / scale))
+    differences = [
+        negative_binomial[: len(negative_binomial) - k] @ negative_binomial[k:] for k in range(40)
+    ]
+    assert np.allclose(
+        log_probabilities(scale, draws)[:40], np.log(differences), rtol=0, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("draws", [0.5, 2 / 3, 1.0, 1.5])

@@ -108,8 +108,8 @@ def test_draws_have_the_exact_distribution(scale):
 
 
 def test_shares_add_up_to_the_noise():
-    one, k = pmf(8.0, np.arange(-120, 121)), np.arange(-360, 361)
-    total = np.convolve(np.convolve(one, one), one)
+    one_share, k = pmf(8.0, np.arange(-120, 121)), np.arange(-360, 361)
+    total = np.convolve(np.convolve(one_share, one_share), one_share)
     assert np.allclose(total, pmf(8.0 * math.sqrt(3), k), rtol=0, atol=1e-15)
     draws = discrete_gaussian_share(8.0 * math.sqrt(3), 4000, np.random.default_rng(2), 3)
     assert draws.std() == pytest.approx(8.0, rel=0.05)

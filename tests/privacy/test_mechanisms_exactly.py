@@ -78,20 +78,20 @@ def test_labels_are_chosen_by_permuting_and_flipping():
 
 
 def test_a_label_is_epsilon_private_for_an_added_row():
-    worst = 0.0
+    largest_loss = 0.0
     for counts in itertools.product(range(4), repeat=3):
         for c in range(3):
-            more = [n + (i == c) for i, n in enumerate(counts)]
-            worst = max(
-                worst,
+            with_added_row = [n + (i == c) for i, n in enumerate(counts)]
+            largest_loss = max(
+                largest_loss,
                 np.abs(
                     np.log(
                         permute_and_flip_probabilities(counts, 0.7)
-                        / permute_and_flip_probabilities(more, 0.7)
+                        / permute_and_flip_probabilities(with_added_row, 0.7)
                     )
                 ).max(),
             )
-    assert worst == pytest.approx(0.7)
+    assert largest_loss == pytest.approx(0.7)
 
 
 class IntegerGenerator:

@@ -11,14 +11,14 @@ from fedtrees.privacy_audit.bounds import bound_of_guesses, most_of_guesses
 
 
 def test_the_bound_depends_on_the_number_of_correct_guesses():
-    there = np.arange(100) % 2 == 0
+    is_included = np.arange(100) % 2 == 0
     p = 0.0125 ** (1 / 100)
-    assert bound_of_guesses(np.where(there, 1.0, -1.0), there) == pytest.approx(
+    assert bound_of_guesses(np.where(is_included, 1.0, -1.0), is_included) == pytest.approx(
         math.log(p / (1 - p))
     )
-    assert bound_of_guesses(np.where(there, 1.0, -1.0), ~there) == 0
-    assert bound_of_guesses(np.zeros(100), there) == 0
-    with_delta = bound_of_guesses(np.where(there, 1.0, -1.0), there, delta=1e-5)
+    assert bound_of_guesses(np.where(is_included, 1.0, -1.0), ~is_included) == 0
+    assert bound_of_guesses(np.zeros(100), is_included) == 0
+    with_delta = bound_of_guesses(np.where(is_included, 1.0, -1.0), is_included, delta=1e-5)
     assert 0 < with_delta < math.log(p / (1 - p))
     assert most_of_guesses(100) == pytest.approx(math.log(p / (1 - p)))
     assert most_of_guesses(100, delta=1e-5) == with_delta

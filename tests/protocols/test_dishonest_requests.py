@@ -233,7 +233,7 @@ def test_an_error_names_the_value_the_rule_and_the_remedy():
     stopped, _ = changed((GBDT, "none"), "LeafSumsRequest", lambda m: [replace(m, tree=7)])
     assert str(stopped) == (
         "LeafSumsRequest.tree=7: leaves are asked for when all splits of their tree were sent; "
-        "the sender must keep to the agreement: compare its parameters, and start the run anew"
+        "the sender must keep to the agreement: compare its parameters, and start a new run"
     )
 
 

@@ -65,7 +65,7 @@ def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, after_risks = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "reconstruct 800 of 2,000 rows in every column" in risks
-    assert "Beyond the search limit of timberstrike" in after_risks.partition("## Not tested")[2]
+    assert "The searches of timberstrike[time_limit=10] stopped" in after_risks
     assert "reconstruct" not in after_risks.partition("## Residual risk")[2]
 
 
@@ -80,11 +80,11 @@ def test_a_leak_within_the_wish_is_stated(tmp_path):
     [
         # Beyond the wish on the mean; only at the end of its interval; because few rows show
         # little.
-        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*wished: 1\.0%"),
-        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; wished: 1\.0%"),
-        ({"n": 20}, False, r"up to 6\.0% by the interval; wished: 1\.0%"),
-        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 members.*wished: 5\.0%"),
-        ({"auc": 0.7}, True, r"AUC 0\.701; wished: 0\.75"),
+        ({"exact": (0.02, 0.03, 0.02)}, True, r"reconstruct 47 of 2,000 rows.*your limit: 1\.0%"),
+        ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; your limit: 1\.0%"),
+        ({"n_rows": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
+        ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 .*limit: 5\.0%"),
+        ({"auc": 0.7}, True, r"AUC 0\.701; your limit: at least 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
@@ -98,10 +98,24 @@ def test_a_recipe_that_is_not_shown_to_meet_the_wish_is_never_recommended(
     recipe = next(candidate for candidate in result.tried if candidate.name == NAME)
     assert result.choice is None
     assert bool(recipe.broken) is violates
-    assert any(line.startswith(f"Not {NAME}: ") for line in result.verdict)
+    assert any(line.startswith(f"Not recommended: `{NAME}`. ") for line in result.verdict)
     assert re.search(reason, recipe.unmet), recipe.unmet
     assert (result.nearest is None) == bool(options.get("left_out"))
-    assert "None of 2 recipes is shown to meet it." in result.page()
+    assert "None of 2 tested recipes is shown to meet your limits." in result.page()
+
+
+def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp_path):
+    (risks,) = advice(tmp_path, left_out=("joint",)).sections["Risks without a measure"]
+    assert "no leak is shown" not in risks
+    assert "not tested completely: 2 of 3 applicable attacks ran" in risks
+
+
+def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
+    lines = advice(tmp_path, blind=0.06).verdict
+    assert any(
+        "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
+        for line in lines
+    )
 
 
 def test_the_recipes_of_the_documentation_are_among_the_candidates():
@@ -232,7 +246,7 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
         assert not exit_info.value.code
         output, errors = capsys.readouterr()
         assert "1 seed ran; 3 are needed for an interval." in output
-        assert "None of 2 recipes is shown to meet it. Nearest: `fedtree-hist" in output
+        assert "shown to meet your limits. Nearest: `fedtree-hist" in output
         assert ("cells: 0 to compute" in errors) == bool(more_arguments)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
 

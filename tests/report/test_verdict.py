@@ -95,6 +95,18 @@ def test_a_leak_that_remains_is_described(table):
     assert "can still guess 50% of the values right" in text["STILL LEAKS"]
 
 
+def test_a_leak_whose_removal_is_not_settled_is_not_described_as_removed(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
+    add_defense(table, "split-only", 0.9, (0.2, 0.2, 0.2))
+    add_defense(table, "split-only", 0.9, (-0.02, 0.02, 0.15), metric="members_1pct")
+    text = verdict_texts(table)
+    assert text["BEST DEFENSE"].startswith("Whether it removes this leak is not settled")
+    assert text["EFFECT"].endswith("This result is not settled.")
+    (setting,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
+    assert page.headline(setting).endswith("and not every leak is removed.")
+
+
 def test_a_tile_shows_the_leading_result_of_any_metric(table):
     """Membership is not one of the metrics that have a fixed place."""
     add_defense(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
@@ -220,6 +232,13 @@ def test_if_the_applicable_attacks_failed_the_verdict_says_so(table):
         table.applies("none", seed, "a")
         table.trouble("none", seed, "a", "failed", "no room")
     assert verdict_texts(table)["NOT KNOWN"] == "None of the attacks that apply finished (a)."
+
+
+def test_if_the_training_failed_the_verdict_states_the_error(table):
+    table.add("train", "none", 0, status="failed", reason="ValueError: no room (mine.py, line 3)")
+    assert verdict_texts(table)["NOT KNOWN"] == (
+        "No attack was run, because the training failed: ValueError: no room (mine.py, line 3)."
+    )
 
 
 def test_where_no_attack_applies_nothing_is_known(table):
@@ -413,12 +432,14 @@ def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sen
     for seed in range(3):
         table.train("none", seed, 0.9)
         for metric in MEASURES:
-            mine = 0.5 + 0.001 * seed
-            table.attack("none", seed, "a", mine, metric, 0.4 + 0.6 * mine, n=100)
+            server_advantage = 0.5 + 0.001 * seed
+            table.attack(
+                "none", seed, "a", server_advantage, metric, 0.4 + 0.6 * server_advantage, n=100
+            )
             table.lines[-1]["threat"] = "server"
         # Another advantage on each seed is not settled.
-        own = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
-        table.attack("none", seed, "a", own, "ra", 0.4 + 0.6 * own, n=100)
+        client_advantage = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
+        table.attack("none", seed, "a", client_advantage, "ra", 0.4 + 0.6 * client_advantage, n=100)
         table.lines[-1]["threat"] = "client"
     findings = RunAnalysis(table.folder, table.rows()).settings[0]
     narrow, wide = (text_table(findings, width)[1] for width in (80, 300))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -111,17 +111,9 @@ class GrowingClient(BinningClient):
         message : NodeSplits
             The splits that the server chose for one level.
         """
-        splits = message
-        chosen = Decisions(
-            splits.nodes,
-            splits.feature,
-            splits.bin,
-            splits.threshold,
-            splits.default_left,
-            splits.left,
-            splits.categories,
+        self.follow_splits(
+            Decisions(**{item.name: getattr(message, item.name) for item in fields(Decisions)})
         )
-        self.follow_splits(chosen)
 
     def follow_splits(self, chosen: Decisions) -> None:
         """Move rows by splits, whether the server sent them or the client computed them.
@@ -676,16 +668,11 @@ class HistogramServer(Coordinator):
             The tree that the clients grew as well.
         """
         total = self.ask_histograms(net, tree, ROOT)
-        root_totals, complete = total.totals[0], self.schema.complete
-        unbounded = math.isinf(self.objective.bounds[0])
         grower = TreeGrower(
-            self.cuts,
-            self.params,
-            root_totals,
-            bits=total.bits,
-            complete=complete,
-            unbounded=unbounded,
-        )
+            self.cuts, self.params, total.totals[0],
+            bits=total.bits, complete=self.schema.complete,
+            unbounded=math.isinf(self.objective.bounds[0]),
+        )  # fmt: skip
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             # Defenses can restrict the splits of a level, for example to bins with enough rows.

@@ -226,10 +226,7 @@ class FederBoostH(FedTreeHist):
         },
     )
     summed_types: ClassVar[tuple[type[Message], ...]] = (
-        LabelSums,
-        ValidationLoss,
-        Histogram,
-        GridCounts,
-    )
+        LabelSums, ValidationLoss, Histogram, GridCounts,
+    )  # fmt: skip
     party_types = {**FedTreeHist.party_types, "server": SummingServer}
     cut_methods: ClassVar[tuple[str, ...]] = ("grid", "public")

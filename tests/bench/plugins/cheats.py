@@ -259,7 +259,7 @@ def ask_too_much(view, rng):
     try:
         view.oracle.query(view.rows.X[:3])
     except Exception as err:
-        refused = "2 of 5 are left" in str(err)
+        refused = "the 2 of 5 rows that are left" in str(err)
         return Guess.none("it claims nothing", {"asked": 3, "refused": refused})
     return Guess.none("it claims nothing", {"asked": 6, "refused": False})
 
