@@ -72,7 +72,9 @@ REPLACED = {
     '<div class="content-icon-container">': (
         '<div class="content-icon-container" role="region" aria-label="Source and theme">'
     ),
-    "<pre>": '<pre tabindex="0">',  # a block that scrolls must be reachable by the keyboard
+    # Blocks and tables that scroll must be reachable by the keyboard.
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper ': '<div tabindex="0" class="table-wrapper ',
     "<th></th>": "<td></td>",
 }
 

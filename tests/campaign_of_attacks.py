@@ -171,7 +171,7 @@ def suite_of(protocol: str, table: str, seed: int, seconds: float) -> str:
 
 
 def run(suite: Suite, folder: Path) -> tuple[Counter[str], list[str]]:
-    """Run the suite of one protocol and return its cells by status, and what failed."""
+    """Run the suite of one protocol and return its cells by status, and the failures."""
     bench = BenchSession(suite, folder)
     bench.open(resume=False)
     bench.run()

@@ -44,6 +44,6 @@ def run(text, parties=2, classes=2, defense=None, seed=1, **table):
     return train(protocol, local_data, schema, defense=composed, seed=seed), local_data
 
 
-def seen_by(training, held, *who):
+def seen_by(training, local_data, *who):
     """Return the view of some parties."""
-    return view_of(training, who, held)
+    return view_of(training, who, local_data)

@@ -33,14 +33,14 @@ def client_seat(name, rows, schema, defense=None):
     return Seat(name, "client", LocalData.of(rows), schema, defense or Composition())
 
 
-def network_of(parties, schema, defense=None, summed=(), held=(), network=Network):
+def network_of(parties, schema, defense=None, summed=(), local_data=(), network=Network):
     """Connect parties with a host for each, which contains the local data by name."""
-    roles, held = {party.name: party.role for party in parties}, dict(held)
+    roles, local_data = {party.name: party.role for party in parties}, dict(local_data)
     agreement = Agreement(schema, {}, defense or Composition(), roles, summed)
-    rows = sum(map(len, held.values())) if held else None
+    rows = sum(map(len, local_data.values())) if local_data else None
     net = network(agreement, Streams(0), rows)
     for party in parties:
-        options = {"aggregation": net.aggregation, "local_data": held.get(party.name)}
+        options = {"aggregation": net.aggregation, "local_data": local_data.get(party.name)}
         host = Host(agreement, party.name, Streams(0), **options)
         host.join(party)
         net.join(host)
@@ -49,7 +49,7 @@ def network_of(parties, schema, defense=None, summed=(), held=(), network=Networ
 
 def clients_of(federation):
     """Return the rows of every client, in order."""
-    return [held.table for held in federation.local_data.values()]
+    return [data.table for data in federation.local_data.values()]
 
 
 def victims_of_all(federation, principals):
@@ -58,7 +58,7 @@ def victims_of_all(federation, principals):
     return type(rows[0]).concat(rows)
 
 
-def view_in(protocol, who, classes=2, defense="none", rows=90):
+def view_in(protocol, party, classes=2, defense="none", rows=90):
     """Return the view of a party of a small training with the given number of classes."""
     (table, *_), schema = sample_federation(rows=rows, clients=1)
     if classes > 2:
@@ -69,7 +69,7 @@ def view_in(protocol, who, classes=2, defense="none", rows=90):
     protocol_object = register.make("protocol", parse_grid(protocol)[0])
     composed = make_defense(parse_composed([defense])[0])
     return view_of(
-        train(protocol_object, local_data, schema, defense=composed, seed=1), (who,), local_data
+        train(protocol_object, local_data, schema, defense=composed, seed=1), (party,), local_data
     )
 
 
@@ -117,13 +117,17 @@ def equal_to_simulation(folder, federation, log):
         seed=0,
         noise_from="seed",
     )
-    who = federation.coordinator
-    expected = [d for d in simulation.transcript if d.receivers != (d.sender,) or d.sender == who]
-    seen = list(Capture(log))
-    assert [(r.sender, r.receivers, r.why) for r in seen] == [
-        (d.sender, d.receivers, d.reason) for d in expected
+    coordinator = federation.coordinator
+    expected = [
+        delivery
+        for delivery in simulation.transcript
+        if delivery.receivers != (delivery.sender,) or delivery.sender == coordinator
     ]
-    assert [encode(without_payload(r.message)) for r in seen] == [
-        encode(without_payload(d.message)) for d in expected
+    records = list(Capture(log))
+    assert [(record.sender, record.receivers, record.why) for record in records] == [
+        (delivery.sender, delivery.receivers, delivery.reason) for delivery in expected
+    ]
+    assert [encode(without_payload(record.message)) for record in records] == [
+        encode(without_payload(delivery.message)) for delivery in expected
     ]
     return crossings(simulation.transcript)

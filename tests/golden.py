@@ -94,7 +94,7 @@ def digest_rows(folder: Path) -> dict[str, str]:
     return entries
 
 
-#: Columns of rows.csv that contain results; the other ones say what was run.
+#: Columns of rows.csv that contain results; the other ones identify the run.
 VALUES = frozenset(
     [
         "status",
@@ -224,7 +224,7 @@ PARTS = {"engine": engine, "attacks": attacks, "bench": bench, "report": report,
 
 
 def differences(before: dict[str, str], after: dict[str, str], some: bool) -> Iterator[str]:
-    """Yield a text for every entry that differs. `some` says that entries may be missing."""
+    """Yield a text for every entry that differs. With `some`, entries may be missing."""
     for key in sorted(before.keys() | after.keys()):
         if key not in after:
             if not some:

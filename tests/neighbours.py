@@ -48,7 +48,7 @@ class Tape:
 
     Attributes
     ----------
-    kept : list
+    releases : list
         Pairs of a value and its release.
     at : int or None
         Position in the second run, None in the first run.
@@ -60,7 +60,7 @@ class Tape:
         Mechanism, scale and number of parties of the last noise shares.
     """
 
-    kept: list = field(default_factory=list)
+    releases: list = field(default_factory=list)
     at: int | None = None
     pure: Counter = field(default_factory=Counter)
     gaussian: float = 0.0
@@ -69,9 +69,9 @@ class Tape:
     def release(self, x, draw, cost):
         """Return a release of x: a new draw in the first run, the same draw in the second."""
         if self.at is None:
-            self.kept.append((x, draw()))
-            return self.kept[-1][1]
-        before, y = self.kept[self.at] if self.at < len(self.kept) else (None, None)
+            self.releases.append((x, draw()))
+            return self.releases[-1][1]
+        before, y = self.releases[self.at] if self.at < len(self.releases) else (None, None)
         self.at += 1
         # The number of releases depends on the row, which noise cannot hide.
         if y is None or np.shape(before) != np.shape(x):
@@ -80,18 +80,18 @@ class Tape:
         cost(np.asarray(before, dtype=np.float64), np.asarray(x, dtype=np.float64))
         return y
 
-    def noisy(self, law, x, rng, send):
+    def noisy(self, channel, x, rng, send):
         """Replace `Noise.send`."""
 
         def cost(before, after):
-            steps = np.abs(before - after) / np.asarray(law.scale)
-            if isinstance(law, Gaussian):
+            steps = np.abs(before - after) / np.asarray(channel.scale)
+            if isinstance(channel, Gaussian):
                 self.gaussian += float((steps**2).sum())
                 return
-            cut_off = math.log(2) * np.count_nonzero(steps) * isinstance(law, TruncatedLaplace)
+            cut_off = math.log(2) * np.count_nonzero(steps) * isinstance(channel, TruncatedLaplace)
             self.pure["noise"] += float(steps.sum()) + cut_off
 
-        return self.release(np.array(x), lambda: send(law, x, rng), cost)
+        return self.release(np.array(x), lambda: send(channel, x, rng), cost)
 
     def share(self, mechanism):
         """Replace a noise share by zero. The noise is added to the sum instead."""
@@ -102,11 +102,11 @@ class Tape:
 
         return none
 
-    def opened(self, total, left):
+    def opened(self, total, n_parties_left):
         """Add the joint noise of the given number of parties to a sum."""
         (name, x), *other_fields = summed_fields(total).items()
         mechanism, _, parties = self.shares[-1]
-        share = left / parties
+        share = n_parties_left / parties
         if mechanism == "laplace":
             scale = self.shares[-1][1]
             noise = Shared(scale, share)
@@ -122,7 +122,7 @@ class Tape:
                 self.gaussian += float((((a - b) / scale) ** 2).sum())
 
             noise = Shared(float(scale.max()), 1.0)
-        rng = np.random.default_rng(len(self.kept))
+        rng = np.random.default_rng(len(self.releases))
         y = self.release(np.array(x), lambda: x + noise.draw(x.shape, rng), cost)
         return replace(total, **{name: y}, **dict(other_fields))
 
@@ -163,14 +163,16 @@ def matrix(prior, odds, *, published=False):
     k = int(among[0])
     top = order[0, :k].tolist()
     probabilities = [[Fraction(0)] * K for _ in range(K)]
-    for true in range(K):
-        if true in top:
+    for true_label in range(K):
+        if true_label in top:
             for answer in top:
-                probabilities[true][answer] = (odds if answer == true else 1) / (odds + k - 1)
+                probabilities[true_label][answer] = (odds if answer == true_label else 1) / (
+                    odds + k - 1
+                )
         else:
             outside = range(K) if published else top
             for answer in outside:
-                probabilities[true][answer] = Fraction(1, len(outside))
+                probabilities[true_label][answer] = Fraction(1, len(outside))
     return probabilities
 
 
@@ -207,8 +209,10 @@ class Shared:
             return 0.0
         # Probabilities of the difference of two negative binomial variables, by convolution.
         n = int(40 * self.scale) + 64
-        one = np.exp(nbinom.logpmf(np.arange(n), *self._law))
-        chance = np.log(np.correlate(one, one, "full")[n // 2 : -(n // 2)])
+        share_probabilities = np.exp(nbinom.logpmf(np.arange(n), *self._law))
+        chance = np.log(
+            np.correlate(share_probabilities, share_probabilities, "full")[n // 2 : -(n // 2)]
+        )
         worst = {s: np.abs(chance[s:] - chance[:-s]).max() for s in {*steps[steps > 0].tolist()}}
         return float(sum(worst[s] for s in steps[steps > 0].tolist()))
 
@@ -216,37 +220,37 @@ class Shared:
 @contextmanager
 def replayed(tape):
     """Pass all noise of a run through a tape."""
-    sent, kinds = Noise.send, OPENINGS
+    send_noise, kinds = Noise.send, OPENINGS
     respond, flip = label_noise.respond, dp_forest.permute_and_flip
     quantiles, summed = PrivateQuantileCuts.transform_message, {k: k.open_sum for k in kinds}
-    recorded, bare = Transcript.record, []
+    record_message, bare = Transcript.record, []
 
-    def record(self, sender, receivers, message, why):
-        own = receivers == (sender,) or isinstance(message, OpenedSum)
+    def record(self, sender, receivers, message, reason):
+        is_own_message = receivers == (sender,) or isinstance(message, OpenedSum)
         # The sum without noise is not recorded. It is opened with noise below.
-        if not (bare and own):
-            recorded(self, sender, receivers, message, why)
+        if not (bare and is_own_message):
+            record_message(self, sender, receivers, message, reason)
 
     def opened(kind):
-        def method(self, waiting, exchange, why):
-            left, send = [len(waiting)], exchange.request
+        def method(self, waiting, exchange, reason):
+            n_left, send = [len(waiting)], exchange.request
 
-            def request(to, message, *given, **named):
+            def request(to, message, *arguments, **keywords):
                 if isinstance(message, MaskSurvivors):
-                    left.append(len(message.parties.split(",")))
-                return send(to, message, *given, **named)
+                    n_left.append(len(message.parties.split(",")))
+                return send(to, message, *arguments, **keywords)
 
             shared = type(check_same_fields(waiting.values())) in tape.kinds
             bare.extend([True] * shared)
             exchange.request = request
-            total = summed[kind](self, waiting, exchange, why)
+            total = summed[kind](self, waiting, exchange, reason)
             bare.clear()
-            return tape.opened(total, left[-1]) if shared else total
+            return tape.opened(total, n_left[-1]) if shared else total
 
         return method
 
     replacements = [
-        (Noise, "send", lambda law, x, rng=None: tape.noisy(law, x, rng, sent)),
+        (Noise, "send", lambda channel, x, rng=None: tape.noisy(channel, x, rng, send_noise)),
         (cut_points, "discrete_laplace_share", tape.share("laplace")),
         (dp_forest, "discrete_laplace_share", tape.share("laplace")),
         (dp_gbdt, "discrete_gaussian_share", tape.share("gaussian")),
@@ -298,11 +302,11 @@ class Moved:
         """Privacy budget that the first run reports."""
         return self.runs[0].spent
 
-    def seen(self, said):
+    def epsilon_of_scope(self, guarantee):
         """Return the epsilon of a guarantee's scope, infinite if unprotected messages differ."""
-        cuts = getattr(said, "unit", "") == "cuts"
-        trusted = {role.rstrip("s") for role in getattr(said, "trusted", ())}
-        rows = "rows" in getattr(said, "unprotected", ())
+        cuts = getattr(guarantee, "unit", "") == "cuts"
+        trusted = {role.rstrip("s") for role in getattr(guarantee, "trusted", ())}
+        rows = "rows" in getattr(guarantee, "unprotected", ())
         visible = [_told(run, self.owner, trusted, cuts, rows) for run in self.runs]
         return math.inf if visible[0] != visible[1] else self.cuts if cuts else self.noisy
 
@@ -314,9 +318,9 @@ class Moved:
                 and guarantee.budget[0] == "epsilon"
                 and math.isfinite(guarantee.epsilon)
             ):
-                seen = self.seen(guarantee)
-                if seen > guarantee.epsilon * (1 + 1e-6) + 1e-9:
-                    yield f"{guarantee}, and it is {seen:.4g}"
+                epsilon = self.epsilon_of_scope(guarantee)
+                if epsilon > guarantee.epsilon * (1 + 1e-6) + 1e-9:
+                    yield f"{guarantee}, and it is {epsilon:.4g}"
 
 
 def moved(protocol, neighbours, schema, defense, owner, seed=0):
@@ -341,18 +345,18 @@ def moved(protocol, neighbours, schema, defense, owner, seed=0):
     if not reason.ok:
         raise UsageError(str(reason))
     tape, runs = Tape(), []
-    laws = protocol.noise_channels(schema).items()
-    tape.kinds = {kind for (kind, _), law in laws if isinstance(law, Share)}
+    channels = protocol.noise_channels(schema).items()
+    tape.kinds = {kind for (kind, _), channel in channels if isinstance(channel, Share)}
     tape.kinds |= {*defense.min_noise_shares(schema, protocol.parameters)}
-    for at, local_data in zip((None, 0), neighbours, strict=True):
-        tape.at = at
+    for position, local_data in zip((None, 0), neighbours, strict=True):
+        tape.at = position
         with replayed(tape):
             runs.append(
                 train(protocol, local_data, schema, defense=defense, seed=seed, noise_from="seed")
             )
     noisy = sum(tape.pure.values())
     if tape.gaussian:
-        delta = max(said.delta for said in runs[0].spent if hasattr(said, "delta"))
+        delta = max(guarantee.delta for guarantee in runs[0].spent if hasattr(guarantee, "delta"))
         noisy = max(noisy, _gaussian(math.sqrt(tape.gaussian), delta))
     return Moved(tuple(runs), owner, noisy, tape.pure["cuts"])
 
@@ -383,17 +387,17 @@ def _gaussian(distance, delta):
     return 0.0 if over(0.0) <= 0 else float(brentq(over, 0.0, 600.0))
 
 
-def without_last_row(held, name):
+def without_last_row(local_data, name):
     """Return local data without the last row of one party."""
-    party_data, n = held[name], len(held[name]) - 1
+    party_data, n = local_data[name], len(local_data[name]) - 1
     shortened = {f.name: getattr(party_data, f.name) for f in fields(party_data)}
     for key in ("ids", "X", "y", "weight"):
         shortened[key] = None if shortened[key] is None else shortened[key][:n]
-    return {**held, name: type(party_data)(**shortened)}
+    return {**local_data, name: type(party_data)(**shortened)}
 
 
-def with_other_label(held, name, classes):
+def with_other_label(local_data, name, classes):
     """Return local data in which the last row of one party has another label."""
-    y = held[name].y.copy()
+    y = local_data[name].y.copy()
     y[-1] = (y[-1] + 1) % classes
-    return {**held, name: replace(held[name], y=y)}
+    return {**local_data, name: replace(local_data[name], y=y)}

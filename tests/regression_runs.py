@@ -40,24 +40,24 @@ def by_rows(rows, victims):
     return over_clients([rows.take(part) for part in parts])
 
 
-def trained(protocol, held, schema, defense="none", seed=0):
+def trained(protocol, local_data, schema, defense="none", seed=0):
     """Train a regression."""
     protocol_object = register.make("protocol", parse_grid(protocol)[0])
     composed = make_defense(parse_composed([defense])[0])
-    return train(protocol_object, held, schema, defense=composed, seed=seed)
+    return train(protocol_object, local_data, schema, defense=composed, seed=seed)
 
 
-def seen(run, held, threat):
+def view_and_case_of(run, local_data, threat):
     """Return the view and the case of a threat."""
     roles, parsed = run.transcript.roles, Threat.parse(threat)
     principals = parsed.principals(roles)
-    case = Case(held, roles, principals, run.schema, Streams(0), threat, model=run.model)
-    return view_of(run, principals, held, parsed.queries, entries=case.known_entries), case
+    case = Case(local_data, roles, principals, run.schema, Streams(0), threat, model=run.model)
+    return view_of(run, principals, local_data, parsed.queries, entries=case.known_entries), case
 
 
-def inverted(run, held, threat, attack="regression-inversion"):
+def inverted(run, local_data, threat, attack="regression-inversion"):
     """Return scores, diagnostics and rows of results of an inversion."""
-    view, case = seen(run, held, threat)
+    view, case = view_and_case_of(run, local_data, threat)
     attack_object = register.make("attack", parse_grid(attack)[0])
     assert attack_object.inapplicable(view) is None
     guess = attack_object.run(view, np.random.default_rng(0))

@@ -146,7 +146,7 @@ def defined_in(module):
 
 
 def imported_modules(path):
-    """Return the modules below `fedtrees` that define what a file of Python code imports."""
+    """Return the modules below `fedtrees` that define the names that a file imports."""
     modules = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedtrees."):

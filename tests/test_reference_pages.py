@@ -52,24 +52,24 @@ def test_a_page_shows_the_mean_of_the_stored_results(results):
 def test_every_citation_in_the_documentation_is_in_the_list_of_references():
     entries = (ROOT / "docs/references.bib").read_text(encoding="utf-8")
     names = set(re.findall(r"author\s*= \{(.+?), ", entries))
-    known = {re.sub(r"[{}\\'\"]", "", name).replace("Gorge", "Gorgé") for name in names}
-    assert "Di Gennaro" in known
+    listed_names = {re.sub(r"[{}\\'\"]", "", name).replace("Gorge", "Gorgé") for name in names}
+    assert "Di Gennaro" in listed_names
     for page in ROOT.glob("docs/**/*.md"):
         text = page.read_text(encoding="utf-8")
         for author in re.findall(
             r"([A-ZÀ-Ž][\w-]+(?: [A-Z]\w+)?) et al\.,? \(?(?:19|20)\d\d", text
         ):
             words = [author, author.split()[-1]]
-            assert known & set(words), f"{page.name}: {author} is not in docs/references.bib"
+            assert listed_names & set(words), f"{page.name}: {author} is not in docs/references.bib"
 
 
 def test_every_name_in_the_list_of_references_is_registered():
     page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
     kinds = ("attack", "defense", "protocol")
-    known = {name for kind in kinds for name in register.names(kind)} | set(catalogue.names())
+    registered = {name for kind in kinds for name in register.names(kind)} | set(catalogue.names())
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     for name in re.findall(r"`([\w-]+)(?:\[[^`]*\])?`", "\n".join(rows)):
-        assert name in known or name.startswith("fedtrees"), name
+        assert name in registered or name.startswith("fedtrees"), name
 
 
 def test_the_drawing_of_the_packages_is_up_to_date():

@@ -1,4 +1,4 @@
-"""Every name that a docstring marks with single backquotes exists where the docstring says.
+"""Every name that a docstring marks with single backquotes exists.
 
 A name without dots has to be visible from its place: a parameter of the function, an attribute of
 the class, a name that the module defines or imports, a module or name of the same package, a class
@@ -61,7 +61,7 @@ def tree_of(path: Path) -> ast.Module:
 
 @cache
 def module_names(path: Path) -> frozenset[str]:
-    """Return what a module defines or imports, with the attributes of these classes, and its keys.
+    """Return the names that a module defines or imports, attributes of these classes, and keys.
 
     Keys are texts of the module, for example names of columns of a table.
     """
@@ -123,11 +123,11 @@ def docstrings(path: Path) -> list[tuple[int, str, tuple[Definition, ...]]]:
         if text:
             entries.append((node.body[0].lineno, text, (*around, node)))
         for part in ast.walk(node):
-            if part is not node and isinstance(part, Definition) and part not in seen:
-                seen.add(part)
+            if part is not node and isinstance(part, Definition) and part not in visited:
+                visited.add(part)
                 visit(part, (*around, node))
 
-    seen: set[ast.AST] = set()
+    visited: set[ast.AST] = set()
     visit(tree_of(path), ())
     return entries
 

@@ -67,15 +67,15 @@ def test_messages_models_and_guesses_are_identical_to_the_last_bit(here, setting
     if NO_EFFECT[setting]:
         pytest.skip(NO_EFFECT[setting])
     script = Path(__file__).with_name("digests.py")
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), *of],
         env={**os.environ, **SETTINGS[setting]},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    other_digests = json.loads(done.stdout)
+    assert process.returncode == 0, process.stderr
+    other_digests = json.loads(process.stdout)
     own_digests = {
         k: v for k, v in here.items() if not of or (k.startswith(of) and not attacked(k))
     }

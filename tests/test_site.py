@@ -82,7 +82,9 @@ def test_pages_under_embargo_are_neither_built_nor_linked_nor_found_by_the_searc
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_screen_reader_meets_no_barrier_on_a_page(site, name, theme, tmp_path):
     page = site / f"{name}.html"
-    copy = page.with_name(f"axe-{theme}-{page.name}")  # beside the page, for its relative links
+    copy = page.with_name(
+        f"axe-{theme}-{page.name}"
+    )  # in the folder of the page, because of its relative links
     text = page.read_text(encoding="utf-8")
     chosen = f"<script>localStorage.setItem('theme', '{theme}')</script>"
     text = re.sub(r"(<head[^>]*>)", lambda head: head[1] + chosen, text, count=1)

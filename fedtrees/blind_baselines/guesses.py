@@ -392,6 +392,7 @@ def mixed_rows(
     for label in np.unique(y):
         positions, pool = np.flatnonzero(y == label), np.flatnonzero(background.y == label)
         pool = pool if len(pool) else np.arange(len(background))
+        rows: NDArray[np.integer]
         rows = np.repeat(rng.choice(pool, len(positions))[:, None], X.shape[1], axis=1)
         if near is not None:
             similar = near[rows, rng.integers(0, near.shape[1], rows.shape)]

@@ -6,6 +6,7 @@ regression, multinomial logistic regression and boosted trees. `KnownRows` is th
 knowledge of such an adversary.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -472,7 +473,7 @@ def decoded(
         return np.asarray(values[chances.argmax(axis=1)])
     x = values[:, 0].astype(np.float64)
     likely = chances.mean(axis=0)
-    spread = float(np.sqrt(max(likely @ (x - likely @ x) ** 2, 0.0)))
+    spread = math.sqrt(max(float(likely @ (x - likely @ x) ** 2), 0.0))
     order = np.argsort(x, kind="stable")
     x, p = x[order], chances[:, order]
     # The probability of an interval is a difference of two cumulated probabilities.

@@ -175,8 +175,9 @@ class DataParallel:
         """Read the bins of every column."""
         machines = self._machines
         columns = machines.numbers("<i4").ravel()
-        if not 0 < columns.max() <= _MOST_COLUMNS:
-            raise OtherOperation(f"machines that begin with {columns.max()} columns")
+        most_columns = int(columns.max())
+        if not 0 < most_columns <= _MOST_COLUMNS:
+            raise OtherOperation(f"machines that begin with {most_columns} columns")
         sizes = machines.numbers("<i4").ravel().tolist()
         if min(sizes) < 0 or sum(sizes) > 64 * int(columns.max()) * _MOST_BINS:
             raise OtherOperation("no sizes of bins")

@@ -181,7 +181,7 @@ def _start(
 def _sizes(sketch: RankedSketch) -> Iterator[int]:
     """Yield the number of rows in each column of a sketch."""
     for begin, end in pairwise(sketch.offsets):
-        yield sketch.weights[begin:end].sum()
+        yield int(sketch.weights[begin:end].sum())
 
 
 def _counts(

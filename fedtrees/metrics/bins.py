@@ -114,7 +114,9 @@ class BinCountsMetric(Metric[VictimsCounts]):
         most_frequent = share(lambda n: _most_frequent(true_counts[n], truth.third))
         baseline = max(average_counts, most_frequent)
         if (local := truth.adversary_counts) is not None:
-            scaled = share(lambda n: np.rint(local * (true_counts[n].sum() / max(local.sum(), 1))))
+            scaled = share(
+                lambda n: np.rint(local * (true_counts[n].sum() / max(int(local.sum()), 1)))
+            )
             baseline = max(baseline, scaled)
         return [Score("bin_counts", share(claimed.__getitem__), blind=baseline)]
 

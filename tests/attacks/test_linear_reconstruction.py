@@ -120,16 +120,16 @@ def test_all_subsets_with_the_wanted_sum_are_considered(seed):
     limits = rng.integers(1, 3, 7)
     all_choices = np.array(list(product(*(range(limit + 1) for limit in limits))))
     chosen = all_choices[rng.integers(len(all_choices))]
-    wanted = (chosen.astype(np.uint64) * value).sum(dtype=np.uint64)
+    expected_sum = (chosen.astype(np.uint64) * value).sum(dtype=np.uint64)
     sums = (all_choices.astype(np.uint64) * value).sum(axis=1, dtype=np.uint64)
     for size_limit in (4, None):
-        matching = all_choices[sums == wanted]
+        matching = all_choices[sums == expected_sum]
         low, high = limits.copy(), np.zeros(7, dtype=np.int64)
         if size_limit is None:
-            assert _of_all(value, limits, wanted, 4096, low, high) == len(matching)
+            assert _of_all(value, limits, expected_sum, 4096, low, high) == len(matching)
         else:
             matching = matching[matching.sum(axis=1) <= size_limit]
-            n_found = _of_few(value, limits, wanted, size_limit, 4096, low, high)
+            n_found = _of_few(value, limits, expected_sum, size_limit, 4096, low, high)
             assert (n_found > 0) == (len(matching) > 0)
         if len(matching):
             assert (low == matching.min(axis=0)).all()

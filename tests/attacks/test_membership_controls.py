@@ -174,7 +174,7 @@ LINEAR = [
     ("dp-gbdt[epsilon=2,trees=20]", "public", "none", {}),
     ("dp-gbdt[epsilon=2,trees=20,noise=distributed]", "client-0", "none", {}),
     ("dp-gbdt[epsilon=2,trees=20,clip=0.1]", "public", "none", {}),
-    ("dp-gbdt[epsilon=2,trees=20,clip=1,base_score=0]", "public", "none", {"numbers": True}),
+    ("dp-gbdt[epsilon=2,trees=20,clip=1,base_score=0]", "public", "none", {"numeric_target": True}),
     ("dp-forest[epsilon=2]", "public", "none", {}),
     ("dp-forest[epsilon=2,noise=distributed]", "client-0", "none", {}),
     ("fedtree-hist[trees=4,max_depth=3]", "server", "laplace-hist[epsilon=2]+public-cuts", {}),

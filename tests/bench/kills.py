@@ -169,7 +169,7 @@ class Study:
         return {p.name: p.read_bytes() for p in paths if store.read(p.stem)["status"] == "ok"}
 
     def inspect(self, run):
-        """Record what a reader of a disturbed run notices; return the finished cells."""
+        """Record the errors of a reader of a disturbed run; return the finished cells."""
         try:
             read_suite_of_run(run)
             if (run / "rows.csv").exists():

@@ -306,7 +306,9 @@ print(json.dumps(attack_process().refused()))
 @pytest.mark.skipif(sys.platform != "linux", reason="nothing is closed elsewhere, and docs say so")
 def test_a_spy_finds_neither_run_nor_transcript_nor_command_line(trained, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    spy = tmp_path / "spy.py"  # beside the run, like a plug-in in the user's working folder
+    spy = (
+        tmp_path / "spy.py"
+    )  # in the folder of the run, like a plug-in in the user's working folder
     spy_source = SPY.read_text().replace('Path("runs")', f"Path({str(folder)!r})")
     spy.write_text(spy_source.replace("BENCH = os.getppid()", f"BENCH = {os.getpid()}"))
     bench = BenchSession(Suite.parse(SPYING, "spying"), folder, plugins=(str(spy),))

@@ -47,8 +47,6 @@ def test_an_attack_just_above_the_limit_is_not_below_blind(tmp_path, monkeypatch
     guess = register.make("attack", cell.attack).run(view, np.random.default_rng(0))
     assert [len(task.table) for task in guess.claims if isinstance(task, Records)] == [GUESSED]
     scores = {row["metric"]: row for row in score_guess("timberstrike", guess, case, blind)}
-    for name in (
-        "ra",
-        "gower",
-    ):  # The blind baseline is the best of many guesses in hindsight, so a small loss is allowed.
+    # The blind baseline is the best of many guesses in hindsight, so a small loss is allowed.
+    for name in ("ra", "gower"):
         assert scores[name]["advantage"] > -0.03, name

@@ -45,7 +45,7 @@ NEEDED = {name: {"epsilon": 4.0} for name in PRIVATE} | {
     "lattice": {"steps": 2000},
     "leaf-inversion": {"batches": 1, "restarts": 2, "steps": 20},
 }
-#: What takes long beside every protocol: real where messages differ, and ideal beside all.
+#: Defenses that take long: real cryptography for one protocol, and ideal sums for all of them.
 ONCE = {
     "paillier": [
         (

@@ -118,13 +118,13 @@ def test_attacks_at_the_server_read_the_leaf_values_that_it_releases(attack):
 def test_a_removed_field_is_absent_then_neutral_then_reversed():
     view = view_of_role("fedtree-hist", "client")
     piece = Piece("received", "LeafValues", "g")
-    whole = [m for _, m in view.messages(LeafValues)]
+    original = [m for _, m in view.messages(LeafValues)]
     absent, neutral, reverse = (
         [m for _, m in less.messages(LeafValues)] for less in views_without(view, piece)
     )
-    assert [m.g for m in absent] == [None] * len(whole)
+    assert [m.g for m in absent] == [None] * len(original)
     assert all((m.g == 0).all() for m in neutral)
-    for changed, message in zip(reverse, whole, strict=True):
+    for changed, message in zip(reverse, original, strict=True):
         np.testing.assert_array_equal(changed.g, message.g[::-1])
         np.testing.assert_array_equal(changed.value, message.value)
 

@@ -74,7 +74,7 @@ def test_every_attack_of_the_suite_finishes_on_a_small_table(tmp_path):
     ra = rows.groupby(["attack", "attack_params", "protocol_params", "defense"], dropna=False)
     assert len(ra) == 2 * 4 + 2 * 3
     exact = rows[rows["attack_params"].fillna("").str.contains("cpsat|milp")]
-    # Without noise, the published programme and ours both find most values.
+    # Without noise, both the published programme and our own find most values.
     noiseless = exact[exact["protocol_params"].str.contains("inf")]["value"]
     assert len(noiseless) == 2
     assert noiseless.min() > 0.8

@@ -86,9 +86,8 @@ def test_an_attack_of_a_plugin_compiles_for_itself_and_stores_no_machine_code(
     finally:
         fresh.end()
     assert [first["wrote"], second["wrote"]] == [int(not sandbox.landlock_version())] * 2
-    if (
-        sandbox.landlock_version()
-    ):  # A stored kernel would reveal to the second run that the first one happened.
+    # A stored kernel would reveal to the second run that the first one happened.
+    if sandbox.landlock_version():
         assert first["compiled"] == second["compiled"] == 1
         assert not list(cache.rglob("classes.count_row-*.nbi"))
         assert not list(cache.rglob("poison.nbi"))

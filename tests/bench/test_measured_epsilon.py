@@ -74,7 +74,7 @@ def deviation_of_discrete_laplace(scale):
     return math.sqrt(2 * ratio) / (1 - ratio)
 
 
-#: Leaf counts of one tree at epsilon 1 get whole-number noise of scale 1. At half of this scale
+#: Leaf counts of one tree at epsilon 1 get integer-valued noise of scale 1. At half of this scale
 #: more draws are zero, so that the standard deviation falls to less than half: to 0.443 of it.
 HALF_OF_COUNTS = deviation_of_discrete_laplace(0.5) / deviation_of_discrete_laplace(1.0)
 NOISY = [("dp-gbdt[epsilon=1]", "none", 0.5), ("dp-forest[epsilon=1]", "none", HALF_OF_COUNTS),

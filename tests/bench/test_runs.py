@@ -317,8 +317,10 @@ def test_a_worker_whose_driver_ended_before_it_starts_ends_too(tmp_path, monkeyp
     monkeypatch.setattr(executor, "_end_with", executor._end_with.__wrapped__)
     monkeypatch.setattr(executor.os, "_exit", lambda status: has_ended.set())
     monkeypatch.setattr(runner.Runner, "work", lambda self, job: [])
-    runner_ = runner.Runner(tmp_path, Provenance({}))
-    executor._work_in_pool(runner_, runner.Job(()), driver=os.getpid())  # not this process's parent
+    worker_runner = runner.Runner(tmp_path, Provenance({}))
+    executor._work_in_pool(
+        worker_runner, runner.Job(()), driver=os.getpid()
+    )  # not this process's parent
     assert has_ended.wait(10)
 
 
@@ -332,9 +334,9 @@ def test_a_run_killed_at_random_moments_has_the_rows_of_an_undisturbed_one():
     assert "3 kills, 0 went wrong" in process.stdout
 
 
-def kept(b):
-    """The model and the transcript of a training whose attacks are not done."""
-    return [p for p in b.store.cells.iterdir() if p.suffix in (".npz", ".model")]
+def checkpoint_files(session):
+    """Return the model and the transcript of a training whose attacks are not finished."""
+    return [p for p in session.store.cells.iterdir() if p.suffix in (".npz", ".model")]
 
 
 @pytest.mark.long
@@ -353,10 +355,10 @@ def test_an_interrupted_training_is_kept_for_its_attacks(tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             b.run()
     assert len(trained) == 1
-    assert len(kept(b)) == 2
+    assert len(checkpoint_files(b)) == 2
     b.run()
     assert len(trained) == len(set(trained)) == 6
-    assert not kept(b)
+    assert not checkpoint_files(b)
 
 
 @pytest.mark.long

@@ -53,9 +53,9 @@ attacks = ["timberstrike-published[random_leaf=true]"]
     rows = load_rows(tmp_path / "run")
     chosen = rows[(rows["metric"] == metric) & (rows["stage"] == "attack")]
     run = Run("breast-cancer", Spec("iid"), protocol, 3, "none")
-    ours = accuracies(run, 1, None)["RA (F-TP)", ""]
+    scores_of_study = accuracies(run, 1, None)["RA (F-TP)", ""]
     # The attack draws leaves from another random stream.
-    assert ours == pytest.approx(100 * chosen["value"].iloc[0], abs=2.5)
+    assert scores_of_study == pytest.approx(100 * chosen["value"].iloc[0], abs=2.5)
 
 
 def test_the_accuracy_is_that_of_all_scores_of_records():
@@ -68,10 +68,10 @@ def test_the_accuracy_is_that_of_all_scores_of_records():
 
 
 def test_an_interrupted_study_continues(tmp_path, monkeypatch):
-    seen = []
+    seeds_seen = []
 
     def measure(run, seed, data_dir):
-        seen.append(seed)
+        seeds_seen.append(seed)
         scores = [(score, ending) for score in ("RA", "RA (F-TP)") for ending in ("", "_top")]
         return dict.fromkeys(scores, 50.0 + seed)
 
@@ -80,7 +80,7 @@ def test_an_interrupted_study_continues(tmp_path, monkeypatch):
     complete("Table 8", options, {})
     options.seeds = 2
     complete("Table 8", options, read_results(tmp_path / "accuracies.csv"))
-    assert seen == [0] * 18 + [1] * 18
+    assert seeds_seen == [0] * 18 + [1] * 18
     compared = list(compare(read_results(tmp_path / "accuracies.csv")))
     assert {c.item for c in compared} == {"Table 8", "Table 9"}
     assert {(c.ours, c.seeds) for c in compared} == {(50.5, 2)}

@@ -144,7 +144,7 @@ def captured(parts, transport, params, trees, path):
 
 
 def run(transport, seed, folder):
-    """Capture a random run; count what each party reads of it, and which readings are wrong."""
+    """Capture a random run; count the facts that each party reads, and the wrong readings."""
     parts, params, trees = draw_run(np.random.default_rng(seed), transport)
     path = Path(folder) / f"{transport}-{seed}.capture"
     captured(parts, transport, params, trees, path)

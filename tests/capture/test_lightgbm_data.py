@@ -184,7 +184,7 @@ def test_attacks_read_values_and_the_number_of_rows_with_each(machines):
     }
     for (owner, feature), claim in bins.items():
         if feature // -(-6 // machines) != int(owner[-1]):
-            continue  # Another machine found its bins, so they are filled in.
+            continue  # Another machine computed its bins, so they are filled in.
         true_values = np.unique(tables_of_others[owner].X[:, feature])
         assert len(claim.values) >= 0.8 * (~np.isnan(true_values)).sum()
         assert np.isin(claim.values, true_values).all()
@@ -206,7 +206,7 @@ def test_attacks_read_values_and_the_number_of_rows_with_each(machines):
         for (owner_name, f), share in shares_right.items()
         if f // -(-6 // machines) == int(owner_name[-1])
     ]
-    assert min(own_shares) > 0.9  # at least the bins that the machine found itself
+    assert min(own_shares) > 0.9  # at least the bins that the machine itself computed
     empty = view.blinded()
     assert BinMapperReading().inapplicable(empty)
     assert SingleRowBins().inapplicable(empty)

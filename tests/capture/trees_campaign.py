@@ -101,7 +101,7 @@ def nvflare(parts, kind, trees, params, path, rng):
 
 
 def read(path, parts, system, rng):
-    """Count what the server and one of the sites read of a run, and which readings are wrong."""
+    """Count the facts that the server and one site read of a run, and the wrong readings."""
     name = {"flower": "node-{}", "nvflare": "site-{}"}[system]
     truth = {
         name.format(number): Table(rows[:, :-1], rows[:, -1].astype(np.int64))

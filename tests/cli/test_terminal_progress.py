@@ -7,7 +7,7 @@ import sys
 
 
 def terminal_output_of(*arguments):
-    """Return what a command writes to stderr, if stderr is a terminal."""
+    """Return the output of a command on stderr, if stderr is a terminal."""
     terminal, stderr = pty.openpty()
     command = [sys.executable, "-m", "fedtrees.cli.main", *arguments]
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}

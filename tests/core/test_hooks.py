@@ -38,7 +38,9 @@ class First(Defense):
             return replace(message, sums=sums)
         if self.how == "nothing":
             return None
-        channel = Gaussian(0.1).in_units_of(*message.unit_of("sums"))  # as the message says
+        channel = Gaussian(0.1).in_units_of(
+            *message.unit_of("sums")
+        )  # as the message of the error suggests
         return replace(message, sums=channel.send(message.sums, ctx.rng("noise")))
 
 

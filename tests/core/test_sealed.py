@@ -127,11 +127,11 @@ def test_only_the_server_opens_totals(pair):
     assert not any(item.opened for item in joint_items)
 
 
-def walk(root, seen):
+def walk(root, visited):
     """Yield all objects that can be reached through fields, containers and closures."""
-    if id(root) in seen or isinstance(root, (str, bytes, int, float, type, type(None))):
+    if id(root) in visited or isinstance(root, (str, bytes, int, float, type, type(None))):
         return
-    seen[id(root)] = root
+    visited[id(root)] = root
     yield root
     if isinstance(root, dict):
         children = [*root, *root.values()]
@@ -145,7 +145,7 @@ def walk(root, seen):
         children += [cell.cell_contents for cell in getattr(root, "__closure__", None) or ()]
         children += [getattr(root, "base", None), getattr(root, "__self__", None)]
     for item in children:
-        yield from walk(item, seen)
+        yield from walk(item, visited)
 
 
 def test_nothing_sealed_can_be_reached_from_a_view(pair):

@@ -29,8 +29,8 @@ def test_x25519_section_5_2():
         secret_of("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4"),
         bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c"),
     )
-    wanted = "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
-    assert computed.reveal().hex() == wanted
+    expected = "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
+    assert computed.reveal().hex() == expected
 
 
 def test_x25519_section_6_1():
@@ -50,8 +50,8 @@ def test_x25519_section_6_1():
 def test_hkdf_expand_case_1():
     key = secret_of("077709362c2e32df0ddc3f0dc47bba6390b6c73bb50f9c3122ec844ad7c2b3e5")
     computed = expand_key(key, bytes(range(0xF0, 0xFA)))
-    wanted = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
-    assert computed.reveal().hex() == wanted
+    expected = "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf"
+    assert computed.reveal().hex() == expected
 
 
 @pytest.mark.parametrize("public", [bytes(32), bytes([1] + [0] * 31), bytes(31)])

@@ -294,7 +294,10 @@ def request_of_sum(mode, counts, rows):
     }
     server, dropping = Party("server"), DropParties([])
     net = network_of(
-        [server, *clients], schema, Composition((composition_of_sum, dropping)), held=local_data
+        [server, *clients],
+        schema,
+        Composition((composition_of_sum, dropping)),
+        local_data=local_data,
     )
 
     def ask():

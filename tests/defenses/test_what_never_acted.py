@@ -186,24 +186,24 @@ def test_plugin_check_fails_a_defense_that_never_acts_and_passes_one_that_does(
 class Reading(Defense):
     """Record the local data that its hooks may read."""
 
-    seen: list
+    visits: list
     roles = frozenset({"client", "server"})
     handled_types = (Histogram,)
     protects = frozenset[Reveal]()
     requirements = Requirements(reads_local_data=True)
 
     def transform_examples(self, stage, values, ctx):
-        self.seen.append(
+        self.visits.append(
             (stage.kind, ctx.party, None if ctx.local_data is None else len(ctx.local_data))
         )
         return values
 
     def transform_message(self, message, ctx):
-        self.seen.append(("outgoing", ctx.party, len(ctx.local_data)))
+        self.visits.append(("outgoing", ctx.party, len(ctx.local_data)))
         return message
 
     def audience(self, message, receivers, ctx):
-        self.seen.append(("audience", ctx.party, ctx.local_data))
+        self.visits.append(("audience", ctx.party, ctx.local_data))
         return receivers
 
 
@@ -213,9 +213,9 @@ def test_a_hook_reads_only_the_local_data_of_its_party():
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
     reading = Reading([])
     training = train(protocol, over_clients(tables), schema, defense=Composition((reading,)))
-    kinds = {kind for kind, *_ in reading.seen}
+    kinds = {kind for kind, *_ in reading.visits}
     assert kinds == {"labels", "gradients", "outgoing", "audience"}
-    for kind, party, n_rows in reading.seen:
+    for kind, party, n_rows in reading.visits:
         assert n_rows == (None if kind == "audience" else sizes[party])
     context = training.net.context("client-0")
     with pytest.raises(

@@ -60,7 +60,7 @@ class Killing:
 
 
 def run_and_read_progress(
-    deployment, folder, federation, name, on_status=lambda status, said: None
+    deployment, folder, federation, name, on_status=lambda status, progress: None
 ):
     """Run a federation; return the folder of the server's files, and the last line of progress."""
     run_folder = folder / name

@@ -28,7 +28,7 @@ def rows_of(table):
 
 
 @settings(max_examples=15, deadline=None)
-@given(own=st.integers(1, 30), n=st.integers(1, 90), seed=st.integers(0, 2**30))
+@given(n_own_rows=st.integers(1, 30), n_guessed=st.integers(1, 90), seed=st.integers(0, 2**30))
 def test_guesses_have_n_rows_with_values_that_the_adversary_knows(n_own_rows, n_guessed, seed):
     rng = np.random.default_rng(seed)
     own_rows = random_table(n_own_rows, rng)

@@ -9,7 +9,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 
 
 @settings(max_examples=20, deadline=None)
-@given(own=st.integers(1, 40), n=st.integers(1, 60), seed=st.integers(0, 2**30))
+@given(n_own_rows=st.integers(1, 40), n_rows=st.integers(1, 60), seed=st.integers(0, 2**30))
 def test_redrawn_cells_are_values_of_their_column(n_own_rows, n_rows, seed):
     rng = np.random.default_rng(seed)
     own_rows = random_table(n_own_rows, rng, 0.1)

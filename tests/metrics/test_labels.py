@@ -44,7 +44,7 @@ def case(classes=2, n_rows=60, seed=0, principals=("passive-0",)):
 
 
 @settings(max_examples=15, deadline=None)
-@given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
+@given(n_rows=st.integers(2, 40), n_classes=st.integers(2, 5), seed=st.integers(0, 2**30))
 def test_names_of_clusters_and_order_of_rows_change_no_score(n_rows, n_classes, seed):
     rng = np.random.default_rng(seed)
     y, cluster = rng.integers(0, n_classes, n_rows), rng.integers(0, n_classes + 1, n_rows)
@@ -56,7 +56,7 @@ def test_names_of_clusters_and_order_of_rows_change_no_score(n_rows, n_classes, 
 
 
 @settings(max_examples=10, deadline=None)
-@given(n=st.integers(2, 40), k=st.integers(2, 5), seed=st.integers(0, 2**30))
+@given(n_rows=st.integers(2, 40), n_classes=st.integers(2, 5), seed=st.integers(0, 2**30))
 def test_the_truth_with_any_cluster_names_scores_perfectly(n_rows, n_classes, seed):
     rng = np.random.default_rng(seed)
     y = np.concatenate([[0, 1], rng.integers(0, n_classes, n_rows)])

@@ -76,7 +76,7 @@ def test_blind_counts_are_scaled_own_counts():
 
 
 @settings(max_examples=40, deadline=None)
-@given(n=st.integers(1, 60), seed=st.integers(0, 2**30))
+@given(n_rows=st.integers(1, 60), seed=st.integers(0, 2**30))
 def test_the_order_of_rows_does_not_matter_and_blind_counts_from_the_victims_rows_are_exact(
     n_rows, seed
 ):

@@ -66,7 +66,7 @@ def test_ties_go_to_the_matching_with_most_exact_pairs(n, levels, seed):
 
 
 @settings(max_examples=60, deadline=None)
-@given(n=st.integers(1, 50), m=st.integers(1, 50), seed=st.integers(0, 2**30))
+@given(n_true=st.integers(1, 50), n_guessed=st.integers(1, 50), seed=st.integers(0, 2**30))
 def test_matching_with_most_exact_pairs_costs_no_more(n_true, n_guessed, seed):
     cost = np.random.default_rng(seed).integers(0, 5, (n_true, n_guessed)).astype(np.uint8)
     pair, plain = assign_most_exact(cost), assign(cost)

@@ -19,7 +19,7 @@ from fedtrees.metrics.records import gower_distance, score_records, sorted_rows
 from fedtrees.metrics.victims_rows import RecordMetric
 
 TOP = ("age", "town")
-cases = given(n=st.integers(1, 40), m=st.integers(1, 40), seed=st.integers(0, 2**30))
+cases = given(n_true=st.integers(1, 40), n_guessed=st.integers(1, 40), seed=st.integers(0, 2**30))
 
 
 def brute_ra(guess, truth, schema):
@@ -51,9 +51,9 @@ def brute_ra(guess, truth, schema):
 
 @settings(max_examples=40, deadline=None)
 @cases
-def test_ra_equals_its_definition(n, m, seed):
+def test_ra_equals_its_definition(n_true, n_guessed, seed):
     rng = np.random.default_rng(seed)
-    truth, guess = random_table(n, rng, 0.1), random_table(min(m, n), rng, 0.1)
+    truth, guess = random_table(n_true, rng, 0.1), random_table(min(n_guessed, n_true), rng, 0.1)
     assert score_records(guess, truth, SCHEMA).ra == pytest.approx(brute_ra(guess, truth, SCHEMA))
 
 
@@ -81,7 +81,7 @@ def test_the_truth_scores_perfectly(n, holes, seed):
 
 
 @settings(max_examples=30, deadline=None)
-@given(n=st.integers(2, 30), cut=st.integers(1, 29), seed=st.integers(0, 2**30))
+@given(n_rows=st.integers(2, 30), cut=st.integers(1, 29), seed=st.integers(0, 2**30))
 def test_guessing_fewer_or_more_rows_never_increases_a_score(n_rows, cut, seed):
     rng = np.random.default_rng(seed)
     truth, guess = random_table(n_rows, rng), random_table(n_rows, rng)
@@ -132,7 +132,7 @@ def test_hamming_is_the_share_of_wrong_bits_of_binary_tables():
 
 
 @settings(max_examples=25, deadline=None)
-@given(n=st.integers(1, 30), seed=st.integers(0, 2**30))
+@given(n_rows=st.integers(1, 30), seed=st.integers(0, 2**30))
 def test_gower_is_close_to_the_optimal_matching(n_rows, seed):
     rng = np.random.default_rng(seed)
     A, B = sorted_rows(random_table(n_rows, rng)), sorted_rows(random_table(n_rows, rng))

@@ -244,10 +244,10 @@ def _other_array(array, rng):
 
 
 def tampered(message, rng):
-    """Return what arrives in place of a message, and in words what was done to it; or None.
+    """Return the messages that replace one message, and a description of the change; or None.
 
-    A field has another value; or the message comes twice, the second time as it was, with a field
-    permuted, or with another value.
+    Either a field has another value, or the message arrives twice. The second copy is unchanged,
+    or one of its fields is permuted or has another value.
     """
     kind = type(message).__name__
     values, any_rng = {f.name: getattr(message, f.name) for f in fields(message)}, default_rng(0)

@@ -1,4 +1,4 @@
-"""Dishonest parties: what they infer, who stops them, and which runs they leave unchanged."""
+"""Dishonest parties: inferred data, parties that stop them, and runs that stay unchanged."""
 
 from dataclasses import replace
 from types import SimpleNamespace

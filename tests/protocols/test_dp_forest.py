@@ -1,4 +1,4 @@
-"""dp-forest: which counts are released, who receives them, and the claimed and spent epsilon."""
+"""dp-forest: the released counts, their receivers, and the claimed and spent epsilon."""
 
 import math
 

@@ -289,8 +289,8 @@ def test_a_target_whose_gradient_sums_exceed_64_bits_is_refused():
 
     def trained(unit):
         rows = Table(X, X[:, 0].astype(np.float64) * unit)
-        held = over_clients([rows.take(part) for part in np.split(np.arange(300), 3)])
-        return train(protocol, held, schema, seed=1).model.predict(X)
+        local_data = over_clients([rows.take(part) for part in np.split(np.arange(300), 3)])
+        return train(protocol, local_data, schema, seed=1).model.predict(X)
 
     assert np.corrcoef(trained(1e6), X[:, 0])[0, 1] > 0.9
     with pytest.raises(DataError, match="too large for sums of 64 bits"):

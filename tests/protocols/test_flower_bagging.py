@@ -201,10 +201,10 @@ def test_the_released_model_and_its_file_equal_xgboosts(classes):
     np.testing.assert_allclose(loaded, training.predict(X), rtol=1e-6, atol=1e-7)
     file_trees, original = trees_of(file), trees_of(reference)
     for name in ("sum_hessian", "loss_changes", "base_weights"):
-        actual, wanted = (
+        actual, expected_values = (
             np.concatenate([tree[name] for tree in trees]) for trees in (file_trees, original)
         )
-        np.testing.assert_allclose(actual, wanted, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(actual, expected_values, rtol=1e-4, atol=1e-4)
 
 
 def test_clients_without_rows_send_nothing_and_change_nothing():

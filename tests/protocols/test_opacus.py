@@ -332,8 +332,8 @@ def test_a_seed_repeats_the_run_and_the_engines_draw_different_noise():
 
 @pytest.mark.long
 def test_networks_of_both_engines_are_equally_good_within_their_noise():
-    tables_, schema = sample_federation(rows=1_500)
-    local_data, pooled = over_clients(tables_), Table.concat(tables_)
+    client_tables, schema = sample_federation(rows=1_500)
+    local_data, pooled = over_clients(client_tables), Table.concat(client_tables)
     aucs = {engine: [] for engine in ENGINES}
     for engine, auc_values in aucs.items():
         for seed in range(5):

@@ -4,7 +4,7 @@ them.
 
 import numpy as np
 import pytest
-from regression_runs import seen, trained
+from regression_runs import trained, view_and_case_of
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.likelihoods import Noise
@@ -42,7 +42,7 @@ def forest_run():
 @pytest.mark.long
 @pytest.mark.parametrize("threat", ["public", "server", "client"])
 def test_known_attributes_are_kept_and_the_blind_guess_uses_them_too(forest_run, threat):
-    view, case = seen(*forest_run, f"{threat}[attributes=3]")
+    view, case = view_and_case_of(*forest_run, f"{threat}[attributes=3]")
     columns, known_values = case.known_columns
     victims = case.victims_rows
     assert np.array_equal(victims.X[:, columns], known_values)
@@ -74,7 +74,7 @@ def test_one_hot_columns_of_a_csv_file_stay_one_category(tmp_path):
     data = load_csv(path, "y")
     local_data = over_clients([data.table])
     run = trained("dp-forest[epsilon=5,trees=4,depth=3]", local_data, data.schema)
-    view, _ = seen(run, local_data, "public")
+    view, _ = view_and_case_of(run, local_data, "public")
     rows = DraftDP(work=0.02).run(view, np.random.default_rng(0)).all(Records)[0].table
     assert (rows.X[:, :3].sum(axis=1) == 1).all()
 
@@ -119,7 +119,7 @@ def test_a_missing_row_has_the_known_attributes():
 )
 def test_contradictory_or_complete_knowledge_is_refused(forest_run, text, message):
     with pytest.raises(UsageError, match=message):
-        _ = seen(*forest_run, text)
+        _ = view_and_case_of(*forest_run, text)
 
 
 def test_the_name_of_an_adversary_contains_its_knowledge():

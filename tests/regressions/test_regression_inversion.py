@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from present import CRYPTO
-from regression_runs import by_columns, by_rows, inverted, seen, table, trained
+from regression_runs import by_columns, by_rows, inverted, table, trained, view_and_case_of
 
 from fedtrees.attacks.regression.columns import ColumnsView
 from fedtrees.attacks.regression.exact_algebra import rank, solve_integers
@@ -167,7 +167,7 @@ def test_the_precision_of_decrypted_values_limits_the_attack():
 def test_inapplicable_settings_give_a_reason():
     rows, schema = table(9, 12, 0)
     local_data = by_columns(rows, 6)
-    view, _ = seen(
+    view, _ = view_and_case_of(
         trained("vertical-regression[rounds=3]", local_data, schema), local_data, "active"
     )
     assert "9 rows, and the columns of the adversary have rank 7" in str(ATTACK.inapplicable(view))
@@ -177,11 +177,11 @@ def test_inapplicable_settings_give_a_reason():
     doubled = np.concatenate([rows.X[:, :4], rows.X[:, :4], rows.X[:, 4:]], axis=1)
     doubled_rows, schema = Table(doubled, rows.y), table(9, 16, 0)[1]
     local_data = by_columns(doubled_rows, 8)  # The eight columns have rank four.
-    view, _ = seen(
+    view, _ = view_and_case_of(
         trained("vertical-regression[rounds=3]", local_data, schema), local_data, "active"
     )
     assert "columns of the adversary have rank 5" in str(ATTACK.inapplicable(view))
-    view, _ = seen(
+    view, _ = view_and_case_of(
         trained("vertical-regression[rounds=1,fake=9]", local_data, schema), local_data, "active"
     )
     assert "two rounds" in str(ATTACK.inapplicable(view))
@@ -205,7 +205,7 @@ def test_averages_reveal_the_rows_of_another_client():
     scores, _, results = inverted(run, local_data, "client[index=0,entries=7]")
     assert scores["entries"] == 1
     assert results["entries"]["blind"] < 0.5
-    view, _ = seen(run, local_data, "client[index=1]")
+    view, _ = view_and_case_of(run, local_data, "client[index=1]")
     assert "another client has 10 rows, and its 7 weights" in str(ATTACK.inapplicable(view))
 
 
@@ -227,10 +227,10 @@ def test_an_arbiter_and_any_party_recover_all_values(options):
     run = trained(
         f"vertical-regression[rounds=8{options}]", local_data, schema, "decrypted-precision"
     )
-    view, _ = seen(run, local_data, "active")
+    view, _ = view_and_case_of(run, local_data, "active")
     assert ATTACK.inapplicable(view)  # Three columns do not determine the residuals.
     for party in ("arbiter", "passive"):
-        assert ATTACK.inapplicable(seen(run, local_data, party)[0])
+        assert ATTACK.inapplicable(view_and_case_of(run, local_data, party)[0])
     scores, _, _ = inverted(run, local_data, "arbiter+active")
     assert scores["entries"] == 1
     # There are four columns.
@@ -239,9 +239,9 @@ def test_an_arbiter_and_any_party_recover_all_values(options):
     assert 0 < scores["relative_error"] < 1
     one_round = trained("vertical-regression[rounds=1]", local_data, schema)
     assert "two rounds" in str(
-        ATTACK.inapplicable(seen(one_round, local_data, "arbiter+active")[0])
+        ATTACK.inapplicable(view_and_case_of(one_round, local_data, "arbiter+active")[0])
     )
-    view, _ = seen(run, local_data, "arbiter+passive[entries=6]")
+    view, _ = view_and_case_of(run, local_data, "arbiter+passive[entries=6]")
     labels, _ = ATTACK.run(view, np.random.default_rng(0)).claims
     assert (labels.cluster == rows.y).all()
     scores, _, _ = inverted(run, local_data, "arbiter+passive[entries=6]")
@@ -270,7 +270,7 @@ def test_an_arbiter_and_any_party_recover_clipped_rows_under_dp_gd(statistics, t
 def test_alternating_batches_are_attacked_without_random_columns():
     rows, schema = table(16, 12, 0)
     local_data = by_columns(rows, 9)
-    view_of_full_batches, _ = seen(
+    view_of_full_batches, _ = view_and_case_of(
         trained("vertical-regression[rounds=2]", local_data, schema), local_data, "active"
     )
     assert "16 rows, and the columns of the adversary have rank 10" in str(
@@ -287,11 +287,11 @@ def test_alternating_batches_are_attacked_without_random_columns():
     assert notes["exact"] == 0
     assert scores["entries_close"] == 1 > results["entries_close"]["blind"]
     short_run = trained("vertical-regression[batch=5,rounds=23]", local_data, schema)
-    view, _ = seen(short_run, local_data, "active")
+    view, _ = view_and_case_of(short_run, local_data, "active")
     assert "4 batches and 3 columns of other parties need 24 rounds" in str(
         ATTACK.inapplicable(view)
     )
-    view_of_small_batches, _ = seen(
+    view_of_small_batches, _ = view_and_case_of(
         trained("vertical-regression[batch=2]", local_data, schema), local_data, "active"
     )
     assert "other parties have 3 columns of 2 rows" in str(
@@ -318,7 +318,7 @@ def test_averages_of_several_clients_are_not_attacked():
     rows, schema = table(14, 6, 4, classes=False)
     local_data = over_clients([rows.take(part) for part in np.array_split(np.arange(14), [10, 12])])
     run = trained("horizontal-regression[rounds=60]", local_data, schema)
-    view, _ = seen(run, local_data, "client[index=0]")
+    view, _ = view_and_case_of(run, local_data, "client[index=0]")
     assert "those of 2 other clients" in str(ATTACK.inapplicable(view))
 
 
@@ -346,7 +346,7 @@ def test_colluding_parties_use_the_gradients_of_both():
         "passive-2": columns_of(rows, columns[9:], False),
     }
     run = trained("vertical-regression[bits=128,rounds=14]", local_data, schema)
-    view, _ = seen(run, local_data, "active[queries=9]")
+    view, _ = view_and_case_of(run, local_data, "active[queries=9]")
     view_of_both = view_of(run, ("active", "passive-1"), local_data)
     (design_of_active,), designs_of_both = (
         ColumnsView.of(view).designs,

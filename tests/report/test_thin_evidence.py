@@ -29,9 +29,9 @@ def written(folder, seeds, rows, client=0.3):
             for threat, metric, advantage in (
                 ("server", "exact_rows", 0.4), ("server", "ra", 0.4), ("client", "ra", client),
             ):  # fmt: skip
-                mine = left * advantage + 0.001 * seed
-                more = {"value": 0.4 + 0.6 * mine, "n": rows}
-                table.attack(defense, seed, "a", mine, metric, **more)
+                remaining_advantage = left * advantage + 0.001 * seed
+                more = {"value": 0.4 + 0.6 * remaining_advantage, "n": rows}
+                table.attack(defense, seed, "a", remaining_advantage, metric, **more)
                 table.lines[-1]["threat"] = threat
     table.rows()
     return folder
@@ -101,16 +101,16 @@ def test_commands_print_the_same_warnings_on_stderr(tmp_path, command, capsys):
 
 @pytest.mark.long
 def test_a_recommendation_from_one_seed_is_announced(tmp_path, capsys):
-    given = {
+    arguments = {
         "protocol": "fedtree-hist[trees=1,max_depth=2]", "defense": "split-only",
         "threat": "public", "jobs": 1, "minutes": 0, "output": str(tmp_path / "run"),
     }  # fmt: skip
     data = "breast-cancer[rows=90]"
     with pytest.warns(UserWarning, match="has 1 seed.*run more with --minutes"):
-        result = fedtrees.recommend(data, **given)
+        result = fedtrees.recommend(data, **arguments)
     # The attacked rows are the training rows of the named recipe.
     assert any("were attacked. One row is" in text for text in result.warnings)
-    options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
+    options = [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:
         main(["recommend", "--data", data, *options, "--resume"])

@@ -432,12 +432,14 @@ def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sen
     for seed in range(3):
         table.train("none", seed, 0.9)
         for metric in MEASURES:
-            mine = 0.5 + 0.001 * seed
-            table.attack("none", seed, "a", mine, metric, 0.4 + 0.6 * mine, n=100)
+            server_advantage = 0.5 + 0.001 * seed
+            table.attack(
+                "none", seed, "a", server_advantage, metric, 0.4 + 0.6 * server_advantage, n=100
+            )
             table.lines[-1]["threat"] = "server"
         # Another advantage on each seed is not settled.
-        own = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
-        table.attack("none", seed, "a", own, "ra", 0.4 + 0.6 * own, n=100)
+        client_advantage = advantage if math.isfinite(advantage) else (-0.4, 0.0, 0.4)[seed]
+        table.attack("none", seed, "a", client_advantage, "ra", 0.4 + 0.6 * client_advantage, n=100)
         table.lines[-1]["threat"] = "client"
     findings = RunAnalysis(table.folder, table.rows()).settings[0]
     narrow, wide = (text_table(findings, width)[1] for width in (80, 300))

@@ -42,7 +42,7 @@ def test_a_page_allows_only_its_inline_scripts_by_their_hashes(run, tmp_path, pa
     assert "default-src 'none'" in policy
     assert not re.search(r"<script[^>]*\bsrc=", text)
     head = text[: text.index("Content-Security-Policy")]
-    assert "<script" not in head  # a policy governs what follows it
+    assert "<script" not in head  # A policy applies only to the elements after it.
 
 
 def test_every_template_takes_its_policy_from_the_script_that_it_contains():

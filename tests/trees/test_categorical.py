@@ -111,7 +111,7 @@ def difference(tree, reference, rtol=2e-6, atol=2e-7):
 
 def differences(forest, reference_model, atol=2e-7):
     pairs = enumerate(zip(forest.trees, reference_model.trees, strict=True))
-    texts = {number: difference(ours, tree, atol=atol) for number, (ours, tree) in pairs}
+    texts = {number: difference(own_tree, tree, atol=atol) for number, (own_tree, tree) in pairs}
     return {number: text for number, text in texts.items() if text}
 
 
@@ -261,8 +261,8 @@ def test_no_set_of_categories_gains_more(pairs):
         inside = np.zeros(n_categories, dtype=bool)
         inside[list(part)] = True
         sides = sums[inside].sum(axis=0), sums[~inside].sum(axis=0), sums.sum(axis=0)
-        left, right, whole = (g * g / h for g, h in sides)
-        return left + right - whole
+        left, right, parent = (g * g / h for g, h in sides)
+        return left + right - parent
 
     best = max(
         gain(part)

@@ -98,11 +98,11 @@ def test_known_difference_without_any_regularisation(cancer_missing):
     """
     X, y = cancer_missing
     params = TreeParams(trees=50, max_depth=4, reg_lambda=0.0, min_child_weight=0.0)
-    theirs = reference.train(X, y, params)
-    forest = grow_forest(X, y, theirs.cuts, params)
-    assert reference.differences(forest, theirs, rtol=5e-5) == {}
-    assert reference.differences(forest, theirs)
-    np.testing.assert_allclose(forest.margin(X), theirs.margin(X), atol=5e-5, rtol=0)
+    reference_model = reference.train(X, y, params)
+    forest = grow_forest(X, y, reference_model.cuts, params)
+    assert reference.differences(forest, reference_model, rtol=5e-5) == {}
+    assert reference.differences(forest, reference_model)
+    np.testing.assert_allclose(forest.margin(X), reference_model.margin(X), atol=5e-5, rtol=0)
 
 
 @pytest.mark.parametrize("reg_lambda", [0.0, 0.3, 1.0])

@@ -252,17 +252,17 @@ def test_gradient_sums_of_parallel_trees_use_their_share_of_the_learning_rate():
 
 
 @pytest.mark.parametrize(
-    ("settings_", "message"),
+    ("changed_settings", "message"),
     [
         ({"booster": "gblinear"}, "'gblinear'"),
         ({"objective": "reg:gamma"}, "reg:gamma.*reg:squarederror"),
         ({"objective": "rank:pairwise"}, "rank:pairwise"),
     ],
 )
-def test_other_boosters_and_objectives_are_refused(cancer, settings_, message):
+def test_other_boosters_and_objectives_are_refused(cancer, changed_settings, message):
     X, y = cancer
-    settings_ = {"objective": "binary:logistic", "nthread": 1, **settings_}
-    raw = xgb.train(settings_, xgb.DMatrix(X, y + 1 if "gamma" in message else y), 1)
+    changed_settings = {"objective": "binary:logistic", "nthread": 1, **changed_settings}
+    raw = xgb.train(changed_settings, xgb.DMatrix(X, y + 1 if "gamma" in message else y), 1)
     with pytest.raises(DataError, match=message):
         from_xgboost_json(bytes(raw.save_raw("json")))
 

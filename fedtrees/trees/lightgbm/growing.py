@@ -166,9 +166,9 @@ def _search(
         # The missing sums are the difference of the leaf and all other bins.
         all_rows = [leaf.gradient, leaf.hessian - EPSILON]
         first = np.subtract.accumulate([all_rows, *sums[1:]])[-1]
-        rows = leaf.rows - counts[1:].sum()
+        missing_rows = leaf.rows - int(counts[1:].sum())
         steps = np.concatenate([first[None], sums[1:-1]])
-        near_rows = np.cumsum(np.append(rows, counts[1:-1]))
+        near_rows = np.cumsum(np.append(missing_rows, counts[1:-1]))
         near = np.cumsum(steps, axis=0)
     else:
         near = np.cumsum(np.concatenate([first[None], sums[order]]), axis=0)[1:]

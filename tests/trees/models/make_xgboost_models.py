@@ -58,7 +58,7 @@ def main() -> None:
     # It is imported here, because the models of LightGBM are made from the same table.
     import xgboost as xgb
 
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     X, y = table()
     rows = X[:12]
     expected = {"rows": [[None if np.isnan(x) else float(x) for x in row] for row in rows]}
@@ -73,9 +73,9 @@ def main() -> None:
         if name == "multiclass":
             stems.append(f"xgboost-{xgb.__version__}-{name}.ubj")
         for stem in stems:
-            booster.save_model(here / stem)
+            booster.save_model(folder / stem)
             expected[stem] = margins.astype(float).round(7).tolist()
-    write(here / "expected.json", expected)
+    write(folder / "expected.json", expected)
 
 
 if __name__ == "__main__":
