@@ -237,8 +237,10 @@ class Run:
         path : str or Path, optional
             File to write, ending in ``.html``, ``.svg``, ``.png`` or ``.pdf``.
         **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``width``, ``labels``, see
-            `fedtrees.report.figures.plot`.
+            The options of ``fedtrees plot``: ``data``, ``threat``, ``protocol`` and ``defense``
+            select what is shown, each as a text or a list of texts. ``metric`` and ``utility`` are
+            the measures on the axes, ``width`` is ``"column"`` or ``"page"``, and ``labels`` is a
+            dict of texts by name, for example ``{"breast-cancer": "WDBC"}``.
 
         Returns
         -------
@@ -272,8 +274,8 @@ class Run:
         path : str or Path, optional
             File to write, ending in ``.tex``, ``.csv`` or ``.md``.
         **options
-            ``data``, ``threat``, ``protocol``, ``metric``, ``utility``, ``labels``, see
-            `fedtrees.report.paper_table.table_of`.
+            ``data``, ``threat``, ``protocol``, ``defense``, ``metric``, ``utility`` and
+            ``labels``, with the same meaning as for `figure`.
 
         Returns
         -------
@@ -337,6 +339,6 @@ def _chosen(options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     from fedtrees.experiments.options import parse_texts
     from fedtrees.report.results import Selection
 
-    keys = ("data", "threat", "protocol")
+    keys = ("data", "threat", "protocol", "defense")
     chosen = Selection(*(parse_texts(options.get(key), key) for key in keys))
     return chosen, {k: v for k, v in options.items() if k not in keys}

@@ -31,6 +31,16 @@ Protocol = Annotated[
         FEDERATION, "PROTOCOL", "Protocols to show, with or without parameters.", "-p", "--protocol"
     ),
 ]
+Defense = Annotated[
+    list[str] | None,
+    option(
+        DEFENSE,
+        "DEFENSE",
+        "Defenses to show, with or without parameters. The undefended run is always shown.",
+        "-d",
+        "--defense",
+    ),
+]
 Labels = Annotated[
     list[str] | None,
     option(OUTPUT, "NAME=TEXT", "Text to show instead of a name (repeatable).", "--label"),
@@ -54,6 +64,7 @@ def plot(
     data: Data = None,
     threat: Threat = None,
     protocol: Protocol = None,
+    defense: Defense = None,
     width: Annotated[
         str | None,
         option(OUTPUT, "WIDTH", "column (3.3 inches) or page (7), of .svg, .png and .pdf."),
@@ -68,7 +79,7 @@ def plot(
 
     if out is None and len(runs) > 1:
         raise UsageError("a figure of several runs belongs to no run folder; give -o FILE")
-    chosen = Selection(*map(split_names, (data, threat, protocol)))
+    chosen = Selection(*map(split_names, (data, threat, protocol, defense)))
     options: dict[str, Any] = {"chosen": chosen, "width": width, "labels": named(label)}
     path = draw(runs, out or Path(runs[0]) / "frontier.html", metric, utility, **options)
     print_warnings(describe_weaknesses(runs, metric, chosen))
@@ -86,15 +97,19 @@ def table(
     data: Data = None,
     threat: Threat = None,
     protocol: Protocol = None,
+    defense: Defense = None,
     label: Labels = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write utility and leaks of every defense, by dataset and threat, with mean ranks."""
+    """Write utility and leaks of every defense, by dataset and threat.
+
+    If the runs contain several datasets, the table also contains the mean rank of each defense.
+    """
     from fedtrees.report.findings import describe_weaknesses
     from fedtrees.report.paper_table import table_of, write_table
     from fedtrees.report.results import Selection
 
-    chosen = Selection(*map(split_names, (data, threat, protocol)))
+    chosen = Selection(*map(split_names, (data, threat, protocol, defense)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
     print_warnings(describe_weaknesses(runs, metric, chosen))
     if out is not None:

@@ -138,28 +138,12 @@ def _column(table: TextTable, name: str) -> Column:
         column = _texts(table, column, cells)
         if numeric:
             column = _add_note(column, "codes with leading zeros, not numbers")
-        elif column.kind == "category":
-            column = _add_note(column, _mixed(table, column, cells, values))
     return _add_note(column, table.remarks.get(name, ""))
 
 
 def _add_note(column: Column, note: str) -> Column:
     """Return the column with one more note, if the note is not empty."""
     return replace(column, note="; ".join(filter(None, [column.note, note])))
-
-
-def _mixed(
-    table: TextTable, column: Column, cells: Mapping[str, int], values: Collection[str]
-) -> str:
-    """Return a note on a column of categories of which at least half are numbers, or ""."""
-    share = sum(cells[cell] for cell in values) / column.present
-    if share < 0.5 or share == 1.0:
-        return ""
-    odd = _odd(table, column.name, cells, [cell for cell in cells if cell not in values])
-    return (
-        f"read as categories, because only {share:.0%} of the cells are numbers; it has {odd}; to "
-        "read these as missing, use --missing"
-    )
 
 
 def _odd(table: TextTable, name: str, cells: Mapping[str, int], odd: Collection[str]) -> str:
@@ -185,8 +169,9 @@ def _texts(table: TextTable, column: Column, cells: Mapping[str, int]) -> Column
     column = replace(column, distinct=len(categories))
     if column.present < LEAST or len(categories) <= _MANY_TEXTS * column.present:
         read, note = numbers(cells), ""
-        if 2 * sum(cells[cell] for cell in read) > column.present and len(read) < len(cells):
-            note = f"categories, for {_odd(table, column.name, cells, cells.keys() - read.keys())}"
+        if 2 * sum(cells[cell] for cell in read) >= column.present and len(read) < len(cells):
+            odd = _odd(table, column.name, cells, cells.keys() - read.keys())
+            note = f"read as categories, because of {odd}; --missing can declare them as missing"
         return replace(column, kind="category", order=categories, note=note)
     if column.near_unique and not any(" " in cell for cell in cells):
         return replace(column, kind="id", out="near-unique names")

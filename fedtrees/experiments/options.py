@@ -182,7 +182,8 @@ class BenchOptions:
     output: str = _option(
         OUTPUT,
         "FOLDER",
-        "Run folder (default: runs/SUITE, or runs/custom if options change the suite).",
+        "Run folder (default: runs/SUITE, or runs/custom if options change the suite; runs/advice "
+        "for recommend).",
         "-o",
         "--output",
         default="",

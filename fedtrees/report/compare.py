@@ -173,7 +173,9 @@ def compare(before: str | Path, after: str | Path) -> Comparison:
     """
     folders = Path(before), Path(after)
     if folders[0].resolve() == folders[1].resolve():
-        raise UsageError(f"{after} is the same run as {before}; give two")
+        raise UsageError(
+            f"{before} and {after} are the same folder; give the folders of two different runs"
+        )
     first, second = (_rows(folder) for folder in folders)
     first_cells, second_cells = (
         set(zip(*(r[c] for c in CELL_COLUMNS), strict=True)) for r in (first, second)

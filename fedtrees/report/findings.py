@@ -477,18 +477,24 @@ class RunAnalysis:
     def __post_init__(self) -> None:
         check_margin(self.margin)
         metrics = attack_metrics(self.rows)
-        if self.metric not in (None, VERDICT, *metrics):
-            raise UsageError(
-                f"no attack of this run reports an advantage for {self.metric!r}"
-                f"{did_you_mean(str(self.metric), metrics)}"
-            )
         trained = set(self.rows.loc[self.rows["stage"] == "train", "metric"])
-        if self.utility is not None and self.utility not in trained:
-            known_utilities = [m.key for m in UTILITY if m.key in trained]
-            raise UsageError(
-                f"no model of this run was scored by {self.utility!r}"
-                f"{did_you_mean(self.utility, known_utilities)}"
+        utilities = [m.key for m in UTILITY if m.key in trained]
+        if self.metric not in (None, VERDICT, *metrics):
+            hint = (
+                f"; it measures the model, give --utility {self.metric}"
+                if self.metric in utilities
+                else did_you_mean(str(self.metric), metrics)
             )
+            raise UsageError(
+                f"no attack of this run reports an advantage for {self.metric!r}{hint}"
+            )
+        if self.utility is not None and self.utility not in utilities:
+            hint = (
+                f"; it measures a leak, give --metric {self.utility}"
+                if self.utility in metrics
+                else did_you_mean(self.utility, utilities)
+            )
+            raise UsageError(f"no model of this run was scored by {self.utility!r}{hint}")
 
     @cached_property
     def by_setting(self) -> Mapping[Setting, SettingFindings]:

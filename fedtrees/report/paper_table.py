@@ -318,7 +318,10 @@ class PaperTable:
             "attack, by advantage. The row blind is the score of an adversary without any message."
         ]
         if any(e.population.known for e in self.entries):
-            notes.append(f"{POPULATION}: who sees nothing and knows other rows of the population.")
+            notes.append(
+                f"The row {POPULATION} is the score of an adversary without any message that knows "
+                "other rows of the population."
+            )
         if self.ranks:
             notes.append(
                 "Mean rank over datasets, 1 is best; leaks by advantage over the better baseline."
@@ -404,7 +407,7 @@ def table_of(
         Metrics to show. By default, that of the gravest leak of each adversary, which the verdict
         reports, and the first utility metric (see `frontiers`).
     chosen : Selection, optional
-        Datasets, threats and protocols to show.
+        Datasets, threats, protocols and defenses to show.
     labels : mapping of str to str, optional
         Labels of datasets, partitions, protocols, defenses, threats and metrics by name.
 

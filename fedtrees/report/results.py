@@ -346,18 +346,20 @@ _RUN = ("train", "attack", "adversary")
 
 @dataclass(frozen=True)
 class Selection:
-    """Names of the datasets, threats and protocols to show.
+    """Names of the datasets, threats, protocols and defenses to show.
 
     Attributes
     ----------
-    data, threat, protocol : sequence of str
-        Names to show. An empty sequence selects everything. A protocol can be given with or without
-        its parameters.
+    data, threat, protocol, defense : sequence of str
+        Names to show. An empty sequence selects everything. A protocol or a defense can be given
+        with or without its parameters. The undefended run is always selected, because prices are
+        differences to it.
     """
 
     data: Sequence[str] = ()
     threat: Sequence[str] = ()
     protocol: Sequence[str] = ()
+    defense: Sequence[str] = ()
 
     def of(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the selected rows of a table that `load_rows` returned.
@@ -375,17 +377,23 @@ class Selection:
             selected &= _select_names(
                 "protocol", self.protocol, full.where(rows["stage"].isin(_RUN), "")
             )
+        if self.defense:
+            # Figures and tables write "undefended" for the name "none".
+            names = [UNDEFENDED if name == "undefended" else name for name in self.defense]
+            specs = rows["defense_spec"]
+            selected &= specs.eq(UNDEFENDED) | _select_names("defense", names, specs)
         return rows[selected]
 
 
 def _select_names(option: str, selection: Sequence[str], names: pd.Series) -> pd.Series:
     """Return a mask of the rows that have one of the wanted names or an empty name."""
     names_in_run = set(names) - {""}
-    short = {n: parse_one(n).name if option == "protocol" else n for n in names_in_run}
+    with_parameters = option in ("protocol", "defense")
+    short = {n: family(n) if with_parameters else n for n in names_in_run}
     for name in selection:
         if name not in {*names_in_run, *short.values()}:
             hint = did_you_mean(name, {*names_in_run, *short.values()})
-            raise UsageError(f"--{option} {name!r} is nothing in this run{hint}")
+            raise UsageError(f"--{option}: this run does not contain {name!r}{hint}")
     return names.isin({"", *(n for n, s in short.items() if n in selection or s in selection)})
 
 

@@ -347,4 +347,4 @@ class Names:
         for name in self.labels:
             if name not in names:
                 hint = did_you_mean(name, names)
-                raise UsageError(f"--label {name!r}: nothing here is called so{hint}")
+                raise UsageError(f"--label: the output does not contain the name {name!r}{hint}")

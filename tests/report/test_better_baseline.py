@@ -23,7 +23,7 @@ def table(tmp_path):
 def test_the_frontier_shows_no_leak_that_the_population_baseline_explains(table):
     frontier = table.frontier()
     assert frontier.point("none").advantage.mean == pytest.approx(-0.1)
-    assert panels_of([frontier])[0].blind == "blind or population, the better"
+    assert panels_of([frontier])[0].blind == "better baseline"
 
 
 def test_a_score_is_written_with_both_baselines_if_there_are_both():

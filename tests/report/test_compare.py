@@ -118,7 +118,7 @@ def test_differences_of_the_environment_are_reported(run, tmp_path):
 
 
 def test_runs_that_cannot_be_compared_are_refused(run, tmp_path):
-    with pytest.raises(UsageError, match="is the same run as"):
+    with pytest.raises(UsageError, match="are the same folder"):
         compare(run, run / ".." / run.name)
     with pytest.raises(StoreError, match=r"cannot be read.*give the folder of a run"):
         compare(run, tmp_path)

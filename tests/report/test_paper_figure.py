@@ -121,7 +121,7 @@ def test_titles_name_the_differences_of_panels_and_labels_replace_names(panels):
     texts_written = {text.get_text() for text, _ in texts(figure)}
     assert {"noise", "area"} <= texts_written
     assert not {"laplace-hist", "AUC", "pima"} & texts_written
-    with pytest.raises(UsageError, match=r"--label 'pina'.*did you mean 'pima'"):
+    with pytest.raises(UsageError, match=r"--label: .*'pina'; did you mean 'pima'"):
         static.frontier(panels, labels={"pina": "Pima"})
 
 
@@ -132,12 +132,29 @@ def test_a_selection_keeps_the_named_rows_and_the_references(three):
     assert set(selected["threat"]) == {"", "server"}
     assert (selected["stage"] == "reference").any()
     assert len(Selection(protocol=["fedtree[trees=20]"]).of(all_rows)) == len(all_rows)
-    with pytest.raises(UsageError, match="--data 'wines' is nothing in this run; did you mean"):
+    with pytest.raises(UsageError, match="--data: this run does not contain 'wines'; did you mean"):
         Selection(data=["wines"]).of(all_rows)
 
 
+def test_a_selection_of_defenses_keeps_the_undefended_run(three):
+    all_rows = load_rows(three)
+    selected = Selection(defense=["laplace-hist"]).of(all_rows)
+    assert {"none"} < set(selected["defense_spec"]) - {""}
+    assert {*selected["defense"]} - {"", "none"} == {"laplace-hist"}
+    assert set(Selection(defense=["undefended"]).of(all_rows)["defense"]) - {""} == {"none"}
+    with pytest.raises(UsageError, match=r"--defense: .* 'laplace-hits'; did you mean"):
+        Selection(defense=["laplace-hits"]).of(all_rows)
+
+
+def test_a_metric_for_the_other_axis_is_refused_with_the_option_to_use(three, tmp_path):
+    with pytest.raises(UsageError, match="measures the model, give --utility auc"):
+        plot(three, tmp_path / "f.svg", metric="auc")
+    with pytest.raises(UsageError, match="measures a leak, give --metric ra"):
+        plot(three, tmp_path / "f.svg", utility="ra")
+
+
 def test_widths_and_labels_are_of_paper_figures(three, tmp_path):
-    with pytest.raises(UsageError, match=r"as \.svg, \.png or \.pdf"):
+    with pytest.raises(UsageError, match=r"only for \.svg, \.png and \.pdf"):
         plot(three, tmp_path / "f.html", width="page")
     with pytest.raises(UsageError, match="unknown width 'pages'; did you mean 'page'"):
         plot(three, tmp_path / "f.svg", width="pages")
@@ -157,7 +174,7 @@ def test_points_at_one_place_are_rings_with_one_label(panels):
     assert "undefended, masking,\nsplit-only" in texts_written or (
         "undefended, masking, split-only" in texts_written
     )
-    assert "ring: in one place" in texts_written
+    assert "rings: same position" in texts_written
     place = (base.utility.mean, base.advantage.mean)
     marks = [line for line in figure.axes[0].lines
              if line.get_marker() not in ("None", "|", "_", None)

@@ -230,7 +230,7 @@ def test_a_long_label_takes_several_lines_and_fits_into_a_text_column():
 
 
 def test_an_unknown_label_or_suffix_is_refused(run, tmp_path):
-    with pytest.raises(UsageError, match=r"--label 'fogg'.*did you mean 'fog'"):
+    with pytest.raises(UsageError, match=r"--label: .*'fogg'; did you mean 'fog'"):
         table_of([run], labels={"fogg": "x"})
     with pytest.raises(UsageError, match=r"end the name in \.tex, \.csv or \.md"):
         write_table(table_of([run]), tmp_path / "t.xlsx")

@@ -124,7 +124,7 @@ class FigurePanel:
         has no local rows, it is the better of both baselines.
         """
         if any(p.population.known for p in self.frontier.points):
-            return "blind or population, the better"
+            return "better baseline"
         names = self.frontier.blind
         return f"blind ({names[0]})" if len(names) == 1 else "blind"
 

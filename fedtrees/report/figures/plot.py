@@ -49,7 +49,7 @@ def plot(
         Metrics on the axes. By default, that of the gravest leak of each adversary, which the
         verdict reports, and the first utility metric (see `fedtrees.report.frontier`).
     chosen : Selection
-        Datasets, threats and protocols to show.
+        Datasets, threats, protocols and defenses to show.
     width : {"column", "page"}, optional
         3.3 or 7 inches, for a frontier in a paper.
     labels : mapping of str to str, optional
@@ -74,7 +74,10 @@ def plot(
     if suffix not in SUFFIXES:
         raise UsageError(f"cannot write {out.name!r}: end the name in .{', .'.join(SUFFIXES)}")
     if (width or labels) and suffix == "html":
-        raise UsageError("widths and labels are of frontiers as .svg, .png or .pdf")
+        raise UsageError(
+            f"cannot apply --width or --label to {out.name!r}, because they are only for .svg, "
+            ".png and .pdf; end the name in one of these, or leave the option out"
+        )
     _check_width(width)
     analysis = _analyze(run_folder, chosen, metric, utility)
     if suffix == "html":
@@ -103,7 +106,7 @@ def frontier_of(
         Metrics on the axes. By default, that of the gravest leak of each adversary, which the
         verdict reports, and the first utility metric (see `fedtrees.report.frontier`).
     chosen : Selection
-        Datasets, threats and protocols to show.
+        Datasets, threats, protocols and defenses to show.
     width : {"column", "page"}, optional
         3.3 or 7 inches.
     labels : mapping of str to str, optional

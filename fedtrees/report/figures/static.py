@@ -40,12 +40,12 @@ Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
 # Short versions of `fedtrees.report.guarantees.KINDS` that fit in a column.
 _KINDS: dict[Kind, str] = {
-    "proved": "bound claimed",
-    "void": "bound void",
-    "computational": "computational",
-    "structural": "structural",
-    "none": "no claim",
-    "unknown": "claim not known",
+    "proved": "epsilon guaranteed",
+    "void": "guarantee void",
+    "computational": "encryption or masks",
+    "structural": "no bound, sends less",
+    "none": "no guarantee",
+    "unknown": "guarantee not known",
 }
 # Opacity of the marks of single seeds: visible in print, and weaker than the means.
 _FAINT = 0.45
@@ -394,20 +394,20 @@ def _legend(panels: Sequence[FigurePanel], names: Names) -> list[Any]:
             label = names(name)
             handles.append(Line2D([], [], marker=SHAPES[kind][1], label=label, **look))
     for label in (
-        *[names("incomplete: attack missing")] * any(p.incomplete for p in drawn),
-        *[names("attack did worse than blind")] * any(p.attack_failed for p in drawn),
+        *[names("an attack is missing")] * any(p.incomplete for p in drawn),
+        *[names("attack below blind guess")] * any(p.attack_failed for p in drawn),
     ):
         handles.append(Line2D([], [], marker="o", mfc="white", label=label, **look))
     if any(len(group) > 1 for panel in panels for group in panel.groups):
         ring: dict[str, Any] = {"marker": "o", "ms": 6.5, "mfc": "none"}
-        handles.append(Line2D([], [], label=names("ring: in one place"), **look | ring))
+        handles.append(Line2D([], [], label=names("rings: same position"), **look | ring))
     if any(len(p.seeds) > 1 for p in drawn):
         faint: dict[str, Any] = {"marker": "o", "ms": 2.8, "alpha": _FAINT, "mew": 0}
-        handles.append(Line2D([], [], label=names("one seed"), **look | faint))
+        handles.append(Line2D([], [], label=names("value of one seed"), **look | faint))
     front: dict[str, Any] = {"color": FRONT, "lw": 4, "solid_capstyle": "butt"}
     handles.append(Line2D([], [], label=names("Pareto-optimal"), **front))
     dashes: dict[str, Any] = {"color": MUTED, "lw": 0.8, "ls": "--"}
-    handles.append(Line2D([], [], label=names("blind: without looking"), **dashes))
+    handles.append(Line2D([], [], label=names("guess without messages"), **dashes))
     return handles
 
 
