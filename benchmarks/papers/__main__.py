@@ -23,8 +23,9 @@ from fedtrees.experiments.suite import bundled_suites
 PROGRAM = "python -m fedtrees.benchmarks.papers"
 _SINGLE = (
     "ablation", "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp",
-    "evidence_fields", "evidence_read", "frontiers", "id2graph", "old_and_new", "power", "recipes",
-    "sacroml_peer", "study_figures", "tableak", "timberstrike_seeds", "timberstrike_utility",
+    "evidence_fields", "evidence_read", "frontiers", "id2graph", "id2graph_seeds", "old_and_new",
+    "power", "recipes", "sacroml_peer", "study_figures", "tableak", "timberstrike_seeds",
+    "timberstrike_utility",
 )  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.

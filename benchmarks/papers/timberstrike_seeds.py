@@ -9,8 +9,9 @@ result is stored as one line of a CSV file, so that an interrupted study continu
 
 import csv
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
 from statistics import mean, stdev
@@ -43,6 +44,8 @@ ATTACKS = {
     "RA": Spec("timberstrike-published"),
     "RA (F-TP)": Spec("timberstrike-published", {"random_leaf": True}),
 }
+#: Our attack, which takes most of the time and is therefore optional.
+STRONGEST = {"strongest": Spec("timberstrike", {"scope": "union"})}
 
 
 class Run(NamedTuple):
@@ -71,8 +74,10 @@ def runs(item: str) -> dict[str, Run]:
     return trainings
 
 
-def accuracies(run: Run, seed: int, data_dir: str | None) -> dict[tuple[str, str], float]:
-    """Train a federation, and return the accuracy of both attacks in percent.
+def accuracies(
+    run: Run, seed: int, data_dir: str | None, attacks: Mapping[str, Spec] = ATTACKS
+) -> dict[tuple[str, str], float]:
+    """Train a federation, and return the accuracy of each attack in percent.
 
     Returns
     -------
@@ -87,7 +92,7 @@ def accuracies(run: Run, seed: int, data_dir: str | None) -> dict[tuple[str, str
     principals = Threat.parse(THREAT).principals(roles)
     case = federation.case(roles, principals, seed, THREAT, training)
     measured: dict[tuple[str, str], float] = {}
-    for score, spec in ATTACKS.items():
+    for score, spec in attacks.items():
         view = with_background(spec.name, build_view(training, case), case)
         guess = register.make("attack", spec).run(view, np.random.default_rng(seed))
         (claim,) = (c for c in guess.claims if isinstance(c, EveryRecord))
@@ -123,65 +128,88 @@ def reconstruction_accuracy(
 
 
 Results = dict[tuple[str, str, int], dict[tuple[str, str], float]]
-_KEYS = tuple((score, ending) for score in ATTACKS for ending in ("", "_top"))
 
 
-def read_results(path: Path) -> Results:
+def _keys(attacks: Mapping[str, Spec]) -> list[tuple[str, str]]:
+    """Return scores and endings in the order of the file of results."""
+    return [(score, ending) for score in attacks for ending in ("", "_top")]
+
+
+def read_results(path: Path, attacks: Mapping[str, Spec] = ATTACKS) -> Results:
     """Return the stored accuracies by item, setting and seed."""
     if not path.exists():
         return {}
     with path.open(encoding="utf-8", newline="") as file:
         return {
             (line["item"], line["setting"], int(line["seed"])): {
-                (score, ending): float(line[score + ending]) for score, ending in _KEYS
+                (score, ending): float(line[score + ending]) for score, ending in _keys(attacks)
             }
             for line in csv.DictReader(file)
         }
 
 
-def complete(item: str, options: Namespace, results: Results) -> None:
-    """Compute the missing results of a table or figure, and append them to the file."""
-    path: Path = options.out / "accuracies.csv"
+def complete(
+    item: str, options: Namespace, results: Results, path: Path,
+    attacks: Mapping[str, Spec] = ATTACKS,
+) -> None:  # fmt: skip
+    """Compute the missing results of a table or figure, and append them to a file."""
     published = {c.setting for c in read_published("timberstrike") if c.item == item}
+    chosen = {setting for setting in published if fnmatchcase(setting, options.setting)}
     for seed in range(options.seeds):
         for setting, run in runs(item).items():
-            if setting not in published or (item, setting, seed) in results:
+            if setting not in chosen or (item, setting, seed) in results:
                 continue
-            measured = accuracies(run, seed, options.data_dir)
+            measured = accuracies(run, seed, options.data_dir, attacks)
             new = not path.exists()
             with path.open("a", encoding="utf-8", newline="") as file:
                 writer = csv.writer(file, lineterminator="\n")
                 if new:
-                    writer.writerow(("item", "setting", "seed", *map("".join, _KEYS)))
-                texts = (f"{measured[key]:.6g}" for key in _KEYS)
+                    writer.writerow(("item", "setting", "seed", *map("".join, _keys(attacks))))
+                texts = (f"{measured[key]:.6g}" for key in _keys(attacks))
                 writer.writerow((item, setting, seed, *texts))
             results[item, setting, seed] = measured
 
 
-def compare(results: Results) -> Iterator[Comparison]:
-    """Yield the published values next to the mean and the deviation over seeds."""
+def compare(results: Results, strongest: Results) -> Iterator[Comparison]:
+    """Yield the published values next to the mean and the deviation over seeds.
+
+    Parameters
+    ----------
+    results : mapping
+        Results of the published attacks.
+    strongest : mapping
+        Results of our attack.
+    """
     places = {item: (item, "") for item in SUITES}
     places |= {top: (item, "_top") for item, (_, top) in SUITES.items() if top}
+
+    def values(source: Results, c: Comparison, score: str) -> list[float]:
+        item, ending = places[c.item]
+        return [m[score, ending] for (*key, _), m in source.items() if key == [item, c.setting]]
+
     for c in read_published("timberstrike"):
         if c.item not in places or c.score not in ATTACKS:
             continue
-        item, ending = places[c.item]
-        values = [
-            measured[c.score, ending] for (of, setting, _), measured in results.items()
-            if (of, setting) == (item, c.setting)
-        ]  # fmt: skip
-        if values:
-            spread = stdev(values) if len(values) > 1 else nan
-            yield replace(c, ours=mean(values), deviation=spread, seeds=len(values))
+        ours = values(results, c, c.score)
+        best = values(strongest, c, "strongest") if c.score == "RA" else []
+        if ours:
+            yield replace(
+                c, ours=mean(ours), deviation=stdev(ours) if len(ours) > 1 else nan,
+                seeds=len(ours), strongest=mean(best) if best else nan,
+            )  # fmt: skip
 
 
 def run_study(options: Namespace) -> Iterator[Output]:
     """Complete the chosen tables, and yield all published values that have a result."""
     options.out.mkdir(parents=True, exist_ok=True)
-    results = read_results(options.out / "accuracies.csv")
+    files = [options.out / "accuracies.csv", options.out / "strongest.csv"]
+    results = read_results(files[0])
+    strongest = read_results(files[1], STRONGEST)
     for item in options.item or SUITES:
-        complete(item, options, results)
-    yield from compare(results)
+        complete(item, options, results, files[0])
+        if options.strongest:
+            complete(item, options, strongest, files[1], STRONGEST)
+    yield from compare(results, strongest)
 
 
 STUDIES = {
@@ -200,6 +228,11 @@ STUDIES = {
                 "action": "append",
                 "help": "compute only this table, with that of the most important columns",
             },
+            "--setting": {
+                "default": "*",
+                "help": 'compute only settings of this pattern, for example "*, depth 5"',
+            },
+            "--strongest": {"action": "store_true", "help": "also run our attack"},
             "--seeds": {"type": int, "default": 3, "help": "number of seeds"},
         },
     )

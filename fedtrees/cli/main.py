@@ -45,7 +45,7 @@ import typer
 from fedtrees import __version__
 from fedtrees.cli.commands import build_app
 from fedtrees.cli.options import option
-from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known
+from fedtrees.core.errors import FedtreesError, Problem, Problems, check_known, describe_error
 from fedtrees.core.registry import FormerNameWarning
 from fedtrees.experiments.options import OUTPUT, print_notes
 
@@ -121,7 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             _fail(shown() + _option_help(err, words), getattr(err, "exit_code", 2))
         if os.environ.get("FEDTREES_DEBUG"):
             raise
-        _fail(f"{type(err).__name__}: {err} (a bug; FEDTREES_DEBUG=1 shows where it happened)", 1)
+        plain, text = f"{type(err).__name__}: {err}", describe_error(err)
+        # The error of a plug-in names its line, which its author can correct.
+        kind = "a bug; FEDTREES_DEBUG=1 shows where it happened"
+        _fail(f"{plain} ({kind})" if text == plain else f"error in a plug-in: {text}", 1)
     if code == INTERRUPTED:  # typer returns this code, too
         # In a test, the process must not end.
         if arguments is None:

@@ -572,7 +572,7 @@ class Guess:
     >>> Guess.none("no tree has more than one leaf").claims
     ()
     >>> print(Guess.of([], otherwise=Reason("no-trees")).reason)
-    the principals received neither leaf values nor histograms of boosted trees
+    the parties of the adversary received neither leaf values nor histograms of boosted trees
     """
 
     claims: tuple[Claim, ...] = ()

@@ -29,7 +29,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 Plain = str | int | float
 NO_CLAIM = "no-claim"  # state and status of an attack that finished without a claim
 #: Arguments that name the subject of a sentence, with the words that replace a missing one.
-SLOTS = {"subject": "it", "protocol": "this protocol", "adversary": "the principals"}
+SLOTS = {"subject": "it", "protocol": "this protocol", "adversary": "the parties of the adversary"}
 
 
 class Template(NamedTuple):

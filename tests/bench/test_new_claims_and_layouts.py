@@ -99,7 +99,10 @@ def test_a_users_claim_is_benchmarked_against_its_blind_baseline_and_drawn(over_
     assert row["blind"] == blind["value"] != "0.0"
     assert float(row["advantage"]) > 0.999
     (skipped,) = select_rows(rows, stage="attack", threat="public")
-    assert (skipped["status"], skipped["reason"]) == ("skipped", "the principals see no base score")
+    assert (skipped["status"], skipped["reason"]) == (
+        "skipped",
+        "the adversary received no base score",
+    )
     assert (skipped["reason_code"], skipped["state_code"]) == ("other", "skip")
     page = (folder / "report.html").read_text()
     assert "error of the share of a class" in page
@@ -132,7 +135,7 @@ def test_the_active_party_infers_no_labels_and_predictions_are_in_the_transcript
     (active,) = select_rows(rows, stage="attack", threat="active")
     assert (active["status"], active["reason"]) == (
         "skipped",
-        "the principals are told no residuals",
+        "the adversary received no residuals",
     )
     train = [row for row in select_rows(rows, stage="train") if row["value"]]
     scores = {(row["metric"], row["part"]): float(row["value"]) for row in train}

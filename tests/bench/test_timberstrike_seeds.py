@@ -11,10 +11,8 @@ from fedtrees.benchmarks.papers.timberstrike_seeds import (
     SUITES,
     Run,
     accuracies,
-    compare,
-    complete,
-    read_results,
     reconstruction_accuracy,
+    run_study,
     runs,
 )
 from fedtrees.core.specs import Spec
@@ -68,19 +66,28 @@ def test_the_accuracy_is_that_of_all_scores_of_records():
 
 
 def test_an_interrupted_study_continues(tmp_path, monkeypatch):
-    seeds_seen = []
+    seen = []
 
-    def measure(run, seed, data_dir):
-        seeds_seen.append(seed)
-        scores = [(score, ending) for score in ("RA", "RA (F-TP)") for ending in ("", "_top")]
+    def measure(run, seed, data_dir, attacks):
+        seen.append((seed, *attacks))
+        scores = [(score, ending) for score in attacks for ending in ("", "_top")]
         return dict.fromkeys(scores, 50.0 + seed)
 
     monkeypatch.setattr(timberstrike_seeds, "accuracies", measure)
-    options = Namespace(out=tmp_path, seeds=1, data_dir=None)
-    complete("Table 8", options, {})
+    options = Namespace(
+        out=tmp_path, item=["Table 8"], setting="*", seeds=1, strongest=False, data_dir=None
+    )
+    list(run_study(options))
     options.seeds = 2
-    complete("Table 8", options, read_results(tmp_path / "accuracies.csv"))
-    assert seeds_seen == [0] * 18 + [1] * 18
-    compared = list(compare(read_results(tmp_path / "accuracies.csv")))
-    assert {c.item for c in compared} == {"Table 8", "Table 9"}
-    assert {(c.ours, c.seeds) for c in compared} == {(50.5, 2)}
+    compared = list(run_study(options))
+    assert seen == [(0, "RA", "RA (F-TP)")] * 18 + [(1, "RA", "RA (F-TP)")] * 18
+    assert {comparison.item for comparison in compared} == {"Table 8", "Table 9"}
+    assert {(comparison.ours, comparison.seeds) for comparison in compared} == {(50.5, 2)}
+    options.strongest, options.setting = True, "*, depth 5, epsilon 25"
+    compared = list(run_study(options))
+    assert seen[36:] == [(0, "strongest"), (1, "strongest")]
+    best = [comparison for comparison in compared if comparison.strongest == 50.5]
+    assert [(comparison.item, comparison.score) for comparison in best] == [
+        ("Table 8", "RA"),
+        ("Table 9", "RA"),
+    ]

@@ -186,6 +186,26 @@ def test_results_are_printed_after_the_first_seed_and_a_stopped_run_names_the_co
     assert all(" 0 " in label for label in labels)  # Only cells of the first seed ran.
 
 
+def test_an_error_of_a_plug_in_is_not_called_a_bug(capsys, tmp_path):
+    file = tmp_path / "failing.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "from fedtrees import register\n"
+        "from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist\n"
+        "@register.protocol('failing-parties')\n"
+        "@dataclass(frozen=True, kw_only=True)\n"
+        "class Failing(FedTreeHist):\n"
+        "    def create_party(self, seat):\n"
+        "        return {}['party']\n"
+    )
+    with pytest.raises(SystemExit):
+        main(["explain", "failing-parties", "--plugin", str(file)])
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error == (
+        "fedtrees: error in a plug-in: KeyError: 'party' (failing.py, line 8: return {}['party'])"
+    )
+
+
 def test_an_existing_run_needs_resume(run, capsys):
     errors = error_of(capsys, 7, "bench", *TINY, "--output", str(run))
     assert "--resume" in errors

@@ -30,7 +30,7 @@ class ClassShareMetric(Metric[float]):
     before_training: ClassVar[bool] = True
     measures: ClassVar[tuple[Measure, ...]] = (
         Measure("share_error", "error of the share of a class", best=0.0, klass="group",
-                phrase="tell the share of a class but for {}"),
+                phrase="estimate the share of a class up to {}"),
     )  # fmt: skip
     main: ClassVar[tuple[str, ...]] = ("share_error",)
 

@@ -37,7 +37,7 @@ class ReadShare(Attack):
     """Compute the share from the base score, which is the mean of all labels as log-odds."""
 
     def inapplicable(self, view):
-        return None if list(view.messages(BaseScore)) else "the principals see no base score"
+        return None if list(view.messages(BaseScore)) else "the adversary received no base score"
 
     def run(self, view, rng):
         for _, start in view.messages(BaseScore):
@@ -53,4 +53,4 @@ class ReadShare(Attack):
                     ),
                 )
             )
-        return Guess.none("the principals see no base score")
+        return Guess.none("the adversary received no base score")

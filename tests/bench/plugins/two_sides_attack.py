@@ -21,7 +21,7 @@ class ReadResiduals(Attack):
         is_received = any(
             item.sender not in view.principals for item, _ in view.messages(PluginResiduals)
         )
-        return None if is_received else "the principals are told no residuals"
+        return None if is_received else "the adversary received no residuals"
 
     def run(self, view, rng):
         for _, residuals in view.messages(PluginResiduals):
@@ -30,4 +30,4 @@ class ReadResiduals(Attack):
                 float
             )
             return Guess((Labels(residuals.ids, cluster.astype(np.int64), is_certain),))
-        return Guess.none("the principals are told no residuals")
+        return Guess.none("the adversary received no residuals")
