@@ -187,8 +187,8 @@ COMMANDS: tuple[Entry, ...] = (
         (
             ("An interactive page in the run folder", "fedtrees plot runs/quick"),
             (
-                "One column of a paper, for one adversary",
-                "fedtrees plot runs/quick -o frontier.pdf --width column --threat server",
+                "One column of a paper, for one adversary and some defenses",
+                "fedtrees plot runs/quick -o f.pdf --width column --threat server -d split-only",
             ),
         ),
         _RESULTS,

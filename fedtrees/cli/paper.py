@@ -111,9 +111,10 @@ def table(
 
     chosen = Selection(*map(split_names, (data, threat, protocol, defense)))
     paper_table = table_of(runs, metric, utility, chosen=chosen, labels=named(label))
+    # The file is written first, so that no warning precedes the refusal of its name.
+    path = str(write_table(paper_table, out)) if out is not None else None
     print_warnings(describe_weaknesses(runs, metric, chosen))
-    if out is not None:
-        path = str(write_table(paper_table, out))
+    if path is not None:
         emit({"file": path}, format, path)
     elif format.is_json:
         typer.echo(paper_table.frame().to_json(orient="records", indent=1))

@@ -107,9 +107,12 @@ _LONGEST = 40  # characters of an input that are printed
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help="A run folder.")],
+    before: Annotated[str, typer.Argument(help="A run folder.", metavar="BEFORE")],
     after: Annotated[
-        list[str], typer.Argument(help="Further run folders, each compared with the previous one.")
+        list[str],
+        typer.Argument(
+            help="Further run folders, each compared with the previous one.", metavar="AFTER..."
+        ),
     ],
     format: Output = Format.TABLE,
 ) -> None:

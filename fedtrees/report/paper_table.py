@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError
 from fedtrees.core.results import FORMULA, measure
 from fedtrees.report import wording
 from fedtrees.report.findings import VERDICT, RunAnalysis
@@ -444,6 +444,5 @@ def write_table(table: PaperTable, out: str | Path) -> Path:
     path = Path(out)
     suffix = path.suffix[1:].lower()
     if suffix not in SUFFIXES:
-        hint = did_you_mean(suffix, SUFFIXES) if suffix else ""
-        raise UsageError(f"cannot write {path.name!r}: end the name in .tex, .csv or .md{hint}")
+        raise UsageError(f"cannot write {path.name!r}: end the name in .tex, .csv or .md")
     return write_text(path, getattr(table, suffix)())

@@ -103,6 +103,9 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
         code, output, _ = call(capsys, "results", "table", str(run), "-o", str(target))
         assert code == 0
         assert "split-only" in target.read_text()
+    refused = ("results", "table", str(run), "-o", str(tmp_path / "t.docx"))
+    assert "warning" not in error_of(capsys, 2, *refused)
+    assert "'AFTER...'" in error_of(capsys, 2, "results", "compare", str(run))
     error_of(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
