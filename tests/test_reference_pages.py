@@ -63,10 +63,24 @@ def test_every_citation_in_the_documentation_is_in_the_list_of_references():
             assert listed_names & set(words), f"{page.name}: {author} is not in docs/references.bib"
 
 
+def bibtex_keys():
+    entries = (ROOT / "docs/references.bib").read_text(encoding="utf-8")
+    return re.findall(r"^@\w+\{([^,]+),", entries, re.M)
+
+
+def test_the_list_of_references_contains_every_component_and_every_bibtex_key():
+    page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([\w-]+)(?:\[[^`]*\])?`", page))
+    components = {n for kind in ("attack", "defense", "protocol") for n in register.names(kind)}
+    assert components <= listed
+    assert set(bibtex_keys()) <= listed
+
+
 def test_every_name_in_the_list_of_references_is_registered():
     page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
     kinds = ("attack", "defense", "protocol")
     registered = {name for kind in kinds for name in register.names(kind)} | set(catalogue.names())
+    registered |= {*bibtex_keys(), "FedXgbBagging", "FedXgbCyclic"}
     rows = [line for line in page.splitlines() if line.startswith("| ")]
     for name in re.findall(r"`([\w-]+)(?:\[[^`]*\])?`", "\n".join(rows)):
         assert name in registered or name.startswith("fedtrees"), name

@@ -40,7 +40,7 @@ Width = Literal["column", "page"]
 WIDTHS: dict[Width, float] = {"column": COLUMN, "page": PAGE}
 # Short versions of `fedtrees.report.guarantees.KINDS` that fit in a column.
 _KINDS: dict[Kind, str] = {
-    "proved": "epsilon guaranteed",
+    "proved": "bound guaranteed",
     "void": "guarantee void",
     "computational": "encryption or masks",
     "structural": "no bound, sends less",
