@@ -378,13 +378,12 @@ class Advice:
         An entry is a paragraph, or a list with one item per line.
         """
         taken = self.choice or self.nearest
-        places = [t.place for t in self.undefended]
         return {
             "Purpose": [f"To train one model over several parties, with {self.wish}."],
             "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
             "Adversaries": [
                 "Each adversary follows the protocol and uses everything that it receives "
-                f"(honest-but-curious): {listed([*map(self._with_role, places)])}."
+                f"(honest-but-curious): {listed([*map(self._with_role, self.undefended)])}."
             ],
             "Risks without a measure": _risks(self.undefended),
             "Measures": [*self.verdict],
@@ -409,10 +408,10 @@ class Advice:
             version=self.version,
         )
 
-    def _with_role(self, place: str) -> str:
+    def _with_role(self, trial: RecipeResult) -> str:
         """Return the place of a trial and its adversary: ``pima · server (your server)``."""
-        words, _ = adversary_named(place.rpartition(" · ")[2], self.role_labels)
-        return f"{place} ({words})"
+        words, _ = adversary_named(trial.threat, self.role_labels)
+        return f"{trial.place} ({words})"
 
     def _untested(self) -> Iterator[str]:
         """Yield sentences about the limits, attacks and adversaries that the run did not test."""

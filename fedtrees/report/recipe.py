@@ -64,6 +64,8 @@ class RecipeResult:
         Traffic of training.
     undefended : tuple of LeakageResult
         Cells of the run without a defense at the same place.
+    threat : str
+        Threat model of the adversary.
     """
 
     place: str
@@ -72,6 +74,7 @@ class RecipeResult:
     untested: str = ""
     bytes: float = math.nan
     undefended: tuple[LeakageResult, ...] = ()
+    threat: str = ""
 
     @property
     def leaks(self) -> list[LeakageResult]:

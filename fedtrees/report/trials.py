@@ -139,6 +139,7 @@ def _trial(
         changes_by_defense[spec],
         _why_untested(findings, spec, adversary),
         findings.costs[spec].bytes,
+        threat=adversary.threat,
     )
 
 

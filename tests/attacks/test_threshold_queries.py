@@ -224,7 +224,7 @@ def test_an_endpoint_refuses_invalid_records():
     with pytest.raises(DataError, match="takes no ids"):
         oracle.query(records, np.arange(2))
     assert oracle.left == 50  # The refused requests did not reduce the budget.
-    with pytest.raises(ProtocolError, match="50 of 50 are left"):
+    with pytest.raises(ProtocolError, match="exceeds the 50 of 50 rows that are left"):
         oracle.query(np.zeros((51, 6)))
     regression, local_data = train_small(classes=0)
     with pytest.raises(UsageError, match="an endpoint has no labels"):

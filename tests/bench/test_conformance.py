@@ -442,7 +442,7 @@ class Error(Bad):
         ("undeclared", "scores of the blind guess .* are declared numbers", "declare a Measure"),
         ("nan", "scores of the blind guess .* are declared numbers", "is not a number; return Non"),
         ("changing", "the blind guess .* is scored alike twice", ""),
-        ("error", "it can be constructed and run", "KeyError: 'column'"),
+        ("error", "its methods can be called", "KeyError: 'column'"),
     ],
 )
 def test_a_metric_that_breaks_the_rules_is_detected(tmp_path, monkeypatch, name, rule, detail):

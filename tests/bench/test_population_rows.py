@@ -114,7 +114,7 @@ def test_the_reserve_of_the_specificity_test_is_no_background_knowledge():
     larger = replace(federation, test=test, reserve=reserve)
     case = larger.case(dict(setting.roles), ("server",), 0, "server", training)
     assert same_rows(case.background, test)
-    assert len(case.others) == len(test) + len(reserve)
+    assert len(case.remaining_rows) == len(test) + len(reserve)
 
 
 @pytest.mark.parametrize("attack", ["timberstrike", "joint[steps=20000]", "sketch-reading"])

@@ -484,7 +484,7 @@ def test_a_full_disk_leaves_the_old_file_and_suggests_to_make_room(tmp_path, mon
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", raise_disk_full)
-    with pytest.raises(StoreError, match=r"No space left on device.*make room"):
+    with pytest.raises(StoreError, match=r"No space left on device.*free disk space"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["cell.json"]

@@ -391,7 +391,7 @@ def replace_fields(data, **changes):
         (
             {"passive_1": lambda h: replace_fields(h, ids=h.ids[:-1], X=h.X[:-1])},
             DataError,
-            "hold the col",
+            "have the columns",
         ),
         (
             {"passive_1": lambda h: replace_fields(h, y=np.zeros(150))},
