@@ -357,7 +357,7 @@ def test_actions_at_the_import_of_an_attack_have_no_effect_here_and_are_reported
     originals = evaluate.attack_process, RecordMetric.score, resource_tracker.register
     # Landlock does not even allow it.
     if "shared" in cheat and sandbox.landlock_version():
-        with pytest.raises(UsageError, match=r"Permission denied: '/fedtrees-test-left'.*an attack"):
+        with pytest.raises(UsageError, match=r"Permission denied: '/fedtrees-test-left'.*attack"):
             loaded(tmp_path, "early", text)
         return
     file = loaded(tmp_path, "early", text)
