@@ -52,8 +52,8 @@ def find_study(name: str) -> Study:
     """Return a study by name. Raises `UsageError` if there is none."""
     for module, studies in MODULES.items():
         if name in studies:
-            found: Study = import_module(f"{__package__}.{module}").STUDIES[name]
-            return found
+            study: Study = import_module(f"{__package__}.{module}").STUDIES[name]
+            return study
     names = study_names()
     if name not in names:
         raise UsageError(f"unknown study {name!r}{did_you_mean(name, names)}")

@@ -210,13 +210,13 @@ def _compare(cell: Comparison, section: Mapping[str, Any], rows: pd.DataFrame) -
     selected = _select(rows, setting, keep_attacks=False)
     pattern = section.get("strongest", "") if direction else ""
     matches = selected["attack_spec"].astype(str).str.fullmatch(pattern)
-    others = selected[matches] if pattern else selected[:0]
-    means = [scale * part["value"].mean() for _, part in others.groupby("attack_spec")]
+    other_attacks = selected[matches] if pattern else selected[:0]
+    means = [scale * part["value"].mean() for _, part in other_attacks.groupby("attack_spec")]
     if attack:
-        ours = selected[selected["attack_spec"] == attack]
+        our_rows = selected[selected["attack_spec"] == attack]
     else:
-        ours = _select(rows, setting, keep_attacks=column == "value")
-    values, blind = (scale * ours.groupby("seed")[c].first() for c in (column, "blind"))
+        our_rows = _select(rows, setting, keep_attacks=column == "value")
+    values, blind = (scale * our_rows.groupby("seed")[c].first() for c in (column, "blind"))
     return Comparison(
         cell.paper, cell.item, cell.setting, cell.score, cell.published, cell.published_deviation,
         values.mean(), values.std(), len(values), blind.mean(),

@@ -127,8 +127,8 @@ def attributes(published: PublishedForests) -> Iterator[Table]:
                 result = reconstruct(question, truth, seed, known_columns=known_columns.tolist())
                 results.append(result)
                 blind.append(_by_other_rows(published, name, truth, known_columns, seed))
-            known = {"known_attributes": str(count)}
-            published_error = published.error("partial", name, 100, "5", **known)
+            options = {"known_attributes": str(count)}
+            published_error = published.error("partial", name, 100, "5", **options)
             labels = (name, str(count), published_error, f"{mean(blind):.3f}")
             lines.append(score_line(results, *labels))
     header = ("table", "known", "published", "by other rows", *SCORES)
@@ -144,8 +144,8 @@ def _by_other_rows(
     exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
     known_values = truth.X[:, known_columns]
     guesses = nearest_guesses(rest, schema, known_columns, known_values, exact, rng).values()
-    known = known_columns.tolist()
-    return min(row_errors(guess, truth, all_rows, known)["row_error"] for guess in guesses)
+    known_list = known_columns.tolist()
+    return min(row_errors(guess, truth, all_rows, known_list)["row_error"] for guess in guesses)
 
 
 def references(published: PublishedForests) -> Iterator[Table]:

@@ -39,8 +39,8 @@ PARTITION = Spec("shares", {"active": 0.5})
 def defense_of(setting: str) -> str:
     """Return our defense of a published setting, for example ``id-lmid[xi=0.5]``."""
     _, name, *parameters = setting.split(", ")
-    ours = {"ID-LMID": "id-lmid", "Reduced-Leakage": "reduced-leakage"}.get(name, "lp-mst")
-    return ours + (f"[{parameters[0]}]" if parameters else "")
+    defense_name = {"ID-LMID": "id-lmid", "Reduced-Leakage": "reduced-leakage"}.get(name, "lp-mst")
+    return defense_name + (f"[{parameters[0]}]" if parameters else "")
 
 
 def count_candidates(training: Training) -> int:

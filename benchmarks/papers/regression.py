@@ -70,8 +70,8 @@ def query_counts() -> Iterator[Comparison]:
         if c.score == "queries":
             numbers = re.findall(r"-?\d[\d.e-]*", c.setting)
             nodes, low, high, records, epsilon = map(float, numbers)
-            ours = nodes * published_queries(low, high, epsilon, int(records))
-            yield replace(c, ours=ours, seeds=1)
+            our_queries = nodes * published_queries(low, high, epsilon, int(records))
+            yield replace(c, ours=our_queries, seeds=1)
 
 
 def draw(rows: Any, path: Path) -> Path:

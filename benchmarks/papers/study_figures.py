@@ -66,10 +66,10 @@ class PageTable:
     def where(self, **cells: str) -> PageTable:
         """Return the rows with the given cells. The names of columns are written in lower case."""
         at = {head.lower().replace(" ", "_"): i for i, head in enumerate(self.head)}
-        kept = [row for row in self.rows if all(row[at[k]] == v for k, v in cells.items())]
-        if not kept:
+        matching = [row for row in self.rows if all(row[at[k]] == v for k, v in cells.items())]
+        if not matching:
             raise UsageError(f"a table has no row with {cells}")
-        return PageTable(self.head, tuple(kept))
+        return PageTable(self.head, tuple(matching))
 
 
 def number(text: str) -> float:
@@ -202,9 +202,11 @@ def _exact_solvers(page: StudyPage) -> Chart:
     baselines = table_with(page, "Baseline", "RA")
     series = []
     for solver in dict.fromkeys(table.texts("Solver")):
-        own = table.where(solver=solver)
-        at = [epsilons.index(e) for e in own.texts("Epsilon")]
-        series.append(Series(solver, [*zip(map(float, at), own.numbers("RA"), strict=True)]))
+        rows_of_solver = table.where(solver=solver)
+        at = [epsilons.index(e) for e in rows_of_solver.texts("Epsilon")]
+        series.append(
+            Series(solver, [*zip(map(float, at), rows_of_solver.numbers("RA"), strict=True)])
+        )
     names = ("blind guess", "rows of the population only")
     for name, value in zip(names, baselines.numbers("RA"), strict=True):
         series.append(Series(name, [(0.0, value), (len(epsilons) - 1.0, value)], baseline=True))
@@ -238,8 +240,8 @@ def _joint(page: StudyPage) -> Chart:
             table.texts("Visible"), table.texts("Attack"), strict=True,
         )
     ]  # fmt: skip
-    stated = page.stated(r"baseline of RA is ([\d.]+) ± [\d.]+ on Pima and ([\d.]+) ")
-    blind_of = dict(zip(("Pima", "Stroke"), stated, strict=True))
+    baselines = page.stated(r"baseline of RA is ([\d.]+) ± [\d.]+ on Pima and ([\d.]+) ")
+    blind_of = dict(zip(("Pima", "Stroke"), baselines, strict=True))
     blind = [blind_of[data] for data in table.texts("Table")]
     panel = _panel("reconstruction accuracy (%)", table, "RA", (70, 100), blind=blind)
     return BarChart(labels, [panel], "Black mark: a guess without any message.", label_width=40)
@@ -251,10 +253,10 @@ def _model_files(page: StudyPage) -> Chart:
         _panel(f"depth {depth}", table, f"Depth {depth}", (0, 60), colour=COLOURS[1])
         for depth in (1, 2, 3)
     ]
-    known = ["only the file" if k == "none" else k
+    knowledge = ["only the file" if k == "none" else k
              for k in table.texts("Information in addition to the file")]  # fmt: skip
     note = "Files, of 60, in which the counts of the first tree are determined. –: not measured."
-    return BarChart(known, panels, note)
+    return BarChart(knowledge, panels, note)
 
 
 def _numeric_targets(page: StudyPage) -> Chart:
@@ -290,9 +292,9 @@ def _private_forests(page: StudyPage) -> Chart:
     epsilons = [*dict.fromkeys(table.texts("Epsilon"))]
     series = []
     for protocol in dict.fromkeys(table.texts("Protocol")):
-        own = table.where(protocol=protocol)
-        at = [float(epsilons.index(e)) for e in own.texts("Epsilon")]
-        series.append(Series(protocol, [*zip(at, own.numbers("AUC"), strict=True)]))
+        rows_of_protocol = table.where(protocol=protocol)
+        at = [float(epsilons.index(e)) for e in rows_of_protocol.texts("Epsilon")]
+        series.append(Series(protocol, [*zip(at, rows_of_protocol.numbers("AUC"), strict=True)]))
     ticks = [float(k) for k in range(len(epsilons))]
     return LineChart([LinePanel("", series)], "epsilon", "AUC on Adult", ticks, epsilons)
 
@@ -328,8 +330,8 @@ def _shared_trees(page: StudyPage) -> Chart:
             *(table.texts(c) for c in ("Table", "Protocol", "Defense")), strict=True
         )
     ]
-    stated = page.stated(r"baseline of counts is (\d+) on Pima and (\d+) on breast cancer")
-    blind_of = dict(zip(("Pima", "breast cancer"), stated, strict=True))
+    baselines = page.stated(r"baseline of counts is (\d+) on Pima and (\d+) on breast cancer")
+    blind_of = dict(zip(("Pima", "breast cancer"), baselines, strict=True))
     blind = [blind_of[data] for data in table.texts("Table")]
     panels = [
         _panel("leaves with exact class counts (%)", table, "Leaf counts", (0, 100), blind=blind),

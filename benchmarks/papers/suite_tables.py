@@ -73,8 +73,8 @@ class AttackResult:
         if column == "over_blind":
             return list((rows["value"] - rows["blind"]).dropna())
         if column == "over_first":
-            own, first = (r.rows[metric].set_index("seed")["value"] for r in (self, self.first))
-            return list((own - first).dropna())
+            values, first = (r.rows[metric].set_index("seed")["value"] for r in (self, self.first))
+            return list((values - first).dropna())
         return list(rows[column or "value"].dropna())
 
 

@@ -227,9 +227,9 @@ def accuracies(reference: Reference, batches: int) -> Iterator[Comparison]:
         c = replace(c, blind=mean(blind[size]))
         if c.setting.endswith("tableak"):
             true = "labels known" in c.setting
-            ours = [reference.score_inversion(size, k, true=true)[0] for k in range(batches)]
-            spread = stdev(ours) if batches > 1 else nan
-            c = replace(c, ours=mean(ours), deviation=spread, seeds=batches)
+            our_scores = [reference.score_inversion(size, k, true=true)[0] for k in range(batches)]
+            spread = stdev(our_scores) if batches > 1 else nan
+            c = replace(c, ours=mean(our_scores), deviation=spread, seeds=batches)
         yield c
 
 

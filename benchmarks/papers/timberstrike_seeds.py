@@ -190,12 +190,12 @@ def compare(results: Results, strongest: Results) -> Iterator[Comparison]:
     for c in read_published("timberstrike"):
         if c.item not in places or c.score not in ATTACKS:
             continue
-        ours = values(results, c, c.score)
+        scores = values(results, c, c.score)
         best = values(strongest, c, "strongest") if c.score == "RA" else []
-        if ours:
+        if scores:
             yield replace(
-                c, ours=mean(ours), deviation=stdev(ours) if len(ours) > 1 else nan,
-                seeds=len(ours), strongest=mean(best) if best else nan,
+                c, ours=mean(scores), deviation=stdev(scores) if len(scores) > 1 else nan,
+                seeds=len(scores), strongest=mean(best) if best else nan,
             )  # fmt: skip
 
 

@@ -892,8 +892,8 @@ class ChannelDefense(Defense):
         message : Message
             A message of the same type.
         """
-        stated = self.channels(ctx.schema, ctx.parameters).items()
-        of_message = {name: change for (site, name), change in stated if site is type(message)}
+        declared = self.channels(ctx.schema, ctx.parameters).items()
+        of_message = {name: change for (site, name), change in declared if site is type(message)}
         if unknown := [name for name in of_message if not hasattr(message, name)]:
             kind = type(message).__name__
             raise UsageError(

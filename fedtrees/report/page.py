@@ -109,8 +109,8 @@ def headline(findings: SettingFindings) -> str:
         "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
     }.get(change_kind, "at a price that is not settled")  # fmt: skip
     # Without this clause, the sentence could be read as if the recipe prevented everything else.
-    others = "" if use.holds else ", and not every leak is removed"
-    return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}{others}."
+    rest = "" if use.holds else ", and not every leak is removed"
+    return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}{rest}."
 
 
 def note(findings: SettingFindings) -> str:
