@@ -61,7 +61,7 @@ class Oracle:
           parties look up their columns. Values that the adversary supplies for these columns are
           ignored.
         - ``new``: as ``held``, but ids are positions among the rows to predict
-          (`fedtrees.core.view.View.asked`).
+          (`fedtrees.core.view.View.queried_rows`).
     width : int or None
         Number d of columns of a row. None: it is not checked.
 

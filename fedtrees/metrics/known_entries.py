@@ -1,6 +1,6 @@
 """Values of the victims that a threat model declares known to the adversary.
 
-`Case.entries` selects one of the three functions by the parameters of the threat model:
+`Case.known_entries` selects one of the three functions by the parameters of the threat model:
 ``attributes=`` (`of_every_row`), ``sensitive=`` (`all_but`) and ``entries=`` (`draw_known_values`).
 """
 

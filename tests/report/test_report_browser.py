@@ -97,7 +97,7 @@ def test_nothing_is_wider_than_its_place(measured, frame):
 def test_a_setting_fits_on_a_few_screens(measured):
     """The setting has eleven defenses and two adversaries; folded parts are not counted."""
     assert measured[0]["shown"] <= 3600
-    assert measured[0]["words"] <= 700
+    assert measured[0]["words"] <= 760
 
 
 AXE = Path(__file__).parents[2] / ".axe/node_modules/axe-core/axe.min.js"  # .ci/run installs it
