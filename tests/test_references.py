@@ -57,30 +57,36 @@ def defined(node: ast.AST) -> list[str]:
 
 
 @cache
-def classes() -> dict[str, ast.ClassDef]:
-    """Return all classes by name."""
-    nodes = [n for names in modules().values() for n in names.values()]
-    return {n.name: n for n in nodes if isinstance(n, ast.ClassDef)}
+def classes() -> dict[str, list[ast.ClassDef]]:
+    """Return all classes by name. Several modules can define a class of one name."""
+    classes_of_name: dict[str, list[ast.ClassDef]] = {}
+    for names in modules().values():
+        for node in names.values():
+            if isinstance(node, ast.ClassDef):
+                classes_of_name.setdefault(node.name, []).append(node)
+    return classes_of_name
 
 
 def members(name: str) -> set[str] | None:
-    """Return the attributes of a class and its bases, None if a base is from another package."""
-    if name not in classes():
-        return None
-    node, attributes = classes()[name], set()
-    for part in ast.walk(node):
-        attributes.update(defined(part))
-        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
-            attributes |= {part.attr} if part.value.id == "self" else set()
-    for base in node.bases:
-        text = ast.unparse(base).split("[")[0]
-        inherited = (
-            members(text) if text not in ("ABC", "Generic", "StrEnum", "NamedTuple") else set()
-        )
-        if inherited is None:
-            return None
-        attributes |= inherited
-    return attributes
+    """Return the attributes of the classes of this name and of their bases.
+
+    The result is None if a base is from another package, or if there is no such class.
+    """
+    attributes: set[str] = set()
+    for node in classes().get(name, ()):
+        for part in ast.walk(node):
+            attributes.update(defined(part))
+            if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
+                attributes |= {part.attr} if part.value.id == "self" else set()
+        for base in node.bases:
+            text = ast.unparse(base).split("[")[0]
+            if text in ("ABC", "Generic", "StrEnum", "NamedTuple"):
+                continue
+            inherited = members(text)
+            if inherited is None:
+                return None
+            attributes |= inherited
+    return attributes if name in classes() else None
 
 
 def exists(dotted: str) -> bool:

@@ -227,7 +227,7 @@ def plain(row: Mapping[str, Any]) -> dict[str, str | int | float | None]:
     Returns
     -------
     dict of str to object
-        The same values as `fedtrees.core.results.Column.plain` returns them.
+        The same values as `Column.plain` returns them.
 
     Raises
     ------

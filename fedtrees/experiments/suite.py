@@ -487,7 +487,7 @@ class Suite:
         Parameters
         ----------
         options : mapping
-            New values by grid key, as in `fedtrees.experiments.suite.Grid.parse`.
+            New values by grid key, as in `Grid.parse`.
         seeds : str, optional
             New seeds, as in `parse_seeds`.
 
