@@ -109,7 +109,8 @@ def headline(findings: SettingFindings) -> str:
         "worse": f"for {wording.change(use.utility_change.change)} of {utility_head}",
     }.get(change_kind, "at a price that is not settled")  # fmt: skip
     # Without this clause, the sentence could be read as if the recipe prevented everything else.
-    rest = "" if use.holds else ", and not every leak is removed"
+    rest = ", and leaks remain" if use.leaking_results else ", and not every attack was tried"
+    rest = "" if use.holds else rest
     return f"{text}; {wording.short(use.name)} leaves {remaining}, {cost}{rest}."
 
 

@@ -104,7 +104,7 @@ def test_a_leak_whose_removal_is_not_settled_is_not_described_as_removed(table):
     assert text["BEST DEFENSE"].startswith("Whether it removes this leak is not settled")
     assert text["EFFECT"].endswith("This result is not settled.")
     (setting,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
-    assert page.headline(setting).endswith("and not every leak is removed.")
+    assert page.headline(setting).endswith("and leaks remain.")
 
 
 def test_a_tile_shows_the_leading_result_of_any_metric(table):
