@@ -243,8 +243,8 @@ class BenchOptions:
             raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
         if self.memory and not _LEAST_MEMORY <= self.memory < float("inf"):
             raise UsageError(
-                f"--memory {self.memory}: give at least {_LEAST_MEMORY} GiB, because Python and its "
-                "libraries need 0.3 GiB, or 0 for no limit"
+                f"--memory {self.memory}: give at least {_LEAST_MEMORY} GiB, because Python and "
+                "its libraries need 0.3 GiB, or 0 for no limit"
             )
         if self.resume and not self.output:
             raise UsageError("--resume needs --output RUN: which run to finish")
