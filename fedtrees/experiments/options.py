@@ -46,6 +46,10 @@ PANELS = DATA, FEDERATION, DEFENSE, RUN, OUTPUT = (
 )
 
 
+#: Smallest memory limit in GiB. A worker process with numpy, scipy and the compiled kernels has a
+#: data segment of 0.25 to 0.3 GiB before it computes a task. With less, imports fail at random.
+_LEAST_MEMORY = 0.5
+
 #: Options whose values can be classes and instances in Python.
 _CLASSES = ("protocol", "defense", "attack")
 
@@ -196,8 +200,11 @@ class BenchOptions:
             raise UsageError(f"--jobs {self.jobs}: give 1 or more")
         if self.time_limit is not None and not 0 <= self.time_limit < float("inf"):
             raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
-        if not 0 <= self.memory < float("inf"):
-            raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
+        if self.memory and not _LEAST_MEMORY <= self.memory < float("inf"):
+            raise UsageError(
+                f"--memory {self.memory}: give at least {_LEAST_MEMORY} GiB, because Python and "
+                "its libraries need 0.3 GiB, or 0 for no limit"
+            )
         if self.resume and not self.output:
             raise UsageError("--resume needs --output RUN: which run to finish")
         # Computed at construction, so that contradictions are reported early.
