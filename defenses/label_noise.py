@@ -1,7 +1,7 @@
 """Defenses `lp-1st` and `lp-mst`: the active party trains on labels with randomised response.
 
 The algorithms are the label-DP algorithms of Ghazi et al. (2021).
-`fedtrees.privacy.randomised_response` contains RRTop-k. `fedtrees.defenses.grafting` builds on the
+`fedtrees.privacy.mechanisms` contains RRTop-k. `fedtrees.defenses.grafting` builds on the
 classes of this module.
 """
 
@@ -33,8 +33,8 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.captured import BestSplits, Intercept, RowGradients
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+from fedtrees.privacy.mechanisms import odds_within, rank_labels, respond, true_shares
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within, rank_labels, respond, true_shares
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams

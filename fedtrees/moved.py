@@ -108,6 +108,8 @@ MOVED = {
     "privacy.discrete_gaussian": "privacy.mechanisms",
     "privacy.measured": "privacy_audit.bounds",
     "privacy.polya": "privacy.mechanisms",
+    "privacy.quantiles": "privacy.mechanisms",
+    "privacy.randomised_response": "privacy.mechanisms",
     "privacy.sampled_gaussian": "privacy.gaussian_dp",
     "protocols.boosting_protocol": "protocols.settings",
     "protocols.canaries": "privacy_audit.canaries",

@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Share, SumOfShares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Channels
-from fedtrees.core.errors import (
-    DataError,
-    UsageError,
-)
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
 from fedtrees.core.parameters import one_of, positive, share, whole

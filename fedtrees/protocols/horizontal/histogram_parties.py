@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import BinningClient, settle_cuts
-from fedtrees.protocols.horizontal.settings import HistogramProtocol
 from fedtrees.protocols.tree_limits import TreeLimits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
@@ -58,6 +57,9 @@ from fedtrees.trees.boosted.histogram import (
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+
+if TYPE_CHECKING:
+    from fedtrees.protocols.horizontal.histogram_protocols import HistogramProtocol
 
 
 class GrowingClient(BinningClient):

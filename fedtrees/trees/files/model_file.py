@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.core.formats import no_local_file
+from fedtrees.core.files import no_local_file
 
 # A thousand trees of depth 12 need about 600 MB of JSON. The parsed JSON needs several times this
 # size.
