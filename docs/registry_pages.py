@@ -213,13 +213,17 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
     """Return the sections of an attack, from its threat model to its limits."""
     notes = attack_notes(name)
     parts = ["## Threat model\n", notes["threat"] + "\n"]
-    rows = [
-        [cells[0], cells[1]]
-        for cells in read_table("Which attacks apply")
-        if name in names_in(cells[2])
-    ]
-    if rows:
-        parts += [markdown_table(["Protocols without a defense", "Adversaries"], rows)]
+    applies: dict[str, list[str]] = {}
+    for cells in read_table("Which attacks apply"):
+        if name in names_in(cells[2]):
+            for adversary in cells[1].split(", "):
+                applies.setdefault(adversary, []).extend(names_in(cells[0]))
+    if applies:
+        rows = [
+            [adversary, ", ".join(f"`{p}`" for p in sorted(protocols))]
+            for adversary, protocols in sorted(applies.items())
+        ]
+        parts += [markdown_table(["Adversary", "Protocols without a defense"], rows)]
     threats = getattr(cls, "threats", ())
     if threats:
         texts = " or ".join(f"`--threat {threat}`" for threat in threats)

@@ -27,7 +27,7 @@ def test_the_page_of_an_attack_names_its_views_its_messages_and_its_results(resu
     page = page_of("attack", "timberstrike", results)
     evidence = page.partition("\n## Evidence\n")[2].partition("\n## ")[0]
     assert re.search(r"`fedtree-hist`.* \| server \| .*`FeatureSketch`", evidence)
-    assert "| `nvflare-hist` | client, server |" in page
+    assert re.search(r"\| client \| .*`nvflare-hist`", page)
     assert re.search(r"\| `fedtree-hist` \| breast-cancer \| server \| .*AUC|accuracy", page)
     assert "| `solver` | `max-ent` |" in page
 
