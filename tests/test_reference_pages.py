@@ -48,6 +48,16 @@ def test_the_page_of_an_attack_has_all_sections_and_an_algorithm_in_five_lines(n
     assert re.search(rf"-a {name}\b", page)
 
 
+@pytest.mark.parametrize("kind", ["defense", "protocol"])
+def test_the_page_of_a_component_names_its_source_and_that_of_a_defense_its_claim(kind, results):
+    from registry_pages import page_of
+
+    for name in set(register.names(kind)) - {"none"}:
+        page = page_of(kind, name, results)
+        assert re.search(r"^- ", page.partition("\n## Source\n")[2].partition("\n## ")[0], re.M)
+        assert ("\n## Claim\n" in page) == (kind == "defense"), name
+
+
 def test_every_text_about_an_attack_belongs_to_a_registered_attack():
     from registry_pages import read_notes
 
