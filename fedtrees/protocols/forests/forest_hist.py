@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import check_known
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
@@ -203,8 +203,4 @@ class ForestHist(ForestProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("cuts", self.cuts, CUT_METHODS)
-        if self.max_leaf_nodes is not None:
-            raise UsageError(
-                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
-                "max_depth or min_samples_leaf instead"
-            )
+        self.check_whole_levels()

@@ -203,10 +203,8 @@ class LeafClient(GrowingClient):
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
         # Client i adds a share whose sum over all honest clients has the calibrated distribution.
         if self.params.noise == "distributed" and self.params.noisy:
-            rng, scales = (
-                self.streams.noise.rng("noise", message.tree),
-                self.params.scales(self.objective),
-            )
+            rng = self.streams.noise.rng("noise", message.tree)
+            scales = self.params.scales(self.objective)
             shares = self.params.shares(len(self.agreement.members("client")))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
                 # Discrete noise on the fixed-point grid is added exactly, without floating-point

@@ -345,6 +345,14 @@ def _split_gain(
     return gain if gain < np.inf else np.float32(-np.inf)
 
 
+def scan_limits(params: TreeParams, bits: Bits) -> NDArray[np.float64]:
+    """Return lambda, alpha, the least weight of a child, and the units of both sums, for a scan."""
+    limits = np.array(  # XGBoost stores its parameters in float32
+        [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
+    ).astype(np.float64)
+    return np.append(limits, np.ldexp(1.0, np.negative(bits)))
+
+
 @kernel
 def _scan(
     hist: NDArray[np.int64],
@@ -472,10 +480,7 @@ def _best_thresholds(
 ) -> Splits:
     """Choose the best split by a threshold of every node, even if its gain is small."""
     best = Splits.leaves(len(hist))
-    limits = np.array(  # XGBoost stores its parameters in float32
-        [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
-    ).astype(np.float64)
-    limits = np.append(limits, np.ldexp(1.0, np.negative(bits)))
+    limits = scan_limits(params, bits)
     allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
     if cuts.categorical is not None:
         ordered = ~np.repeat(cuts.categorical, cuts.n_bins)
