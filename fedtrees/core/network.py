@@ -439,7 +439,15 @@ class Network:
     def read_truth(self, method: Callable[[Party], T]) -> dict[str, T]:
         """Return the results of a method of every party, by party, as ground truth of metrics.
 
-        For example, `Party.own_bins` returns the bins of its rows.
+        Parameters
+        ----------
+        method : callable
+            The method. For example, `Party.own_bins` returns the bins of the rows of a party.
+
+        Returns
+        -------
+        results : dict of str to object
+            Result of the method by the name of the party.
         """
         return {name: host.read_truth(method) for name, host in self._hosts.items()}
 

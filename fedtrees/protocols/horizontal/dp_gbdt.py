@@ -46,8 +46,7 @@ from fedtrees.privacy.accounting import (
     trusted_with,
     with_adversaries,
 )
-from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
+from fedtrees.privacy.gaussian_dp import RowBound, clipped_row_bound, leaf_scales, mu_of
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat

@@ -112,7 +112,7 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
     def validation_rows(self, n: int, streams: Streams) -> NDArray[np.bool_]:
-        """Return which of a client's rows are validation rows, bool, shape (n,).
+        """Return which of a client's rows are validation rows.
 
         Rows are drawn independently, so that a further row does not change the draw of any other
         row. The privacy accounting of `laplace-hist` relies on this.
@@ -123,6 +123,11 @@ class HistogramProtocol(BoostingProtocol):
             Number of rows of the client.
         streams : Streams
             Randomness of the client.
+
+        Returns
+        -------
+        mask : bool array, shape (n,)
+            True for the validation rows.
         """
         if not self.early_stopping_rounds:
             return np.zeros(n, dtype=bool)
@@ -143,6 +148,11 @@ class HistogramProtocol(BoostingProtocol):
             Round of boosting.
         defense : Composition or None
             Not used.
+
+        Returns
+        -------
+        mask : bool array, shape (n,), or None
+            True for the rows that the round uses. None if it uses all rows.
         """
         dropped = dropped_rows(n, self.subsample, streams, round)
         if dropped is None and not self.early_stopping_rounds:
@@ -153,6 +163,16 @@ class HistogramProtocol(BoostingProtocol):
 
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature that is split by categories, 0 otherwise.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
+
+        Returns
+        -------
+        counts : int32 array, shape (d,)
+            Number of categories of each feature.
 
         Raises
         ------
