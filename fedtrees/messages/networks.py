@@ -238,7 +238,8 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
     DataError
         If the models have different numbers of trees, or if X has fewer columns than they use.
     """
-    return leaf_values(unpack(models), len(models.owner), Routes.of(unpack(models)), X)
+    trees = unpack(models)
+    return leaf_values(trees, len(models.owner), Routes.of(trees), X)
 
 
 def leaf_values(

@@ -18,7 +18,7 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splitting import Splits, best_splits, leaf_values
+from fedtrees.trees.boosted.splitting import SplitFinder, Splits, leaf_values
 from fedtrees.trees.partition import ROOT, Decisions
 
 
@@ -244,7 +244,7 @@ class TreeGrower:
         self._between, self._complete = between_values(cuts, complete), complete
         self._unbounded = unbounded
         self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
-        self._builder = TreeBuilder()
+        self._builder, self._finder = TreeBuilder(), SplitFinder(cuts, params, bits)
         self._n_leaves = 1
         self._queue: list[_Candidates] = []  # each element contains one node, lossguide only
         self._leaves: list[NDArray[np.int32]] = []
@@ -344,9 +344,7 @@ class TreeGrower:
         consistent_hist = hist
         if self._complete is not None and self._unbounded:
             consistent_hist = adding_up(hist, self.sums, self._cuts, self._complete)
-        return best_splits(
-            consistent_hist, self.sums, self._cuts, self._params, mask, self.bits, pruned=pruned
-        )
+        return self._finder.best(consistent_hist, self.sums, mask, pruned=pruned)
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
         """Split the open nodes as given, and open their children.
