@@ -76,7 +76,7 @@ class SumContext:
     min_noise_shares: Mapping[type[Message], int]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class AggregationExchange:
     """Access of the server side to the network during one secure sum.
 

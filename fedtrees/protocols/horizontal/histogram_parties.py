@@ -629,11 +629,7 @@ class HistogramServer(Coordinator):
             The tree that the clients grew as well.
         """
         total = self.ask_histograms(net, tree, ROOT)
-        grower = TreeGrower(
-            self.cuts, self.params, total.totals[0],
-            bits=total.bits, complete=self.schema.complete,
-            unbounded=math.isinf(self.objective.bounds[0]),
-        )  # fmt: skip
+        grower = self.params.grower(self.cuts, total, self.schema)
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             # Defenses can restrict the splits of a level, for example to bins with enough rows.

@@ -54,6 +54,7 @@ from fedtrees.protocols.horizontal.histogram_parties import (
     HistogramServer,
 )
 from fedtrees.protocols.settings import BoostingProtocol
+from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import dropped_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -161,6 +162,29 @@ class HistogramProtocol(BoostingProtocol):
         # Validation rows are excluded from every round, dropped rows only from this one.
         return ~out if dropped is None else ~(out | dropped)
 
+    def grower(self, cuts: Cuts, root: Histogram | GlobalHistogram, schema: Schema) -> TreeGrower:
+        """Return a grower of one tree, which the server and clients create from the same sums.
+
+        Parameters
+        ----------
+        cuts : Cuts
+            Cut points of the run.
+        root : Histogram or GlobalHistogram
+            Sums over all clients in the root.
+        schema : Schema
+            Columns and target.
+
+        Returns
+        -------
+        grower : TreeGrower
+            It starts with the root.
+        """
+        unbounded = math.isinf(self.objective_for(schema).bounds[0])
+        return TreeGrower(
+            cuts, self, root.totals[0],
+            bits=root.bits, complete=schema.complete, unbounded=unbounded,
+        )  # fmt: skip
+
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature that is split by categories, 0 otherwise.
 
@@ -239,11 +263,7 @@ class AllReduceClient(HistogramClient):
         check_equal(message, "tree", self.tree, "the tree that is grown")
         # Only the histogram of a root has totals. It starts a new tree.
         if message.totals.size:
-            self.grower = TreeGrower(
-                self.cuts, self.params, message.totals[0],
-                bits=message.bits, complete=self.complete,
-                unbounded=math.isinf(self.objective.bounds[0]),
-            )  # fmt: skip
+            self.grower = self.params.grower(self.cuts, message, self.schema)
         self.follow_splits(self.grower.choose_splits(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()
