@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
 from fedtrees.attacks.clients.per_client import observe_clients
-from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.attacks.membership.base import LinearSums
 from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
 from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
 from fedtrees.core.schema import Table
