@@ -190,7 +190,10 @@ def source_section(name: str, cls: type) -> list[str]:
 
 
 def base_names_in(text: str) -> set[str]:
-    """Return the names in backticks, without parameters."""
+    """Return the names in backticks, without parameters.
+
+    For example, the name in ```laplace-hist[epsilon=]``` is ``laplace-hist``.
+    """
     return {name.partition("[")[0] for name in names_in(text)}
 
 
@@ -290,7 +293,7 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
         heads += ["Deviation", "Blind", "Seeds"]
         parts += [
             "The two largest advantages for each measure in the "
-            '<a href="../../../leaderboard.html">stored submissions</a>, without a defense: mean '
+            '<a href="../../leaderboard.html">stored submissions</a>, without a defense: mean '
             "and standard deviation over the seeds, and the blind baseline.\n",
             markdown_table(heads, rows),
         ]
