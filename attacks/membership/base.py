@@ -262,6 +262,11 @@ class MembershipAttack(Attack):
         parts = (Membership(name, score) for name, score in tests.scores.items())
         return Guess((combined, *parts), tests.notes)
 
+    def posterior(self, view: View, model: Any, rows: Table) -> dict[str, Floats]:
+        """Return the test ``posterior``, or no test if there are no released sums."""
+        sums = self.linear_sums(view, model, rows)
+        return {"posterior": any_of([log_odds(part) for part in sums])} if sums else {}
+
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
         """Solve for membership in released sums, and compare with reference models.
 
@@ -282,16 +287,14 @@ class MembershipAttack(Attack):
             Scores by name of the test: ``posterior`` if there are sums, ``lira`` and ``rmia`` if
             there is a learner.
         """
-        scores, sums = dict[str, Floats](), self.linear_sums(view, model, rows)
-        if sums:
-            scores["posterior"] = any_of([log_odds(part) for part in sums])
+        scores = self.posterior(view, model, rows)
         trainer = self.trainer(view, model)
         if trainer is None:
             return Tests(scores, notes={"reference_models": 0.0})
         refs = references(rows, view.rows, trainer, self.models, rng, not view.schema.classes)
         logit = self.logits(view, model, rows)
         scores |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
-        covered = bool(sums) and self.sums_determine_model(view, model)
+        covered = "posterior" in scores and self.sums_determine_model(view, model)
         weights = {} if covered else ratio_weights(refs)
         return Tests(scores, weights, {"reference_models": float(self.models)})
 
@@ -299,11 +302,10 @@ class MembershipAttack(Attack):
 def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None) -> Floats:
     """Combine the scores of all tests into one score per candidate.
 
-    Candidates are ordered first by the conditions that every member fulfils: one sketch contains
-    all its values, and no histogram sum is too small to include it. Within a class of equal
-    candidates, the log-odds of the posterior, of shared thresholds and of the likelihood ratios are
-    added up. Without a posterior, the extent to which the conditions are violated counts as well,
-    by its rank.
+    Candidates are ordered first by the condition that every member fulfils: one sketch contains all
+    its values. Among candidates that are equal in this, the log-odds of the posterior, of shared
+    thresholds and of the likelihood ratios are added up. Without a posterior, the share of values
+    that a sketch contains counts as well, by its rank.
 
     Parameters
     ----------
@@ -316,30 +318,21 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
     Returns
     -------
     float64 array, shape (n,)
-        Number of fulfilled conditions (0, 1 or 2) plus a mean rank.
+        Whether a sketch contains all values (0 or 1), plus a mean rank.
 
     Examples
     --------
-    The second candidate is ruled out by a histogram sum, although its posterior is highest:
+    No sketch contains all values of the second candidate, although its posterior is highest:
 
-    >>> scores = {"path": np.array([0.0, -1.0, 0.0]), "posterior": np.array([0.3, 2.0, -0.5])}
+    >>> scores = {"sketch": np.array([1.0, 0.9, 1.0]), "posterior": np.array([0.3, 2.0, -0.5])}
     >>> together(scores).argsort()[::-1].tolist()
     [0, 2, 1]
     """
-    weights = weights or {}
+    weights = {"posterior": 1.0, "thresholds": 1.0, **(weights or {})}
     n = len(next(iter(scores.values())))
-    conditions = sum(
-        (np.where(scores[name] >= full, 1.0, 0.0)
-         for name, full in (("sketch", 1.0), ("path", 0.0)) if name in scores),
-        np.zeros(n),
-    )  # fmt: skip
-    odds = np.zeros(n)
-    for name in ("posterior", "thresholds"):
-        odds = odds + scores.get(name, 0.0)
-    for name in ("lira", "rmia"):
-        if name in scores:
-            odds = odds + weights.get(name, 0.0) * scores[name]
+    contained = scores.get("sketch", np.zeros(n))
+    odds = sum((weights.get(name, 0.0) * s for name, s in scores.items()), np.zeros(n))
     ranks = [middle_ranks(odds)]
-    if "posterior" not in scores:
-        ranks += [middle_ranks(scores[name]) for name in ("sketch", "path") if name in scores]
-    return np.asarray(conditions + np.mean(ranks, axis=0), dtype=np.float64)
+    if "sketch" in scores and "posterior" not in scores:
+        ranks.append(middle_ranks(contained))
+    return np.asarray((contained >= 1) + np.mean(ranks, axis=0), dtype=np.float64)

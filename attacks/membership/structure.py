@@ -1,32 +1,21 @@
-"""Membership tests of single candidates that need no reference models.
+"""Membership tests that compare a candidate with values of training rows that messages contain.
 
-Two tests compare the values of a candidate with values of training rows that messages contain:
-`column_overlap` with the columns of sketches, `shared_thresholds` with the thresholds of a model.
-The third, `hessian_shortfall`, checks necessary conditions: every histogram sum on the path of a
-member is at least its hessian.
+`column_overlap` uses the columns of sketches, and `shared_thresholds` the thresholds of a model.
 """
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
-from fedtrees.attacks.counts.leaf_sums import counts_bins
-from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.schema import Table
-from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.forest.random_forest import ClassTree
 
 Floats = NDArray[np.float64]
-#: Relative error of a hessian sum, which is made of float32 numbers in fixed point.
-_ROUNDED = 1e-3
 #: Weight of the rarity of a candidate's values, which only breaks ties.
 _RARE = 1e-6
-#: Smallest hessian of a row, as in XGBoost.
-_LEAST = 1e-16
 
 
 def shared_thresholds(
@@ -93,61 +82,3 @@ def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -
         contained = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
         best = np.maximum(best, np.mean(contained, axis=0))
     return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
-
-
-def hessian_shortfall(candidates: Table, evidence: BoostingObservations, cuts: Cuts) -> Floats:
-    """Return minus the total shortfall of hessian sums on the path of each candidate.
-
-    If a candidate is a member, then its hessian is part of the sum of every bin it falls into, in
-    every node on its path. If the sum is smaller, the missing part is added up, in units of the
-    candidate's hessian. For a numeric target, a bin that contains a single row must in addition
-    have exactly the candidate's gradient.
-
-    Parameters
-    ----------
-    candidates : Table
-        The n candidates.
-    evidence : BoostingObservations
-        Trees with the histograms of their nodes.
-    cuts : Cuts
-        Cut points of the histograms.
-
-    Returns
-    -------
-    float64 array, shape (n,)
-        0 if the candidate can be a member, else negative.
-    """
-    X, counted = candidates.X, evidence.targets is not None and counts_bins(evidence)
-    bins = bin_rows(X, cuts)
-    rows, cell = np.nonzero(bins.codes != bins.missing)
-    cell = cuts.offsets[cell] + bins.codes[rows, cell].astype(np.int64)
-    shortfall, margin = np.zeros(len(X)), np.full(len(X), float(evidence.base_margin))
-    for tree, seen in zip(evidence.trees, evidence.observed.histograms or (), strict=True):
-        p = expit(margin)
-        h = np.ones(len(X)) if evidence.constant_hessian else np.maximum(p * (1 - p), _LEAST)
-        passed = passes(X, tree)
-        slack = seen.errors
-        for node, sums, off in zip(seen.nodes.tolist(), seen.sums, slack.tolist(), strict=True):
-            inside = passed[rows, node]
-            at = rows[inside]
-            # missing share of the candidate's hessian in the sum of its bin
-            lack = np.clip(1 - sums[cell[inside], 1] / h[at], 0, 1)
-            if counted:
-                g = np.abs(sums[cell[inside], 0] - (margin - candidates.y)[at])
-                single = np.rint(sums[cell[inside], 1]) == 1
-                lack = np.where(single & (g > off + _ROUNDED * (1 + np.abs(margin[at]))), 1, lack)
-            shortfall -= np.bincount(at, np.where(lack > _ROUNDED, lack, 0), minlength=len(X))
-        margin += tree.value[np.argmax(passed * (tree.feature < 0), axis=1)]
-    return shortfall
-
-
-def passes(X: NDArray[np.float32], tree: Tree) -> NDArray[np.bool_]:
-    """Return which nodes every row passes, bool, shape (n, nodes)."""
-    passed = np.zeros((len(X), len(tree)), dtype=bool)
-    passed[:, 0] = True
-    for node in np.flatnonzero(tree.feature >= 0):  # parents come before their children
-        x = X[:, tree.feature[node]]
-        goes = np.where(np.isnan(x), tree.default_left[node], x < tree.threshold[node])
-        passed[:, tree.left[node]] = passed[:, node] & goes
-        passed[:, tree.right[node]] = passed[:, node] & ~goes
-    return passed
