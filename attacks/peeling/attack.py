@@ -32,7 +32,7 @@ from fedtrees.attacks.peeling.class_histograms import (
     counts_are_altered,
     presence,
 )
-from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
+from fedtrees.attacks.peeling.fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, peel
 from fedtrees.attacks.peeling.regression_peeling import (
     SURE_NUMBER,
