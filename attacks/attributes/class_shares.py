@@ -20,9 +20,8 @@ from scipy.optimize import nnls
 from fedtrees.attacks.clients.per_client import ClientObservations, observe_clients
 from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, victim_sums
 from fedtrees.attacks.observations.boosting import BoostingObservations, add_values, gradients_of
-from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import cuts_of, hides
+from fedtrees.attacks.observations.replay import cell_variance, cuts_of, hides, law_of_sums
 from fedtrees.attacks.solvers.allocation import project_to_sum
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import ClassShares, Guess

@@ -7,6 +7,6 @@ The attack `membership` (module `attack`) combines tests of three kinds:
   and trains the models together with `learners`;
 - the Bayesian posterior of membership given released sums (`base.log_odds`), of gradients
   (`leaf_sums`), or of counts in leaves and bins (`released_counts`);
-- values of training rows that messages contain (`structure.shared_thresholds`,
-  `structure.column_overlap`).
+- values of training rows that messages contain (`base.shared_thresholds`,
+  `base.column_overlap`).
 """

@@ -10,15 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.membership.base import Floats, LinearSums, MembershipAttack, Tests
+from fedtrees.attacks.membership.base import (
+    Floats,
+    LinearSums,
+    MembershipAttack,
+    Tests,
+    column_overlap,
+    shared_thresholds,
+)
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
 from fedtrees.attacks.membership.references import Trainer, class_logits, forest_logits
 from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
-from fedtrees.attacks.membership.structure import (
-    column_overlap,
-    shared_thresholds,
-)
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import columns_of

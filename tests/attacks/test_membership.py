@@ -8,7 +8,7 @@ import pytest
 from present import here
 
 from fedtrees.attacks.membership.attack import MembershipInference, model_in
-from fedtrees.attacks.membership.base import together
+from fedtrees.attacks.membership.base import shared_thresholds, together
 from fedtrees.attacks.membership.learners import trainer_of
 from fedtrees.attacks.membership.references import (
     boosted_trainer,
@@ -18,7 +18,6 @@ from fedtrees.attacks.membership.references import (
     references,
     rmia,
 )
-from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.conformance.samples import sample_table
 from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.errors import ProtocolError
