@@ -20,7 +20,7 @@ from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, rel
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore
-from fedtrees.privacy.leaf_sums import clipped_row_bound
+from fedtrees.privacy.gaussian_dp import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, clip_to_fixed, from_fixed, to_fixed
