@@ -20,12 +20,8 @@ from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import unpack
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of
-<<<<<<< HEAD
-from fedtrees.neural.tree_outputs import Parts, RatesNetwork
-from fedtrees.trees.boosted.forest import Tree
-=======
 from fedtrees.neural.perceptron import Parts, RatesNetwork
->>>>>>> main
+from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import objective_of
 from fedtrees.trees.routing import Routes
 
