@@ -16,7 +16,7 @@ from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.data.layout import LAYOUTS
+from fedtrees.data.partition import LAYOUTS
 from fedtrees.experiments.defaults import complete_suite, default_size
 from fedtrees.experiments.evaluate import parts_of
 from fedtrees.experiments.executor import Processes

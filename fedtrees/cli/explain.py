@@ -25,7 +25,7 @@ from fedtrees.cli.options import (
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.fact_cache import recall
+from fedtrees.experiments.environment import recall
 from fedtrees.experiments.options import DATA, DEFENSE, check_clients, load_plugins
 
 

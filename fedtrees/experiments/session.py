@@ -28,7 +28,7 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
-from fedtrees.data.layout import splits_columns
+from fedtrees.data.partition import splits_columns
 from fedtrees.experiments.environment import environment
 from fedtrees.experiments.evaluate import NOISE, parts_of
 from fedtrees.experiments.executor import Engine, run_jobs

@@ -29,7 +29,7 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.data.layout import splits_columns
+from fedtrees.data.partition import splits_columns
 from fedtrees.experiments.table_spec import NAME_LISTS, TableSpec
 
 DEFAULT_SUITE = "quick"
