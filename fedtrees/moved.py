@@ -10,6 +10,7 @@ warning, and `Defense` refuses them with an error that states the new name.
 
 from __future__ import annotations
 
+import csv
 import sys
 import warnings
 from collections.abc import Sequence
@@ -17,129 +18,18 @@ from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
+from pathlib import Path
 from types import ModuleType
 
+
+def _read_moved_modules() -> dict[str, str]:
+    """Return the lines of ``moved.csv``: the old name, and the module that has replaced it."""
+    text = Path(__file__).with_name("moved.csv").read_text("utf-8")
+    return {line["old"]: line["new"] for line in csv.DictReader(text.splitlines())}
+
+
 #: Old name -> module that has replaced it, both below ``fedtrees``.
-MOVED = {
-    "audit": "model_audit",
-    "audit.attack": "model_audit.attack",
-    "audit.audit": "model_audit.audit",
-    "audit.exposure": "model_audit.exposure",
-    "audit.first_trees": "model_audit.first_trees",
-    "audit.leaf_counts": "model_audit.leaf_counts",
-    "audit.leaf_value_counts": "model_audit.leaf_value_counts",
-    "audit.margins": "model_audit.margins",
-    "audit.membership": "model_audit.membership",
-    "audit.model": "model_audit.model",
-    "audit.page": "model_audit.page",
-    "audit.readers": "model_audit.readers",
-    "audit.rows": "model_audit.rows",
-    "audit.scrub": "model_audit.scrub",
-    "audit.tables": "model_audit.tables",
-    "audit.training_settings": "model_audit.training_settings",
-    "audit.tree_sources": "model_audit.tree_sources",
-    "audit.verdict": "model_audit.verdict",
-    "core.aggregation": "core.secure_sum",
-    "core.behaviour": "core.party",
-    "core.coarsening": "core.deterministic_channels",
-    "core.codec": "core.wire",
-    "core.columns": "core.results",
-    "core.cut_plan": "core.defense",
-    "core.deployment": "core.defense",
-    "core.guess": "core.claims",
-    "core.line": "core.remote",
-    "core.model": "core.endpoint",
-    "core.oracle": "core.endpoint",
-    "core.rows": "core.results",
-    "core.sealed": "core.messages",
-    "core.sensitivity": "core.noise_order",
-    "core.values": "core.wire",
-    "data.spreadsheets": "data.table_files",
-    "defenses.answers": "defenses.endpoint",
-    "defenses.dp_quantile_cuts": "defenses.cut_points",
-    "defenses.hist_rounding": "defenses.rounding",
-    "defenses.id_lmid": "defenses.nodes",
-    "defenses.laplace_gradient": "defenses.laplace",
-    "defenses.laplace_hist": "defenses.laplace",
-    "defenses.leaf_rounding": "defenses.rounding",
-    "defenses.mask_sum_hessian": "defenses.suppression",
-    "defenses.min_bin": "defenses.suppression",
-    "defenses.min_leaf": "defenses.suppression",
-    "defenses.real_sums": "defenses.secure_sum",
-    "defenses.reduced_leakage": "defenses.nodes",
-    "defenses.settled_cuts": "defenses.cut_points",
-    "defenses.sketch_rounding": "defenses.rounding",
-    "defenses.split_only": "defenses.suppression",
-    "guessing": "blind_baselines",
-    "guessing.blind": "blind_baselines.guesses",
-    "guessing.clusters": "blind_baselines.clusters",
-    "guessing.conditional": "blind_baselines.conditional",
-    "guessing.consensus": "blind_baselines.consensus",
-    "guessing.entries": "blind_baselines.conditional",
-    "guessing.frequent": "blind_baselines.imputation",
-    "guessing.imputation": "blind_baselines.imputation",
-    "guessing.matching": "blind_baselines.matching",
-    "guessing.pools": "blind_baselines.recipes",
-    "guessing.recipes": "blind_baselines.recipes",
-    "guessing.rows": "blind_baselines.rows",
-    "guessing.tolerance": "blind_baselines.rows",
-    "messages.boosting": "messages.horizontal",
-    "messages.class_counts": "messages.forests",
-    "messages.cuts": "messages.horizontal",
-    "messages.fixed_point": "linear",
-    "messages.packing": "messages.models",
-    "messages.private_forests": "messages.forests",
-    "messages.shared_trees": "messages.horizontal",
-    "messages.tree_networks": "messages.networks",
-    "messages.vertical_model": "messages.vertical",
-    "metrics.bin_counts": "metrics.bins",
-    "metrics.branches": "metrics.thresholds",
-    "metrics.class_shares": "metrics.labels",
-    "metrics.column_bins": "metrics.bins",
-    "metrics.column_ranks": "metrics.splits",
-    "metrics.moved_cuts": "metrics.splits",
-    "metrics.orders": "metrics.splits",
-    "metrics.routed_labels": "metrics.labels",
-    "metrics.rows": "metrics.records",
-    "privacy.discrete_gaussian": "privacy.mechanisms",
-    "privacy.measured": "privacy_audit.bounds",
-    "privacy.polya": "privacy.mechanisms",
-    "privacy.quantiles": "privacy.mechanisms",
-    "privacy.randomised_response": "privacy.mechanisms",
-    "privacy.sampled_gaussian": "privacy.gaussian_dp",
-    "protocols.boosting_protocol": "protocols.settings",
-    "protocols.canaries": "privacy_audit.canaries",
-    "protocols.fit": "protocols.compatibility",
-    "protocols.forest_settings": "protocols.settings",
-    "protocols.horizontal.dp_ebm": "protocols.horizontal.ebm",
-    "protocols.horizontal.ebm_merge": "protocols.horizontal.ebm",
-    "protocols.horizontal.federboost_h": "protocols.horizontal.histogram_protocols",
-    "protocols.horizontal.fedtree_hist": "protocols.horizontal.histogram_protocols",
-    "protocols.horizontal.flower_bagging": "protocols.horizontal.tree_sharing",
-    "protocols.horizontal.flower_cyclic": "protocols.horizontal.tree_sharing",
-    "protocols.horizontal.followed": "protocols.horizontal.histogram_parties",
-    "protocols.horizontal.growing_client": "protocols.horizontal.histogram_parties",
-    "protocols.horizontal.histograms": "protocols.horizontal.histogram_parties",
-    "protocols.horizontal.lightgbm_data": "protocols.peers.lightgbm_data",
-    "protocols.horizontal.local_ensembles": "protocols.horizontal.tree_sharing",
-    "protocols.horizontal.nvflare_hist": "protocols.horizontal.histogram_protocols",
-    "protocols.horizontal.xgboost_ring": "protocols.peers.xgboost_ring",
-    "protocols.lockstep": "protocols.peers.peer",
-    "protocols.vertical.columns": "protocols.vertical.local_bins",
-    "protocols.vertical.limits": "protocols.vertical.passive",
-    "protocols.vertical.model": "protocols.vertical.protocol",
-    "protocols.vertical.node_quantiles": "protocols.vertical.local_bins",
-    "protocols.vertical.settings": "protocols.vertical.protocol",
-    "protocols.vertical.xgboost_vertical": "protocols.peers.xgboost_vertical",
-    "protocols.vertically_held": "protocols.settings",
-    "report.rows": "report.results",
-    "report.selection": "report.results",
-    "trees.boosted.categorical": "trees.boosted.splitting",
-    "trees.boosted.splits": "trees.boosted.splitting",
-    "trees.grid": "trees.cut_points",
-    "trees.imputer": "blind_baselines.imputer",
-    "trees.sketch": "trees.cut_points",
-}
+MOVED = _read_moved_modules()
 #: Old packages whose names are now those of public functions -> module of the function.
 FUNCTIONS = {"audit": "api.model_audit"}
 #: Former attributes of a defense or composition -> fields of `core.defense.Requirements`.
