@@ -220,7 +220,7 @@ def test_the_holder_of_the_released_model_has_one_name():
         "fedtrees/federation/log.py",  # the same, of a run between sites
         "fedtrees/federation/attack.py",  # the same, when such a log is read
         "fedtrees/experiments/suite.py",  # possible adversary
-        "fedtrees/api/advice.py",  # the same, of every recipe that is tried
+        "fedtrees/api/recommend.py",  # the same, of every recipe that is tried
         "fedtrees/report/coverage.py",  # adversary that may be missing
         "fedtrees/report/adversaries.py",  # the same
         "fedtrees/conformance/protocols.py",  # its messages need not be declared
