@@ -377,10 +377,8 @@ class PrivateQuantileCuts(Defense):
         # The message contains the noisy number of rows divided by the number of parts, rounded
         # down. The probability is that of all numbers with this quotient. A quotient of 1 also
         # results from every smaller number.
-        smallest_rows, largest_rows = (
-            (weight * part if weight > 1 else -np.inf),
-            (weight + 1) * part - 1,
-        )
+        smallest_rows = weight * part if weight > 1 else -np.inf
+        largest_rows = (weight + 1) * part - 1
         rows = Laplace(1 / each, integers=True)
         log_probability = float(
             rows.log_mass(*(np.array([n]) for n in (smallest_rows, largest_rows, len(X))))

@@ -36,8 +36,11 @@ INTRODUCTIONS = {
 #: Values of required parameters in the commands of the pages.
 EXAMPLES = {"epsilon": "1", "scale": "0.01", "share": "0.1", "step": "0.1", "xi": "0.3"}
 _QUERIES = '-p secureboost --threat "active[queries=1000]"'
-#: Settings that a defense fits, if it does not fit `fedtree-hist`.
+#: Settings that a defense fits, if it does not fit `fedtree-hist` and the default table, and
+#: settings that a protocol needs in addition. The default table declares no ranges of columns.
 SETTINGS = {
+    **dict.fromkeys(("dp-ebm", "dp-forest"), "--data digits"),
+    "dp-gbdt": '-d "dp-grid-cuts[epsilon=1]"',
     **dict.fromkeys(("answer-noise", "answer-rounding", "hide-leaf-ids", "query-limit"), _QUERIES),
     **dict.fromkeys(
         ("grafting-ldp", "id-lmid", "lp-1st", "lp-mst", "reduced-leakage"), "-p secureboost"
@@ -46,6 +49,7 @@ SETTINGS = {
     **dict.fromkeys(("mask-sum-hessian", "min-leaf"), "-p flower-bagging"),
     **dict.fromkeys(("dp-sgd", "gradient-noise", "gradient-rounding", "top-k"), "-p fedsgd-mlp"),
     "forced-bins": "-p lightgbm-data",
+    "public-cuts": "-p fedtree-hist --data digits",
 }
 
 
@@ -127,7 +131,8 @@ def use_of(kind: str, name: str, cls: type) -> str:
     if kind == "defense":
         setting = SETTINGS.get(name, "-p fedtree-hist")
         return f"```sh\nfedtrees bench {setting} -d {shown}\n```\n"
-    return f"```sh\nfedtrees bench -p {shown}\n```\n"
+    more = f" {SETTINGS[name]}" if name in SETTINGS else ""
+    return f"```sh\nfedtrees bench -p {shown}{more}\n```\n"
 
 
 def page_of(kind: str, name: str, results: pd.DataFrame) -> str:

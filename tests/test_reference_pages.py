@@ -112,3 +112,10 @@ def test_every_name_in_the_list_of_references_is_registered():
 def test_the_drawing_of_the_packages_is_up_to_date():
     drawn = (ROOT / "docs/images/structure.svg").read_text(encoding="utf-8")
     assert drawn == structure.draw(), "run: python -m fedtrees.benchmarks.structure"
+
+
+def test_the_page_about_messages_documents_every_metric():
+    page = (ROOT / "docs/reference/messages.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\.\. autoclass:: (\S+)$", page, re.M))
+    metrics = [register.get("metric", name) for name in register.names("metric")]
+    assert listed == {f"{metric.__module__}.{metric.__qualname__}" for metric in metrics}

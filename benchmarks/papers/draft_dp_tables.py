@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Question, posterior
+from fedtrees.attacks.forests.structure import Noise
 from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     PublishedForests,

@@ -371,7 +371,7 @@ FIGURES: dict[str, Callable[[StudyPage], Chart]] = {
     "queries": BarFigure(
         "{Answers}",
         (Bars("thresholds found (%)", "Found", (0, 100)),
-         Bars("records asked", "Records asked", (0, 2000), colour=COLOURS[0])),
+         Bars("records queried", "Records queried", (0, 2000), colour=COLOURS[0])),
         label_width=34,
     ).draw,
     "shared-trees": BarFigure(

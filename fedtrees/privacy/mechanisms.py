@@ -251,10 +251,8 @@ class Randomness:
         n = (bits + 7) >> 3
         while True:
             if self._at + n > len(self._bytes):
-                self._bytes, self._at = (
-                    self._rng.integers(0, 256, _BUFFER + n, np.uint8).tobytes(),
-                    0,
-                )
+                self._bytes = self._rng.integers(0, 256, _BUFFER + n, np.uint8).tobytes()
+                self._at = 0
             end = self._at + n
             drawn = int.from_bytes(self._bytes[self._at : end], "little") >> (8 * n - bits)
             self._at = end

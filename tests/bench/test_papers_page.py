@@ -13,10 +13,12 @@ from fedtrees.benchmarks.papers.page import (
     FOLDER,
     PAGE,
     STATUSES,
+    STUDY,
     read_items,
     status_of,
     with_results,
     write_page,
+    write_study,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,13 @@ def stored():
 
 def test_the_page_equals_the_generated_one():
     assert (ROOT / PAGE).read_text(encoding="utf-8") == write_page(stored())
+
+
+def test_the_study_of_the_tables_of_timberstrike_has_the_stored_values():
+    text = (ROOT / STUDY).read_text(encoding="utf-8")
+    assert text.count("<!-- generated: ") == 3
+    assert write_study(text, stored()) == text
+    assert "| fedtree-hist, depth 3 | 68.6 |" in text
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -54,6 +54,7 @@ from fedtrees.protocols.horizontal.histogram_parties import (
     HistogramServer,
 )
 from fedtrees.protocols.settings import BoostingProtocol
+from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.boosting import dropped_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -112,7 +113,7 @@ class HistogramProtocol(BoostingProtocol):
             raise UsageError(f"validation_fraction={share!r}: give a number between 0 and 1")
 
     def validation_rows(self, n: int, streams: Streams) -> NDArray[np.bool_]:
-        """Return which of a client's rows are validation rows, bool, shape (n,).
+        """Return which of a client's rows are validation rows.
 
         Rows are drawn independently, so that a further row does not change the draw of any other
         row. The privacy accounting of `laplace-hist` relies on this.
@@ -123,6 +124,11 @@ class HistogramProtocol(BoostingProtocol):
             Number of rows of the client.
         streams : Streams
             Randomness of the client.
+
+        Returns
+        -------
+        mask : bool array, shape (n,)
+            True for the validation rows.
         """
         if not self.early_stopping_rounds:
             return np.zeros(n, dtype=bool)
@@ -143,6 +149,11 @@ class HistogramProtocol(BoostingProtocol):
             Round of boosting.
         defense : Composition or None
             Not used.
+
+        Returns
+        -------
+        mask : bool array, shape (n,), or None
+            True for the rows that the round uses. None if it uses all rows.
         """
         dropped = dropped_rows(n, self.subsample, streams, round)
         if dropped is None and not self.early_stopping_rounds:
@@ -151,8 +162,41 @@ class HistogramProtocol(BoostingProtocol):
         # Validation rows are excluded from every round, dropped rows only from this one.
         return ~out if dropped is None else ~(out | dropped)
 
+    def grower(self, cuts: Cuts, root: Histogram | GlobalHistogram, schema: Schema) -> TreeGrower:
+        """Return a grower of one tree, which the server and clients create from the same sums.
+
+        Parameters
+        ----------
+        cuts : Cuts
+            Cut points of the run.
+        root : Histogram or GlobalHistogram
+            Sums over all clients in the root.
+        schema : Schema
+            Columns and target.
+
+        Returns
+        -------
+        grower : TreeGrower
+            It starts with the root.
+        """
+        unbounded = math.isinf(self.objective_for(schema).bounds[0])
+        return TreeGrower(
+            cuts, self, root.totals[0],
+            bits=root.bits, complete=schema.complete, unbounded=unbounded,
+        )  # fmt: skip
+
     def category_counts(self, schema: Schema) -> NDArray[np.int32]:
         """Return the number of categories of each feature that is split by categories, 0 otherwise.
+
+        Parameters
+        ----------
+        schema : Schema
+            Columns and target.
+
+        Returns
+        -------
+        counts : int32 array, shape (d,)
+            Number of categories of each feature.
 
         Raises
         ------
@@ -219,11 +263,7 @@ class AllReduceClient(HistogramClient):
         check_equal(message, "tree", self.tree, "the tree that is grown")
         # Only the histogram of a root has totals. It starts a new tree.
         if message.totals.size:
-            self.grower = TreeGrower(
-                self.cuts, self.params, message.totals[0],
-                bits=message.bits, complete=self.complete,
-                unbounded=math.isinf(self.objective.bounds[0]),
-            )  # fmt: skip
+            self.grower = self.params.grower(self.cuts, message, self.schema)
         self.follow_splits(self.grower.choose_splits(message.sums, message.allowed))
         if not len(self.grower.nodes):
             tree = self.grower.finish()
