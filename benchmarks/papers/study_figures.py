@@ -167,7 +167,7 @@ class BarFigure:
 
     def draw(self, page: StudyPage) -> Chart:
         """Return the chart with the values of the page."""
-        columns = {*re.findall(r"{(.*?)}", self.labels), *(bars.column for bars in self.panels)}
+        columns = [*re.findall(r"{(.*?)}", self.labels), *(bars.column for bars in self.panels)]
         tables = [table_with(page, *columns, at=bars.table) for bars in self.panels]
         labels = [
             self.labels.format_map(
