@@ -118,6 +118,14 @@ def test_the_run_with_most_seeds_counts_and_takes_the_baseline_of_another_run():
         assert (chosen.ours, chosen.seeds, chosen.blind, chosen.strongest) == (55.0, 3, 60.0, 70.0)
 
 
+def test_the_draw_of_a_training_explains_a_single_published_value_within_two_deviations():
+    c = next(c for c in read_published("timberstrike") if (c.item, c.score) == ("Table 8", "AUC"))
+    measured = replace(c, ours=c.published + 0.09, deviation=0.05, seeds=9)
+    assert status_of(measured).endswith("the draw of one training; 9 trainings deviate by 0.050")
+    for other in (replace(measured, deviation=0.04), replace(measured, seeds=2, deviation=0.001)):
+        assert "draw of one training" not in status_of(other)
+
+
 def test_missing_data_is_named():
     cells = {c.setting: c for c in read_published("id2graph") if c.score == "V-measure"}
     assert status_of(cells["avila, secureboost, id2graph"]).startswith("no data: Avila")
