@@ -5,8 +5,7 @@ import re
 import pytest
 from synthetic_run import Table
 
-from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.api.recommend import parse_share
+from fedtrees.api.recommend import Search, candidates, narrowed, parse_share
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
