@@ -256,8 +256,7 @@ def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
     available = dict.fromkeys(roles.values())
     if not names:
         raise UsageError(
-            f"unknown threat {spec.name!r}{did_you_mean(spec.name, available)}: the roles of this "
-            f"protocol are {', '.join(available)}"
+            f"unknown threat {spec.name!r}: the roles of this protocol are {', '.join(available)}"
         )
     index, count = spec.params.get("index"), spec.params.get("count")
     if len(names) == 1 and (index, count) != (None, None):

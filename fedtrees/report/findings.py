@@ -20,7 +20,7 @@ from fedtrees.core.errors import UsageError, check_margin, did_you_mean, listed
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.results import ALONE, UTILITY, measure
-from fedtrees.core.specs import parse_one
+from fedtrees.core.specs import joined_names, parse_one
 from fedtrees.report.adversaries import AdversaryFindings, adversary_named, seen_by
 from fedtrees.report.cost import (
     TrainingCost,
@@ -31,7 +31,7 @@ from fedtrees.report.cost import (
     utility_changes,
     utility_of,
 )
-from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, layout_of, role_names
 from fedtrees.report.frontier import Frontier, over_budgets, panel_frontier
 from fedtrees.report.guarantees import DefenseGuarantees
 from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity_key
@@ -44,8 +44,10 @@ from fedtrees.report.results import (
     load_rows,
     ordered,
     read_json,
+    read_suite,
 )
 from fedtrees.report.statistics import attack_metrics, describe_thin_evidence, finite, panels
+from fedtrees.report.wording import ProtocolRecipe
 
 Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
@@ -374,6 +376,24 @@ class SettingFindings:
         return self.recommendation.choice or next(iter(self.helping), None)
 
     @cached_property
+    def omitted_recipe(self) -> ProtocolRecipe | None:
+        """The recipe that the documentation recommends, if it fits this setting and did not run.
+
+        It has another protocol, so that a run of named protocols does not contain it. It fits if
+        both protocols distribute the table alike and the target has classes.
+        """
+        name, here = recommended(), (self.setting.dataset, self.setting.partition)
+        ran = {
+            (s.protocol, spec)
+            for s, findings in self.run.by_setting.items()
+            if (s.dataset, s.partition) == here
+            for spec in findings.specs
+        }
+        fits = layout_of(self.setting.protocol) == layout_of(name.protocol)
+        numeric = self.utility.metric in ("r2", "rmse")
+        return name if fits and not numeric and (name.protocol, name.defense) not in ran else None
+
+    @cached_property
     def helping(self) -> tuple[Recipe, ...]:
         """The recipes that are shown to remove or reduce a leak here, without a clear loss.
 
@@ -520,6 +540,32 @@ class RunAnalysis:
     def disclosure(self) -> list[dict[str, Any]]:
         """The entries of ``disclosure.json``: which party receives which message."""
         return read_json(self.folder, "disclosure.json") or []
+
+    def table_options(self, dataset: str) -> tuple[str, ...]:
+        """Return the options of the command line that name a table of the run.
+
+        For example, ``("--csv", "patients.csv", "--target", "ill")``. They are read from
+        ``suite.toml``. Without this file, the table is taken for one of the catalogue.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the table in results.
+        """
+        grids = read_suite(self.folder).get("grid", ())
+        tables = [table for grid in grids for table in grid.get("data", ())]
+        spec = next((t for t in tables if isinstance(t, dict) and t.get("name") == dataset), None)
+        if spec is None:
+            return ("--data", dataset)
+        return tuple(
+            text
+            for key, value in spec.items()
+            if key != "name"
+            for text in (
+                f"--{key.replace('_', '-')}",
+                joined_names(value) if isinstance(value, list) else str(value),
+            )
+        )
 
     @cached_property
     def unfinished(self) -> bool:
