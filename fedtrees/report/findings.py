@@ -47,7 +47,7 @@ from fedtrees.report.results import (
     read_suite,
 )
 from fedtrees.report.statistics import attack_metrics, describe_thin_evidence, finite, panels
-from fedtrees.report.wording import ProtocolRecipe
+from fedtrees.report.wording import ProtocolRecipe, short, some
 
 Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
@@ -625,6 +625,30 @@ class RunAnalysis:
             )
         return notes
 
+    def describe_missing_points(self) -> list[str]:
+        """Return warnings about defenses without a point in a figure, with the reasons."""
+        missing: dict[tuple[Setting, str, str], list[str]] = {}
+        for frontier in self.frontiers:
+            setting, threat = frontier.panel.setting, frontier.panel.threat
+            for point in (p for p in frontier.points if not p.drawn):
+                why = (
+                    "no model was trained"
+                    if not point.utility.known
+                    else f"no attack that ran applies to {threat}"
+                    if point.untouched
+                    else f"no attack by {threat} has a score for {frontier.metric}"
+                )
+                missing.setdefault((setting, threat, why), []).append(point.defense)
+        attacked = {panel.setting for panel in self.panels}
+        for setting, findings in self.by_setting.items():
+            if setting not in attacked:
+                missing[setting, "", "no attack ran"] = [*findings.specs]
+        return [
+            f"a figure has no point for {setting.protocol} with {some([*map(short, defenses)])}, "
+            f"because {why}"
+            for (setting, _, why), defenses in missing.items()
+        ]
+
     @cached_property
     def over_budgets(self) -> tuple[Frontier, ...]:
         """Frontiers of protocols that were run with several values of a parameter."""
@@ -657,7 +681,9 @@ def analyze_run(
 def describe_weaknesses(
     runs: Sequence[str | Path], metric: str | None = None, chosen: Selection | None = None
 ) -> list[str]:
-    """Return warnings about the evidence of a figure or a table: few seeds, rows, default measure.
+    """Return warnings about the evidence of a figure or a table.
+
+    They are about few seeds, few rows, the default measure and defenses without a result.
 
     Parameters
     ----------
@@ -672,7 +698,8 @@ def describe_weaknesses(
     for run in runs:
         rows = (chosen or Selection()).of(load_rows(run))
         notes += describe_thin_evidence(rows)
-        notes += RunAnalysis(Path(run), rows, metric or VERDICT).describe_default_metric()
+        analysis = RunAnalysis(Path(run), rows, metric or VERDICT)
+        notes += [*analysis.describe_default_metric(), *analysis.describe_missing_points()]
     return [*dict.fromkeys(notes)]
 
 
