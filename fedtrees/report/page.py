@@ -182,7 +182,7 @@ def recipe_parts(use: Recipe) -> list[tuple[str, str]]:
 
 def recipe_command(use: Recipe) -> str:
     """Return the options of the command line that select a recipe."""
-    text = verdict.command(use.name)
+    text = verdict.command(use)
     return text if wording.split_recipe(use.name)[0] else f'-d "{text}"'
 
 

@@ -177,7 +177,6 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
     yield Line(LEAK_LABELS[findings.leak.kind], leak(findings, details))
     yield from _model(findings)
     yield from _defense(findings, leaks)
-    yield from _omitted_recipe(findings)
     yield from _notes(findings)
     if text := untested(findings):
         yield Line("NOT TESTED", text)
@@ -202,14 +201,6 @@ def _model(findings: SettingFindings) -> Iterator[Line]:
         marks.insert(0, f"a guess: {findings.constant_utility:.3g}")
     value = number(trained.utility_change.mean_utility)
     yield Line("MODEL", f"{utility.head} {value} {how} ({', '.join(marks)}).")
-
-
-def _omitted_recipe(findings: SettingFindings) -> Iterator[Line]:
-    """Yield the recipe that the documentation recommends if the run could have compared it."""
-    name = findings.omitted_recipe
-    if name and findings.leak.kind != "none-found":
-        text = "The recipe that fedtrees recommends has another protocol:"
-        yield Line("NOT COMPARED", text, command(name))
 
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
@@ -352,7 +343,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         if text := remains(findings, None, leaks):
             yield Line("OTHER LEAKS", text)
         return
-    yield Line("BEST DEFENSE", _recommendation(findings, use), command(use.name))
+    yield Line("BEST DEFENSE", _recommendation(findings, use), command(use))
     if text := _effect(findings, use):
         yield Line("EFFECT", text)
     yield Line("PRICE", describe_utility_change(use.utility_change))
@@ -366,7 +357,7 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
         text = (
             f"This defense exposes fewer persons. {describe_utility_change(strict.utility_change)}"
         )
-        yield Line("STRICTER", text, command(strict.name))
+        yield Line("STRICTER", text, command(strict))
 
 
 def _recommendation(findings: SettingFindings, use: Recipe) -> str:
@@ -391,10 +382,10 @@ def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     return "No tested defense reduces this leak. This one reduces another one:"
 
 
-def command(name: str) -> str:
+def command(use: Recipe) -> str:
     """Return the notation of a defense, or the options for a defense of another protocol."""
-    protocol, defense = wording.split_recipe(name)
-    return f'-p "{protocol}" -d "{defense}"' if protocol else name
+    protocol, defense = wording.split_recipe(use.name)
+    return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
 def explain_refusal(findings: SettingFindings) -> str:
@@ -612,6 +603,8 @@ def untested(findings: SettingFindings) -> str:
         verb = "fits" if len(gaps.defenses) == 1 else "fit"
         defenses = [many(len(gaps.defenses), "further defense")]
         sentences.append(f"{defenses[0]} {verb} this protocol and did not run.")
+    if (recipe := findings.omitted_recipe) and findings.leak.kind != "none-found":
+        sentences.append(f"The recommended recipe ({wording.short(recipe)}) did not run.")
     if gaps.cut:
         searches = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
         subject = "search of {} stopped at its limit" if len(searches) == 1 else (
