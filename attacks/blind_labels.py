@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedtrees.blind_baselines.clusters import k_means, own_columns_of
+from fedtrees.blind_baselines.conditional import k_means, own_columns_of
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.reasons import Reason
@@ -27,7 +27,7 @@ class ClusterOwnColumns(Attack):
     Columns are scaled to [0, 1], and missing values are replaced by the mean of the column, as in
     the code of Takahashi et al. (2023). The number of classes is in the schema. The best of ten
     initialisations (k-means++) is used. The metric additionally compares attacks with the
-    clusterings of `fedtrees.blind_baselines.clusters`.
+    clusterings of `fedtrees.blind_baselines.conditional`.
     """
 
     blind: ClassVar[bool] = True

@@ -2,7 +2,7 @@
 
 Cut points are public, or are quantiles of counts on a grid. The counts are summed securely, with or
 without the noise of differential privacy. In `dp-quantile-cuts`, each client sends differentially
-private quantiles of its columns (`fedtrees.privacy.quantiles`), which the server merges as it
+private quantiles of its columns (`fedtrees.privacy.mechanisms`), which the server merges as it
 merges quantile sketches.
 """
 
@@ -18,14 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import Mechanism, Share, honest_shares
-from fedtrees.core.defense import (
-    Channels,
-    Context,
-    CutPlan,
-    Defense,
-    DefenseInfo,
-    Requirements,
-)
+from fedtrees.core.defense import Channels, Context, CutPlan, Defense, DefenseInfo, Requirements
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import Guarantee, PureDP, Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with
@@ -37,9 +30,14 @@ from fedtrees.messages.captured import HistogramSegment, MergedCuts
 from fedtrees.messages.horizontal import CutPoints, FeatureSketch, GridCounts
 from fedtrees.messages.lightgbm import BinMappers
 from fedtrees.privacy.accounting import spent_on_cuts
-from fedtrees.privacy.mechanisms import discrete_laplace, discrete_laplace_share
+from fedtrees.privacy.mechanisms import (
+    discrete_laplace,
+    discrete_laplace_share,
+    log_chance,
+    private_quantiles,
+    rank_error,
+)
 from fedtrees.privacy.noise import Laplace
-from fedtrees.privacy.quantiles import log_chance, private_quantiles, rank_error
 from fedtrees.trees.cut_points import LARGEST, float_rank, of_rank
 
 LATER = {Trait.SUMMED: "the claim covers the choice of cut points, not the sums computed on them"}
@@ -379,10 +377,8 @@ class PrivateQuantileCuts(Defense):
         # The message contains the noisy number of rows divided by the number of parts, rounded
         # down. The probability is that of all numbers with this quotient. A quotient of 1 also
         # results from every smaller number.
-        smallest_rows, largest_rows = (
-            (weight * part if weight > 1 else -np.inf),
-            (weight + 1) * part - 1,
-        )
+        smallest_rows = weight * part if weight > 1 else -np.inf
+        largest_rows = (weight + 1) * part - 1
         rows = Laplace(1 / each, integers=True)
         log_probability = float(
             rows.log_mass(*(np.array([n]) for n in (smallest_rows, largest_rows, len(X))))

@@ -185,10 +185,8 @@ def _repaired_forest(model: Any, local_data: LocalData, parameters: Mapping[str,
     grafts = {}
     for t, (tree, rows) in enumerate(zip(model.trees, model.rows, strict=True)):
         for node, depth in grafted_nodes(tree, rows, model.y, local_data.y).items():
-            node_rows, depth_left = (
-                rows.rows_of(node),
-                None if deepest is None else deepest - depth,
-            )
+            node_rows = rows.rows_of(node)
+            depth_left = None if deepest is None else deepest - depth
             grown = grow_random_forest(
                 local_data.X[node_rows],
                 local_data.y[node_rows],

@@ -1,7 +1,7 @@
 """Defenses `lp-1st` and `lp-mst`: the active party trains on labels with randomised response.
 
 The algorithms are the label-DP algorithms of Ghazi et al. (2021).
-`fedtrees.privacy.randomised_response` contains RRTop-k. `fedtrees.defenses.grafting` builds on the
+`fedtrees.privacy.mechanisms` contains RRTop-k. `fedtrees.defenses.grafting` builds on the
 classes of this module.
 """
 
@@ -33,8 +33,8 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.captured import BestSplits, Intercept, RowGradients
 from fedtrees.messages.models import BoostedModel
 from fedtrees.messages.vertical import ChosenSplits, NodeRows, RowStatistics, RowsToRoute
+from fedtrees.privacy.mechanisms import odds_within, rank_labels, respond, true_shares
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within, rank_labels, respond, true_shares
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
 from fedtrees.trees.forest.params import ForestParams
@@ -59,10 +59,19 @@ class NoisyLabels(Defense):
     ----------
     epsilon : float
         Budget of label-DP, in nats, above 0.
+
+    Attributes
+    ----------
+    stages : int
+        Number of stages in which labels are replaced.
+    published : bool
+        Whether labels outside the k likeliest are replaced by any of all K classes.
     """
 
     epsilon: float = positive()
 
+    stages = 1
+    published = False
     roles: ClassVar[frozenset[str]] = frozenset({"active"})
     protects: ClassVar[frozenset[Reveal]] = frozenset({Reveal.LABELS})
     permitted_types: ClassVar[Mapping[type[Message], str]] = {
@@ -96,7 +105,7 @@ class NoisyLabels(Defense):
             "the answers of earlier stages determine the labels among which a row is randomised",
             law,
         )
-        return {("labels", "y"): law if self.parts == 1 else by_row}
+        return {("labels", "y"): law if self.stages == 1 else by_row}
 
     def transform_examples(
         self, stage: ExampleStage, values: NDArray[Any], ctx: Context
@@ -131,40 +140,27 @@ class NoisyLabels(Defense):
             raise UsageError(f"{self.name!r} answers with one of several classes; {problem}")
         # A random division into stages does not depend on the labels, and therefore costs no
         # budget.
-        order = ctx.rng("stages").permutation(n) if self.parts > 1 else np.arange(n)
-        if n < self.parts:
-            raise DataError(f"stages={self.parts}: {n} rows make {n} stages at most; give fewer")
-        noisy_labels, uniform_rows, odds = (
-            values.astype(np.int64),
-            order[:0],
-            odds_within(self.epsilon),
-        )
-        for rows in np.array_split(order, self.parts):
+        order = ctx.rng("stages").permutation(n) if self.stages > 1 else np.arange(n)
+        if n < self.stages:
+            raise DataError(f"stages={self.stages}: {n} rows make {n} stages at most; give fewer")
+        noisy_labels, uniform_rows = values.astype(np.int64), order[:0]
+        odds = odds_within(self.epsilon)
+        for rows in np.array_split(order, self.stages):
             prior = self.estimate_prior(noisy_labels, uniform_rows, rows, ctx)
             n_candidates = rank_labels(prior, odds)[1]
             # With the authors' rule a response outside the candidates has probability 0 for every
             # label among them, so that no epsilon bounds the privacy loss.
-            unbounded = self.as_published and (n_candidates < K).any()
+            unbounded = self.published and (n_candidates < K).any()
             cost = math.inf if unbounded else float(self.epsilon)
             ctx.record_release(_MECHANISM, l1=cost, scale=1.0, what="labels")
             randomness = ctx.rng("answers")
             noisy_labels[rows] = respond(
-                noisy_labels[rows], prior, odds, randomness, published=self.as_published
+                noisy_labels[rows], prior, odds, randomness, published=self.published
             )
             # Only responses over all K classes follow the same noise matrix, which `true_shares`
             # inverts.
             uniform_rows = np.concatenate([uniform_rows, rows[n_candidates == K]])
         return noisy_labels
-
-    @property
-    def parts(self) -> int:
-        """Number of stages."""
-        return 1
-
-    @property
-    def as_published(self) -> bool:
-        """Whether labels outside the k likeliest are replaced by any of all K classes."""
-        return False
 
     def estimate_prior(
         self,
@@ -259,16 +255,6 @@ class ManyStages(NoisyLabels):
             raise UsageError(
                 f"stages={self.stages!r}: give a whole number, 2 or more; one stage is 'lp-1st'"
             )
-
-    @property
-    def parts(self) -> int:
-        """Number of stages."""
-        return self.stages
-
-    @property
-    def as_published(self) -> bool:
-        """Whether labels outside the k likeliest are replaced by any of all K classes."""
-        return self.published
 
 
 @register.defense("lp-mst")

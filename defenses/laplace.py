@@ -322,9 +322,9 @@ class LaplaceGradient(Defense):
 
     def scale(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
         """Return the Laplace scale in the unit of the gradient. It is public."""
-        outputs = objective_of(parameters.get("objective"), schema.classes).n_outputs
         # A round grows one tree per output, for example one per class.
-        per_tree = self.epsilon / (_HALVES * parameters["trees"] * outputs)
+        trees = parameters["trees"] * _objective(schema, parameters).n_outputs
+        per_tree = self.epsilon / (_HALVES * trees)
         return float(2.0 * self.clip / per_tree)
 
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
@@ -356,9 +356,7 @@ class LaplaceGradient(Defense):
         # The noise is drawn in fixed-point units, because sums of integers are exact.
         law = Laplace(scale).in_units_of(np.ldexp(1.0, bits[0]))
         g = law.send(units[..., 0], ctx.rng("gradient-noise"))
-        bound, _ = clipped_bounds(
-            objective_of(ctx.parameters.get("objective"), ctx.schema.classes), self.clip
-        )
+        bound, _ = clipped_bounds(_objective(ctx.schema, ctx.parameters), self.clip)
         # A round grows one tree per output. Neighbouring tables differ in one row's gradient, which
         # may be replaced by any other.
         for _ in units:

@@ -16,14 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.channel import ChangedCount
-from fedtrees.core.defense import (
-    ChannelDefense,
-    Channels,
-    Context,
-    Defense,
-    DefenseInfo,
-    Deployed,
-)
+from fedtrees.core.defense import ChannelDefense, Channels, Context, Defense, DefenseInfo, Deployed
 from fedtrees.core.deterministic_channels import Decimals, Rounding
 from fedtrees.core.guarantee import Structural
 from fedtrees.core.messages import Message, Reveal, Trait, permit_types_with, types_with

@@ -1,15 +1,20 @@
 """Write one page for each registered attack, defense and protocol.
 
 `docs/conf.py` calls `write_pages` before the site is built. The pages contain the documentation of
-the class, the parameters, the adversaries and messages (from ``docs/reference/exposure.md``) and
-the results of the stored submissions. They are not in the repository, because they follow from it.
+the class, the parameters, the adversaries and messages (from ``docs/reference/exposure.md`` and
+``docs/studies/evidence.csv``) and stored results. The page of an attack also contains the
+hand-written texts of ``docs/attack_notes.toml``. The pages are not in the repository, because they
+follow from it.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -18,14 +23,33 @@ from fedtrees.core.registry import register
 ROOT = Path(__file__).parents[1]
 KINDS = {"attack": "Attacks", "defense": "Defenses", "protocol": "Protocols"}
 INTRODUCTIONS = {
-    "attack": "Every attack of fedtrees, with its parameters, the views to which it applies, and "
-    "what it achieved in the stored submissions. [Who reads which message](../exposure.md) shows "
-    "the same by protocol.",
+    "attack": "Every attack of fedtrees. Each page states the threat model, the messages that the "
+    "attack reads (the evidence), the algorithm, its source, what it achieves and its limits. "
+    "[Who reads which message](../exposure.md) shows the same by protocol.",
     "defense": "Every defense, with its parameters and its documentation. "
     "[Defenses](../defenses.md) compares them, and [choose a defense](../../how-to/choose.md) "
     "helps you to select one.",
     "protocol": "Every protocol, with its parameters, its parties and the attacks that apply to "
     "it.",
+}
+
+#: Values of required parameters in the commands of the pages.
+EXAMPLES = {"epsilon": "1", "scale": "0.01", "share": "0.1", "step": "0.1", "xi": "0.3"}
+_QUERIES = '-p secureboost --threat "active[queries=1000]"'
+#: Settings that a defense fits, if it does not fit `fedtree-hist` and the default table, and
+#: settings that a protocol needs in addition. The default table declares no ranges of columns.
+SETTINGS = {
+    **dict.fromkeys(("dp-ebm", "dp-forest"), "--data digits"),
+    "dp-gbdt": '-d "dp-grid-cuts[epsilon=1]"',
+    **dict.fromkeys(("answer-noise", "answer-rounding", "hide-leaf-ids", "query-limit"), _QUERIES),
+    **dict.fromkeys(
+        ("grafting-ldp", "id-lmid", "lp-1st", "lp-mst", "reduced-leakage"), "-p secureboost"
+    ),
+    **dict.fromkeys(("decrypted-precision", "dp-gd"), "-p vertical-regression"),
+    **dict.fromkeys(("mask-sum-hessian", "min-leaf"), "-p flower-bagging"),
+    **dict.fromkeys(("dp-sgd", "gradient-noise", "gradient-rounding", "top-k"), "-p fedsgd-mlp"),
+    "forced-bins": "-p lightgbm-data",
+    "public-cuts": "-p fedtree-hist --data digits",
 }
 
 
@@ -36,6 +60,7 @@ def shown_measures() -> dict[str, str]:
     return {m.key: f"{m.name} ({m.unit})" for m in measures if m.severity < 1000}
 
 
+@cache
 def read_table(heading: str) -> list[list[str]]:
     """Return the cells of the first table below a heading of the page about exposure."""
     page = (ROOT / "docs/reference/exposure.md").read_text(encoding="utf-8")
@@ -87,11 +112,27 @@ def markdown_table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def use_of(kind: str, name: str, cls: type) -> str:
-    """Return a command that uses the object."""
+    """Return a command that uses the object with a protocol and an adversary that fit it."""
     missing = [p for p, default in parameters_of(cls) if default == "required"]
-    shown = f"{name}[{','.join(f'{p}=...' for p in missing)}]" if missing else name
-    option = {"attack": "-a", "defense": "-d", "protocol": "-p"}[kind]
-    return f'```sh\nfedtrees bench {option} "{shown}"\n```\n'
+    examples = ",".join(f"{p}={EXAMPLES[p]}" for p in missing)
+    shown = f'"{name}[{examples}]"' if missing else name
+    if kind == "attack":
+        if command := attack_notes(name).get("command"):
+            return f"```sh\n{command}\n```\n"
+        applies = [row for row in read_table("Which attacks apply") if name in names_in(row[2])]
+        preferred = [row for row in applies if "fedtree-hist" in names_in(row[0])]
+        if applies:
+            row = preferred[-1] if preferred else applies[0]
+            protocol = "fedtree-hist" if preferred else names_in(row[0])[0]
+            threat = row[1].split(", ")[0]
+        else:
+            protocol, threat = "fedtree-hist", f'"{cls.threats[0]}"'
+        return f"```sh\nfedtrees bench -p {protocol} -a {shown} --threat {threat}\n```\n"
+    if kind == "defense":
+        setting = SETTINGS.get(name, "-p fedtree-hist")
+        return f"```sh\nfedtrees bench {setting} -d {shown}\n```\n"
+    more = f" {SETTINGS[name]}" if name in SETTINGS else ""
+    return f"```sh\nfedtrees bench -p {shown}{more}\n```\n"
 
 
 def page_of(kind: str, name: str, results: pd.DataFrame) -> str:
@@ -99,13 +140,13 @@ def page_of(kind: str, name: str, results: pd.DataFrame) -> str:
     cls = register.get(kind, name)
     summary = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
     parts = [f"# {name}\n", f"{summary}\n", use_of(kind, name, cls)]
+    if kind == "attack":
+        parts += attack_sections(name, cls, results)
     parameters = parameters_of(cls)
     if parameters:
         rows = [[f"`{p}`", default] for p, default in parameters]
         parts += ["## Parameters\n", markdown_table(["Name", "Default"], rows)]
-    if kind == "attack":
-        parts += attack_sections(name, cls, results)
-    elif kind == "protocol":
+    if kind == "protocol":
         parts += protocol_sections(name)
     parts += [
         "## Documentation\n",
@@ -115,34 +156,91 @@ def page_of(kind: str, name: str, results: pd.DataFrame) -> str:
     return "\n".join(parts)
 
 
+@cache
+def read_notes() -> dict[str, Any]:
+    """Return the hand-written texts about attacks, by the name of the attack."""
+    with (ROOT / "docs/attack_notes.toml").open("rb") as file:
+        return tomllib.load(file)
+
+
+def attack_notes(name: str) -> dict[str, Any]:
+    """Return the hand-written texts about one attack, empty if there are none."""
+    return dict(read_notes().get(name, {}))
+
+
+def sources_of(name: str) -> list[str]:
+    """Return the works in the list of references that describe an attack, with BibTeX keys."""
+    page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
+    works = []
+    for line in page.partition("## Components without a paper")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 3 and name in names_in(cells[1]):
+            works.append(
+                f"{cells[0].replace('(explanation/', '(../../explanation/')}. BibTeX: {cells[2]}"
+            )
+    return works
+
+
+@cache
+def read_evidence_table() -> pd.DataFrame:
+    """Return the lines of the study of message fields that refer to received messages."""
+    lines = pd.read_csv(ROOT / "docs/studies/evidence.csv", keep_default_na=False)
+    return lines[lines.direction == "received"]
+
+
+def read_evidence(name: str) -> list[list[str]]:
+    """Return protocols, adversary and messages of each group of messages that an attack reads."""
+    lines = read_evidence_table()
+    messages: dict[tuple[str, str], set[str]] = {}
+    for line in lines[[name in readers.split() for readers in lines.read_by]].itertuples():
+        messages.setdefault((line.protocol, line.adversary), set()).add(line.message)
+    for cells in read_table("Who reads what"):
+        if name in names_in(cells[3]):
+            for protocol in names_in(cells[0]):
+                for adversary in cells[1].split(", "):
+                    sent = messages.setdefault((protocol, adversary), set())
+                    sent.update(names_in(cells[2]))
+    groups: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (protocol, adversary), types in sorted(messages.items()):
+        groups.setdefault((adversary, tuple(sorted(types))), []).append(protocol)
+    return [
+        [", ".join(f"`{p}`" for p in protocols), adversary, ", ".join(f"`{t}`" for t in types)]
+        for (adversary, types), protocols in groups.items()
+    ]
+
+
 def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
-    """Return the sections about views, messages and results of an attack."""
-    parts = []
+    """Return the sections of an attack, from its threat model to its limits."""
+    notes = attack_notes(name)
+    parts = ["## Threat model\n", notes["threat"] + "\n"]
     rows = [
         [cells[0], cells[1]]
         for cells in read_table("Which attacks apply")
         if name in names_in(cells[2])
     ]
     if rows:
-        parts += [
-            "## Views to which it applies\n",
-            markdown_table(["Protocols without a defense", "Adversaries"], rows),
-        ]
+        parts += [markdown_table(["Protocols without a defense", "Adversaries"], rows)]
     threats = getattr(cls, "threats", ())
     if threats:
         texts = " or ".join(f"`--threat {threat}`" for threat in threats)
         parts += [f"The attack needs an adversary with more knowledge or power: {texts}.\n"]
-    rows = [
-        [cells[0], cells[1], cells[2]]
-        for cells in read_table("Who reads what")
-        if name in names_in(cells[3])
-    ]
+    parts += ["## Evidence\n", notes["evidence"] + "\n"]
+    rows = read_evidence(name)
     if rows:
         parts += [
-            "## Messages that it uses\n",
-            "The guess changes if one of these messages is removed.\n",
+            "The guess changes if one of these messages is changed or removed "
+            "([how this was tested](../../studies/evidence.md)).\n",
             markdown_table(["Protocols", "Adversary", "Messages"], rows),
         ]
+    steps = [f"{number}. {step}" for number, step in enumerate(notes["algorithm"], 1)]
+    parts += ["## Algorithm\n", "\n".join(steps) + "\n"]
+    works = sources_of(name)
+    if works:
+        parts += ["## Source\n", "\n".join(f"- {work}" for work in works) + "\n"]
+    else:
+        parts += ["## Source\n", "The attack has no paper. It was written for fedtrees.\n"]
+    parts += [f"The code is the class `{cls.__qualname__}` in `{cls.__module__}`.\n"]
+    parts += ["## What it achieves\n", notes["achieves"] + "\n"]
     strongest = results[results.attack == name].sort_values("advantage", ascending=False)
     strongest = strongest.groupby("metric", sort=False).head(2)
     if len(strongest):
@@ -162,15 +260,14 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
         heads = ["Protocol", "Table", "Adversary", "Measure", "Score"]
         heads += ["Deviation", "Blind", "Seeds"]
         parts += [
-            "## Results without a defense\n",
-            "The two largest advantages for each measure: mean and standard deviation over the "
-            "seeds, and the blind baseline. The runs are the "
-            '<a href="../../../leaderboard.html">stored submissions</a>.\n',
+            "The two largest advantages for each measure in the "
+            '<a href="../../../leaderboard.html">stored submissions</a>, without a defense: mean '
+            "and standard deviation over the seeds, and the blind baseline.\n",
             markdown_table(heads, rows),
         ]
     elif getattr(cls, "is_reference", False):
         parts += ["The attack is contained for comparison, and does not count for a verdict.\n"]
-    return parts
+    return [*parts, "## Limits\n", notes["limits"] + "\n"]
 
 
 def protocol_sections(name: str) -> list[str]:

@@ -27,8 +27,8 @@ from fedtrees.defenses import cut_points, label_noise
 from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.messages.aggregation import MaskSurvivors, OpenedSum
 from fedtrees.messages.horizontal import CUT_MESSAGES, GridCounts
+from fedtrees.privacy.mechanisms import rank_labels
 from fedtrees.privacy.noise import Gaussian, Noise, TruncatedLaplace
-from fedtrees.privacy.randomised_response import rank_labels
 from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt

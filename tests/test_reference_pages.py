@@ -25,10 +25,33 @@ def test_the_page_of_an_attack_names_its_views_its_messages_and_its_results(resu
     from registry_pages import page_of
 
     page = page_of("attack", "timberstrike", results)
-    assert "| `fedtree-hist` | server | `FeatureSketch` |" in page
+    evidence = page.partition("\n## Evidence\n")[2].partition("\n## ")[0]
+    assert re.search(r"`fedtree-hist`.* \| server \| .*`FeatureSketch`", evidence)
     assert "| `nvflare-hist` | client, server |" in page
     assert re.search(r"\| `fedtree-hist` \| breast-cancer \| server \| .*AUC|accuracy", page)
     assert "| `solver` | `max-ent` |" in page
+
+
+SECTIONS = ["Threat model", "Evidence", "Algorithm", "Source", "What it achieves", "Limits"]
+
+
+@pytest.mark.parametrize("name", register.names("attack"))
+def test_the_page_of_an_attack_has_all_sections_and_an_algorithm_in_five_lines(name, results):
+    from registry_pages import attack_notes, page_of
+
+    page = page_of("attack", name, results)
+    assert re.findall(r"^## (.+)$", page, re.M)[: len(SECTIONS)] == SECTIONS
+    for section in SECTIONS:
+        text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0].strip()
+        assert text.endswith((".", "|")), (section, text[-40:])
+    assert 2 <= len(attack_notes(name)["algorithm"]) <= 5
+    assert re.search(rf"-a {name}\b", page)
+
+
+def test_every_text_about_an_attack_belongs_to_a_registered_attack():
+    from registry_pages import read_notes
+
+    assert set(read_notes()) == set(register.names("attack"))
 
 
 @pytest.mark.parametrize("kind", ["attack", "defense", "protocol"])
@@ -38,7 +61,7 @@ def test_every_registered_class_has_a_page_with_a_command_and_a_summary(kind, re
     for name in register.names(kind):
         page = page_of(kind, name, results)
         assert page.startswith(f"# {name}\n\n")
-        assert f'"{name}' in page
+        assert re.search(rf"fedtrees bench [^`]*-[adp] \"?{name}\b", page)
         assert len(page.splitlines()[2]) > 20  # the summary
 
 
@@ -89,3 +112,10 @@ def test_every_name_in_the_list_of_references_is_registered():
 def test_the_drawing_of_the_packages_is_up_to_date():
     drawn = (ROOT / "docs/images/structure.svg").read_text(encoding="utf-8")
     assert drawn == structure.draw(), "run: python -m fedtrees.benchmarks.structure"
+
+
+def test_the_page_about_messages_documents_every_metric():
+    page = (ROOT / "docs/reference/messages.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\.\. autoclass:: (\S+)$", page, re.M))
+    metrics = [register.get("metric", name) for name in register.names("metric")]
+    assert listed == {f"{metric.__module__}.{metric.__qualname__}" for metric in metrics}

@@ -19,7 +19,7 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.view import View
 from fedtrees.messages.vertical import RowBuckets
-from fedtrees.privacy.randomised_response import odds_within
+from fedtrees.privacy.mechanisms import odds_within
 
 
 @register.attack("told-bins")

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.clients.base_score import LeafValues, Shares, own_start, shares_of_values
 from fedtrees.attacks.clients.client_sizes import LateCounts, add_sizes, late_counts
-from fedtrees.attacks.clients.client_trees import Block, Blocks, blocks_of
-from fedtrees.attacks.clients.linkage import Clues, link
+from fedtrees.attacks.clients.client_trees import Block, Blocks, Clues, blocks_of, link
 from fedtrees.attacks.counts.leaf_sums import initial_gradient, reliability_of
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import (
@@ -166,7 +165,7 @@ def observe_clients(
     view : View
         The adversary's view.
     clues : {"hessian", "sums", "all"}, default "all"
-        How blocks without names are matched, see `fedtrees.attacks.clients.linkage`.
+        How blocks without names are matched, see `fedtrees.attacks.clients.client_trees`.
     starts : {"own", "model"}, default "own"
         Base score for a client's first trees: its local one, or that of the model.
     max_level : {"histograms", "statistics", "values"}, default "histograms"

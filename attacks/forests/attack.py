@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import weighable
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
     anneal,
@@ -22,7 +21,13 @@ from fedtrees.attacks.forests.posterior import (
     share_of_work,
 )
 from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
-from fedtrees.attacks.forests.structure import MOST_DEPTH, MOST_LEVELS, NoisyForest, Variables
+from fedtrees.attacks.forests.structure import (
+    MOST_DEPTH,
+    MOST_LEVELS,
+    Noise,
+    NoisyForest,
+    Variables,
+)
 from fedtrees.core.attack import Attack
 from fedtrees.core.channel import Mechanism, Share, chained
 from fedtrees.core.claims import Guess, Records

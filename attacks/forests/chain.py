@@ -17,8 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise, label_cost, label_cost_of_two
-from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.attacks.forests.structure import (
+    NAT,
+    Labels,
+    Noise,
+    NoisyForest,
+    label_cost,
+    label_cost_of_two,
+)
 from fedtrees.attacks.solvers.sampling import below, uniform
 from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.errors import DataError

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.chain import CLASSES, State, World, advance
-from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
-from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.attacks.forests.structure import NAT, Labels, Noise, NoisyForest, Variables
 from fedtrees.blind_baselines.matching import assign
 from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import DataError, check_positive

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import Question, weights
-from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.attacks.forests.structure import NAT, Labels, Noise, NoisyForest
 from fedtrees.core.errors import DataError
 
 #: Weight of the product of marginals in the prior, in rows.

@@ -5,9 +5,8 @@ one tree after the other and cannot correct an earlier assignment. The Markov ch
 result and changes rows until they agree with the sums of all trees.
 
 - `posterior_problem`: the trees on a common grid, and the sums of their leaves (the likelihood);
-- `classes`: a mixture model of the rows (the prior);
-- `log_posterior`: the rows of a chain with their leaves, predictions and residuals, and the change
-  of the log-posterior density that a move causes;
+- `log_posterior`: a mixture model of the rows (the prior), and the change of the log-posterior
+  density that a move causes;
 - `sampler`: proposals, and Metropolis-Hastings;
 - `reconstruct`: annealing, several chains, and their consensus;
 - `attack`: the registered attack.

@@ -20,7 +20,7 @@ from fedtrees.attacks.counts.leaf_sums import Counts, LeafSums, initial_gradient
 from fedtrees.attacks.counts.leaf_values import first_counts, left_out
 from fedtrees.attacks.exact_decoding.decode import decode
 from fedtrees.attacks.exact_decoding.path_hypotheses import rows_of
-from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.log_posterior import Classes
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.observations.boosting import BoostingObservations

@@ -27,20 +27,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.joint.classes import (
+from fedtrees.attacks.joint.log_posterior import (
     Classes,
+    accept,
     count_row,
     draw_cell,
     draw_class,
-    log_weight,
-    swap_gain,
-)
-from fedtrees.attacks.joint.log_posterior import (
-    accept,
     judge,
+    log_weight,
     relabel,
     relabel_gain,
     resample,
+    swap_gain,
     trade,
 )
 from fedtrees.attacks.joint.posterior_problem import State, World

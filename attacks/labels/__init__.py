@@ -7,8 +7,8 @@ search for labels that explain the splits.
 - `evidence`: visible leaves, splits, and the party's columns, from the messages of a view;
 - `communities`: the record-id graph of Takahashi et al. (2023, Eq. 1) without its matrix, and its
   communities;
-- `graph_methods`: connected components, spectral embedding, and spreading of a few known labels;
-- `published`: ID2Graph as in the authors' code;
+- `graph_methods`: connected components, spectral embedding, spreading of a few known labels, and
+  the Louvain method as in the code of ID2Graph;
 - `mixture`, `split_likelihood`: maximum-likelihood labels, given the leaves and the splits that
   were chosen, and true labels behind noisy ones;
 - `attack`, `endpoint`: the registered attacks.

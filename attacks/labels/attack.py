@@ -20,10 +20,16 @@ from fedtrees.attacks.labels.evidence import (
     seen_leaves,
     tree_weights,
 )
-from fedtrees.attacks.labels.graph_methods import components, k_means, spectral, spread
+from fedtrees.attacks.labels.graph_methods import (
+    MOST_ROWS,
+    components,
+    k_means,
+    published_communities,
+    spectral,
+    spread,
+)
 from fedtrees.attacks.labels.mixture import MOST_LOST, denoise_labels, mixture_of, response_of
-from fedtrees.attacks.labels.published import MOST_ROWS, published_communities
-from fedtrees.blind_baselines.clusters import between_0_and_1
+from fedtrees.blind_baselines.conditional import between_0_and_1
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import UsageError, check_known, check_whole
@@ -215,9 +221,9 @@ class ID2Graph(LeafAttack):
 class PublishedID2Graph(ID2Graph):
     """ID2Graph as in the authors' code, for comparison with their tables.
 
-    The authors run Louvain on a lower triangular matrix (`fedtrees.attacks.labels.published`), and
-    include trees with one visible leaf. We do not repeat their division of large tables into
-    unconnected chunks.
+    The authors run Louvain on a lower triangular matrix (`published_communities`), and include
+    trees with one visible leaf. We do not repeat their division of large tables into unconnected
+    chunks.
     """
 
     is_reference: ClassVar[bool] = True

@@ -5,7 +5,7 @@ The attack `membership` (module `attack`) combines tests of four kinds:
 - likelihood ratios between reference models that were trained with and without a row (LiRA,
   Carlini et al. 2022; RMIA, Zarifzadeh et al. 2024). The module `references` computes the ratios,
   and trains the models together with `learners` and `margins`;
-- the Bayesian posterior of membership given released sums (`posterior`), of gradients
+- the Bayesian posterior of membership given released sums (`base.log_odds`), of gradients
   (`leaf_sums`), or of counts in leaves and bins (`released_counts`);
 - values of training rows that messages contain (`structure.shared_thresholds`,
   `structure.column_overlap`);

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.membership.base import Floats, MembershipAttack, Tests
+from fedtrees.attacks.membership.base import Floats, LinearSums, MembershipAttack, Tests
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
-from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.attacks.membership.references import Trainer, class_logits, forest_logits
 from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
 from fedtrees.attacks.membership.structure import (

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
 from fedtrees.attacks.clients.per_client import observe_clients
-from fedtrees.attacks.membership.posterior import LinearSums
+from fedtrees.attacks.membership.base import LinearSums
 from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
 from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore
-from fedtrees.privacy.leaf_sums import clipped_row_bound
+from fedtrees.privacy.gaussian_dp import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, clip_to_fixed, from_fixed, to_fixed

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.membership.posterior import LinearSums
-from fedtrees.attacks.observations.merged_shapes import split_bins
+from fedtrees.attacks.membership.base import LinearSums
+from fedtrees.attacks.observations.columns import split_bins
 from fedtrees.core.channel import Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View

@@ -1,7 +1,7 @@
 """Base records: records that reach a split of another party for certain.
 
 A base record reaches a split of the victim for certain, because its other values are outside the
-intervals of all thresholds on its path. The search (`fedtrees.attacks.queries.search`) varies the
+intervals of all thresholds on its path. The search (`fedtrees.attacks.queries.attack`) varies the
 victim's column of a base record and narrows the interval of the threshold by the answers.
 """
 

@@ -1,7 +1,7 @@
 """Knowledge about the splits of a vertical model, and its update by one answer.
 
 No party of a vertical federation knows all thresholds. `Splits` contains an interval for every
-unknown threshold of `threshold-queries`. The search (`fedtrees.attacks.queries.search`) narrows the
+unknown threshold of `threshold-queries`. The search (`fedtrees.attacks.queries.attack`) narrows the
 intervals.
 """
 

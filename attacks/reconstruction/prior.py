@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,6 +88,11 @@ class Prior:
         index = np.arange(rows.X.shape[1])[:, None] * (self.classes + 1)
         begin = ends[index + np.arange(self.classes + 2)]
         return np.concatenate(parts).astype(np.float32), begin
+
+    @cached_property
+    def sorted_rows(self) -> RowPool:
+        """The cells of the rows, sorted by label. There must be at least one row."""
+        return RowPool.of(self.row_cells, self.rows.y, self.classes)
 
     @cached_property
     def whole(self) -> NDArray[np.bool_]:
@@ -252,6 +257,61 @@ def _uniform_cells(
     return np.diff(bounds) / (high - low)
 
 
+class RowPool(NamedTuple):
+    """Cells of rows in the order of their labels, one contiguous array per feature.
+
+    In this layout many rows are compared with a box at once.
+
+    Attributes
+    ----------
+    cells : int32 array, shape (d, m)
+        Cells, -1 if a value is missing.
+    rows : int64 array, shape (m,)
+        Number of every row in the original order. Rows of equal label keep their order.
+    begin : int64 array, shape (K + 1,)
+        Rows of label c are at ``begin[c]:begin[c + 1]``.
+    least, greatest : int32 array, shape (d,)
+        Smallest and largest cell of every feature.
+    """
+
+    cells: NDArray[np.int32]
+    rows: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    least: NDArray[np.int32]
+    greatest: NDArray[np.int32]
+
+    @staticmethod
+    def of(cells: NDArray[np.int32], y: NDArray[np.int64], classes: int) -> RowPool:
+        """Sort at least one row, int32 (m, d), by its label, int64 (m,), below ``classes``."""
+        rows = np.argsort(y, kind="stable").astype(np.int64)
+        begin = np.searchsorted(y[rows], np.arange(classes + 1)).astype(np.int64)
+        columns = np.ascontiguousarray(cells[rows].T)
+        return RowPool(columns, rows, begin, columns.min(axis=1), columns.max(axis=1))
+
+
+@inner_kernel
+def count_violations(pool, start, stop, lo, hi, missing, codes, out):  # type: ignore[no-untyped-def]
+    """Write the number of features in which the rows ``start:stop`` of a pool violate a box.
+
+    A value is inside the box if ``lo <= cell < hi`` and its code is in the set. A missing value is
+    inside where ``missing`` is True.
+    """
+    for r in range(start, stop):
+        out[r] = 0
+    for f in range(lo.shape[0]):
+        low, high, anywhere = lo[f], hi[f], missing[f]
+        is_set = codes[f] != ANY
+        below = low > pool.least[f] and not (anywhere and low == 0)
+        if not (below or high <= pool.greatest[f] or is_set):
+            continue  # no row of the pool violates the box in this feature
+        for r in range(start, stop):
+            c = pool.cells[f, r]
+            inside = ((c >= low) & (c < high)) | ((c < 0) & anywhere)
+            if is_set and c >= 0:
+                inside = inside and has(codes[f], c)
+            out[r] += not inside
+
+
 @dataclass(frozen=True, eq=False)
 class ReachableLeaves:
     """Reachable leaves of rows, in compressed sparse rows.
@@ -347,7 +407,7 @@ def add_prior_rows(
     """
     sets = _any(boxes[0].shape) if codes is None else codes
     anywhere = np.ones(boxes[0].shape, dtype=np.bool_) if missing is None else missing
-    prior_arguments = (prior.row_cells, prior.rows.y, prior_leaf, n_leaves, anywhere, sets)
+    prior_arguments = (prior.sorted_rows, prior_leaf, n_leaves, anywhere, sets)
     _add_prior_rows(options.offsets, options.leaf, options.log_prior, *boxes, *prior_arguments)
 
 
@@ -412,65 +472,21 @@ def _reach(  # type: ignore[no-untyped-def]
 
 @kernel
 def _add_prior_rows(  # type: ignore[no-untyped-def]
-    offsets, leaf, log_prior, lo, hi, y, prior_cells, prior_y, prior_leaf, n_leaves, missing, codes
+    offsets, leaf, log_prior, lo, hi, y, pool, prior_leaf, n_leaves, missing, codes
 ):
     """Add the weights of the prior's rows of the same label to the log priors, in place."""
-    d, m = lo.shape[1], prior_y.shape[0]
-    weight = np.exp(-VIOLATION_COST * np.arange(d + 1))
+    weight = np.exp(-VIOLATION_COST * np.arange(lo.shape[1] + 1))
     mass = np.zeros(n_leaves)
-    # the rows of each label are contiguous, feature by feature, so that many are compared at once
-    begin, label = np.zeros(m + 1, dtype=np.int64), np.empty(m, dtype=np.int64)
-    rows, taken, labels = np.empty(m, dtype=np.int64), np.zeros(m, dtype=np.bool_), 0
-    placed = 0
-    for first in range(m):
-        if taken[first]:
-            continue
-        label[labels] = prior_y[first]
-        for r in range(first, m):
-            if prior_y[r] == prior_y[first]:
-                rows[placed] = r
-                taken[r] = True
-                placed += 1
-        labels += 1
-        begin[labels] = placed
-    cells = np.empty((d, m), dtype=np.int32)
-    least, greatest = np.empty(d, dtype=np.int32), np.empty(d, dtype=np.int32)
-    for f in range(d):
-        for r in range(m):
-            cells[f, r] = prior_cells[rows[r], f]
-        least[f], greatest[f] = cells[f].min(), cells[f].max()
-    bad = np.empty(m, dtype=np.int32)
+    violations = np.empty(pool.rows.shape[0], dtype=np.int32)
     for i in range(offsets.shape[0] - 1):
         a, b = offsets[i], offsets[i + 1]
         if b - a < 2:
             continue
         for j in range(n_leaves):
             mass[j] = 0.0
-        for k in range(labels):
-            if label[k] != y[i]:
-                continue
-            start, stop = begin[k], begin[k + 1]
-            for r in range(start, stop):
-                bad[r] = 0
-            for f in range(d):
-                low, high = lo[i, f], hi[i, f]
-                anywhere = missing[i, f]
-                if codes[i, f] != ANY:
-                    for r in range(start, stop):
-                        c = cells[f, r]
-                        if c < 0:
-                            bad[r] += not anywhere
-                        else:
-                            bad[r] += c < low or c >= high or not has(codes[i, f], c)
-                elif anywhere and (low > max(least[f], 0) or high <= greatest[f]):
-                    for r in range(start, stop):
-                        c = cells[f, r]
-                        bad[r] += (c >= 0) & ((c < low) | (c >= high))
-                elif not anywhere and (low > least[f] or high <= greatest[f]):
-                    for r in range(start, stop):  # a missing value is below all cells
-                        c = cells[f, r]
-                        bad[r] += (c < low) | (c >= high)
-            for r in range(start, stop):
-                mass[prior_leaf[rows[r]]] += weight[bad[r]]
+        start, stop = pool.begin[y[i]], pool.begin[y[i] + 1]
+        count_violations(pool, start, stop, lo[i], hi[i], missing[i], codes[i], violations)
+        for r in range(start, stop):
+            mass[prior_leaf[pool.rows[r]]] += weight[violations[r]]
         for k in range(a, b):
             log_prior[k] = np.log(mass[leaf[k]] + MARGINAL_WEIGHT * np.exp(log_prior[k]))

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
-from fedtrees.attacks.membership.base import MembershipAttack
+from fedtrees.attacks.membership.base import LinearSums, MembershipAttack
 from fedtrees.attacks.membership.learners import draws_noise
-from fedtrees.attacks.membership.posterior import LinearSums
 from fedtrees.attacks.membership.references import Trainer, answer_logits
 from fedtrees.attacks.regression.rotation import averages, common_scales
 from fedtrees.core.reasons import Reason

@@ -33,8 +33,7 @@ The modules, in the order in which they call each other:
 - `sequential_assignment`: step 2;
 - `assignment_solvers`: the moves of step 2, and the published local search and integer programme;
 - `histograms`, `bins`: rows and counts from histograms;
-- `combine_columns`: combine the bins of a node to rows;
-- `sample_from_boxes`, `nearest_rows`: step 3;
+- `sample_from_boxes`: step 3;
 - `options`: options of the attack.
 """
 

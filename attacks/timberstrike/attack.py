@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedtrees.attacks.clients.linkage import Clues
+from fedtrees.attacks.clients.client_trees import Clues
 from fedtrees.attacks.clients.per_client import Starts, observe_clients, reconstruct_rows
 from fedtrees.attacks.counts.interval_counts import with_counts_read_back
 from fedtrees.attacks.observations.applicability import no_trees

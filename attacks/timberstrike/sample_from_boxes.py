@@ -14,8 +14,13 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.observations.columns import nearest
 from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes, Grid, allowed, stack_boxes
-from fedtrees.attacks.reconstruction.prior import UNIFORM_SHARE, Prior, mass_of
-from fedtrees.attacks.timberstrike.nearest_rows import nearest_rows
+from fedtrees.attacks.reconstruction.prior import (
+    UNIFORM_SHARE,
+    Prior,
+    RowPool,
+    count_violations,
+    mass_of,
+)
 from fedtrees.core.compilation import kernel
 from fedtrees.core.schema import Schema, Table
 from fedtrees.trees.jit import place
@@ -93,10 +98,7 @@ def points(
     X[missing] = np.nan
     if rule == "joint" and len(prior.rows) and n:
         pool, pool_cells = (prior.rows, prior.row_cells) if prior.pool is None else prior.pool
-        # Features in which no row of the pool can violate the box are skipped by the search.
-        narrow = (boxes.lo > 0) | (boxes.hi < grid.width) | (boxes.codes != ANY)
-        narrow |= ~boxes.missing & (pool_cells < 0).any(axis=0)
-        near = nearest_rows(boxes, narrow, pool_cells, pool.y, rng.random(n))
+        near = nearest_rows(boxes, pool_cells, pool.y, rng.random(n))
         cell = pool_cells[near]
         inside = (cell >= boxes.lo) & (cell < boxes.hi) & allowed(boxes.codes, np.maximum(cell, 0))
         inside |= (cell < 0) & boxes.missing
@@ -110,6 +112,68 @@ def points(
             moved, nearest_known_values(edge, low, high, prior) if prior.from_sketches else edge, X
         )
     return Table(X, boxes.y)
+
+
+def nearest_rows(
+    boxes: FeatureBoxes, cells: NDArray[np.int32], y: NDArray[np.int64], u: Floats
+) -> NDArray[np.int64]:
+    """Return, for each box, a row of its label with the fewest violations.
+
+    Of several such rows, the one that was chosen least often so far is returned. If a row were
+    chosen twice, another would be left out, and a table with fewer different rows matches the
+    victims' rows worse. Remaining ties go to the first row from a random place on.
+
+    Parameters
+    ----------
+    boxes : FeatureBoxes
+        n boxes.
+    cells : int32 array, shape (m, d)
+        Cells of the rows of the pool, -1 if a value is missing.
+    y : int64 array, shape (m,)
+        Labels of the rows of the pool.
+    u : float64 array, shape (n,)
+        Uniform random numbers in [0, 1) for the ties.
+
+    Returns
+    -------
+    int64 array, shape (n,)
+        Index of the row, -1 if the pool has no row of the label.
+    """
+    if not len(y) or not len(boxes.y):
+        return np.full(len(boxes.y), -1, dtype=np.int64)
+    pool = RowPool.of(cells, y, 1 + int(max(y.max(), boxes.y.max())))
+    first = (u * len(y)).astype(np.int64)
+    box = boxes.lo, boxes.hi, boxes.y, boxes.missing, boxes.codes
+    return _nearest_rows(*box, pool, first)
+
+
+@kernel
+def _nearest_rows(lo, hi, y, missing, codes, pool, first):  # type: ignore[no-untyped-def]
+    """Return the chosen row of each box, int64 (n,). Ties go to the first row from `first` on."""
+    out = np.full(y.shape[0], -1)
+    uses = np.zeros(pool.rows.shape[0], dtype=np.int64)
+    violations = np.empty(pool.rows.shape[0], dtype=np.int32)
+    for i in range(y.shape[0]):
+        start, stop = pool.begin[y[i]], pool.begin[y[i] + 1]
+        count_violations(pool, start, stop, lo[i], hi[i], missing[i], codes[i], violations)
+        r = start
+        while r < stop and pool.rows[r] < first[i]:
+            r += 1
+        nearest = -1
+        for _ in range(stop - start):
+            if r == stop:
+                r = start
+            if (
+                nearest < 0
+                or violations[r] < violations[nearest]
+                or (violations[r] == violations[nearest] and uses[r] < uses[nearest])
+            ):
+                nearest = r
+            r += 1
+        if nearest >= 0:
+            uses[nearest] += 1
+            out[i] = pool.rows[nearest]
+    return out
 
 
 def fill_boxes(

@@ -17,7 +17,7 @@ from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import unpack
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of
-from fedtrees.neural.tree_outputs import Parts, RatesNetwork
+from fedtrees.neural.perceptron import Parts, RatesNetwork
 from fedtrees.trees.boosted.losses import objective_of
 
 Floats = NDArray[np.float32]

@@ -17,7 +17,7 @@ from scipy.stats import beta
 
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
 from fedtrees.benchmarks.papers.tables import Table, percent
-from fedtrees.blind_baselines.clusters import own_columns_of
+from fedtrees.blind_baselines.conditional import own_columns_of
 from fedtrees.core.claims import Claim, Labels, Records
 from fedtrees.core.schema import Schema
 from fedtrees.core.schema import Table as Rows

@@ -28,12 +28,13 @@ parameters.
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import resources
 from math import isnan, nan, sqrt
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -158,6 +159,11 @@ class Comparison:
             return "reproduced"
         gains = (direction * (v - self.published) for v in (self.ours, self.strongest) if v == v)
         return "better" if direction and max(gains) > 0 else f"differs by {difference:+.3g}"
+
+    def measured(self, values: Sequence[float], **others: float) -> "Comparison":
+        """Return the comparison with the mean and the standard deviation of values by seed."""
+        deviation = stdev(values) if len(values) > 1 else nan
+        return replace(self, ours=mean(values), deviation=deviation, seeds=len(values), **others)
 
     def format(self, value: float) -> str:
         """Format a value with the decimal places of the score, ``-`` if it is missing."""

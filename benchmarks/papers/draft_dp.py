@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
 from fedtrees.attacks.forests.solvers import Enumeration
-from fedtrees.attacks.forests.structure import NoisyForest
+from fedtrees.attacks.forests.structure import Noise, NoisyForest
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,

@@ -16,9 +16,8 @@ from time import process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Answer, Question, posterior
-from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.attacks.forests.structure import Noise, NoisyForest, Variables
 from fedtrees.core.schema import Schema, Table
 from fedtrees.data.catalogue import load
 from fedtrees.metrics.records import row_errors

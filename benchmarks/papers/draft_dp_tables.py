@@ -5,20 +5,18 @@ splits and its noise. Each reconstruction is scored for all tables at once, and 
 line of a CSV file, so that an interrupted study continues.
 """
 
-import csv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from statistics import mean, stdev
 from time import process_time
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import Question, posterior
+from fedtrees.attacks.forests.structure import Noise
 from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     PublishedForests,
@@ -27,8 +25,8 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
     resize,
     variables,
 )
+from fedtrees.benchmarks.papers.stored_scores import StoredScores
 from fedtrees.blind_baselines.matching import assign, mismatch_counts
-from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.metrics.records import inliers
 from fedtrees.trees.forest.random_decision import RandomDecisionForest
@@ -179,55 +177,6 @@ def model_accuracies(published: PublishedForests, data: str, seed: int) -> dict[
     return scores
 
 
-Results = dict[tuple[Setting, int], dict[str, float]]
-
-
-def read_results(path: Path) -> Results:
-    """Return the stored scores by setting and seed, nothing if there is no file yet."""
-    if not path.exists():
-        return {}
-    results: Results = {}
-    with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            try:
-                setting = Setting(
-                    line.pop("data"),
-                    *(int(line.pop(name)) for name in ("trees", "depth")),
-                    float(line.pop("epsilon")), int(line.pop("rows")),
-                    line.pop("row_count_known") == "True",
-                )  # fmt: skip
-                seed = int(line.pop("seed"))
-                results[setting, seed] = {name: float(text) for name, text in line.items()}
-            except (KeyError, TypeError, ValueError) as error:
-                raise DataError(f"{path}: line {len(results) + 2} is no result; delete it, and "
-                                "the study computes it again") from error  # fmt: skip
-    return results
-
-
-def complete(
-    published: PublishedForests, settings: Iterable[Setting], work: float, path: Path
-) -> Results:
-    """Compute the missing results of some settings, append them to a file, and return all."""
-    results, settings = read_results(path), list(settings)
-    if settings:
-        # Compile or load the kernels, so that no measured time includes it.
-        attack(published, settings[0], 0, work / 100)
-    for seed in range(published.seeds):
-        for setting in settings:
-            if (setting, seed) in results:
-                continue
-            scores = scores_of(attack(published, setting, seed, work), seed)
-            # Each line is written at once, so that an interrupted study loses one reconstruction.
-            new = not path.exists()
-            with path.open("a", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                if new:
-                    writer.writerow((*Setting._fields, "seed", *scores))
-                writer.writerow((*setting, seed, *(f"{value:.6g}" for value in scores.values())))
-            results[setting, seed] = scores
-    return results
-
-
 def compare_tables(
     published: PublishedForests, items: Iterable[str], work: float, path: Path
 ) -> Iterator[Comparison]:
@@ -245,17 +194,22 @@ def compare_tables(
         CSV file of finished reconstructions.
     """
     cells = [(c, setting_of(c)) for c in read_published("draft_dp")]
-    chosen = set(items)
-    settings = dict.fromkeys(s for c, s in cells if s and c.item in chosen)
-    results = complete(published, settings, work, path)
-    by_setting: dict[Setting, list[dict[str, float]]] = {}
-    for (setting, _), scores in results.items():
-        by_setting.setdefault(setting, []).append(scores)
-    blind = {s.data: guess_errors(published, s.data)["random"] for s in by_setting}
+    chosen, results = set(items), StoredScores(path, Setting._fields)
+    settings = dict.fromkeys(setting for c, setting in cells if setting and c.item in chosen)
+    for setting in settings:
+        # Compile or load the kernels, so that no measured time includes it.
+        attack(published, setting, 0, work / 100)
+        break
+    for seed in range(published.seeds):
+        for setting in settings:
+            results.complete(
+                setting, seed,
+                lambda s=setting, k=seed: scores_of(attack(published, s, k, work), k),
+            )  # fmt: skip
     models: dict[str, list[dict[str, float]]] = {}
-    for c, of in cells:
-        if of:
-            values = [scores[c.score] for scores in by_setting.get(of, ())]
+    for c, setting in cells:
+        if setting:
+            values = results.values(setting, c.score)
         elif c.item == "Table V":
             if c.setting not in models:
                 seeds = range(MODEL_SEEDS)
@@ -263,10 +217,7 @@ def compare_tables(
             values = [scores[c.score] for scores in models[c.setting]]
         else:
             continue
-        # The error of outliers is missing for a seed without outliers.
-        values = [value for value in values if value == value]
         if values:
-            yield replace(
-                c, ours=mean(values), deviation=stdev(values) if len(values) > 1 else nan,
-                seeds=len(values), blind=blind[of.data] if of and c.score == "error" else nan,
-            )  # fmt: skip
+            error = setting and c.score == "error"
+            blind = guess_errors(published, setting.data)["random"] if error else nan
+            yield c.measured(values, blind=blind)

@@ -9,10 +9,7 @@ transcripts of the simulated encryption, and counts both siblings.
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
-from math import nan
-from statistics import mean, stdev
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,9 +116,7 @@ def run(options: Namespace) -> Iterator[Output]:
             for data in DATA
         ])  # fmt: skip
         lines.append([c.setting, c.format(c.published), *map(c.format, ratios.mean(axis=1))])
-        means = ratios.mean(axis=0).tolist()
-        spread = stdev(means) if seeds > 1 else nan
-        yield replace(c, ours=mean(means), deviation=spread, seeds=seeds)
+        yield c.measured(ratios.mean(axis=0).tolist())
     yield Table("Ratio by data set", ("setting", "published, nine data sets", *DATA), lines)
 
 

@@ -7,10 +7,9 @@ of the parties and the trees.
 
 from argparse import Namespace
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from math import nan
-from statistics import mean, stdev
+from statistics import mean
 
 import numpy as np
 
@@ -58,8 +57,8 @@ def run(options: Namespace) -> Iterator[Output]:
         measured = [v_measures(data, protocol, seed, options.data_dir) for seed in range(seeds)]
         values = [by_attack[attack[0] if attack else "cl"] for by_attack in measured]
         strongest = max(mean(by_attack[name] for by_attack in measured) for name in FURTHER)
-        yield replace(
-            c, ours=mean(values), deviation=stdev(values) if seeds > 1 else nan, seeds=seeds,
+        yield c.measured(
+            values,
             blind=mean(by_attack["cl"] for by_attack in measured) if attack else nan,
             strongest=strongest if attack else nan,
         )  # fmt: skip

@@ -1,13 +1,15 @@
 """Write the page of all published tables and figures: `docs/studies/papers.md`.
 
 ``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the comparisons of runs in
-``docs/studies/papers``, and writes the page from all stored files. A run is the folder of a study,
+``docs/studies/papers``, and writes the page and the tables of
+``docs/studies/published-tables.md`` from all stored files. A run is the folder of a study,
 for example ``runs/timberstrike_table8``, which may have been interrupted (Ctrl-C). Without an
 argument, the command only writes the page. `published/items.csv` lists all tables and figures, and
 `published/reasons.csv` the reasons for values that differ or that were not computed.
 """
 
 import csv
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +36,12 @@ from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.report.results import load_rows
 
 FOLDER, PAGE = "docs/studies/papers", "docs/studies/papers.md"
+#: Papers whose values are those of a single training, without repetitions.
+SINGLE_RUNS = ("timberstrike",)
+#: Number of trainings from which their deviation explains that a single one differs.
+LEAST_SEEDS = 3
+#: The study that shows a part of the values of TimberStrike, and the marks around its tables.
+STUDY, BEGIN, END = "docs/studies/published-tables.md", "<!-- generated: {} -->\n", "<!-- end -->"
 #: Statuses, in the order of the summary.
 STATUSES = ("reproduced", "better", "differs", "no data", "not run", "refused", "no values")
 INTRODUCTION = """\
@@ -47,7 +55,7 @@ The command of a study is `python -m fedtrees.benchmarks.papers STUDY --data-dir
 |---|---|
 | reproduced | Our value is within three percentage points of the published one, or within three standard errors of the difference. Results of formulas must be equal up to rounding. |
 | better | The value of our strongest attack exceeds the published one. |
-| differs | Neither of the two. The reason follows, if an experiment showed it. |
+| differs | Neither of the two. The reason follows, if an experiment showed it. A published value of one training differs by *the draw of one training* if it is within two standard deviations of at least three trainings of ours. |
 | no data | The data set is not available. |
 | not run | No result is stored. The reason follows if there is no study yet. |
 | refused | We do not implement it, for the stated reason. |
@@ -111,7 +119,15 @@ def _durations() -> str:
 
 
 def status_of(c: Comparison) -> str:
-    """Return the status of a value, with its reason from `published/reasons.csv`."""
+    """Return the status of a value with its reason.
+
+    A published value of a single training may be one more draw of the distribution that our seeds
+    estimate. All other reasons are in `published/reasons.csv`.
+    """
+    several = c.paper in SINGLE_RUNS and c.seeds >= LEAST_SEEDS
+    if several and c.status.startswith("differs") and abs(c.ours - c.published) <= 2 * c.deviation:
+        spread = c.format(c.deviation)
+        return f"{c.status}: the draw of one training; {c.seeds} trainings deviate by {spread}"
     for line in _reasons():
         patterns = (line[k] for k in ("paper", "item", "setting", "score"))
         texts = (c.paper, c.item, c.setting, c.score)
@@ -191,6 +207,35 @@ def _summary(item: Item, cells: dict[tuple[str, str], list[Comparison]]) -> list
     return [item.item, item.title, studies or "-", values, item.status or status]
 
 
+def _numbers_in(setting: str) -> list[str]:
+    """Return the numbers of a setting, padded so that they sort by their value."""
+    return [number.zfill(6) for number in re.findall(r"\d+", setting)]
+
+
+def study_table(part: Iterable[Comparison]) -> str:
+    """Return the reconstruction accuracies at the depths 3, 6 and 8 as a Markdown table."""
+    header = ("Setting", "Published", "Ours", "Deviation", "Seeds", "Blind")
+    lines = []
+    for c in sorted(part, key=lambda c: [*c.setting.split(",")[:1], *_numbers_in(c.setting)]):
+        at_a_depth = re.search(r"depth [368]\b", c.setting)
+        if c.score == "RA" and c.seeds and at_a_depth and "top" not in c.setting:
+            ours = ["" if isnan(x) else f"{x:.1f}" for x in (c.published, c.ours, c.deviation)]
+            blind = "" if isnan(c.blind) else f"{c.blind:.1f}"
+            lines.append([c.setting, *ours, str(c.seeds), blind])
+    return markdown(header, lines) + "\n"
+
+
+def write_study(text: str, results: Iterable[Comparison]) -> str:
+    """Return the page of the study of TimberStrike's tables with current values."""
+    cells = with_results(results)
+    for item in ("Table 6", "Table 4", "Table 8"):
+        before, begin, rest = text.partition(BEGIN.format(item))
+        if begin:
+            table = study_table(cells["timberstrike", item])
+            text = before + begin + table + END + rest.partition(END)[2]
+    return text
+
+
 def main(runs: Sequence[str], root: Path = Path()) -> None:
     """Store the comparisons of runs, and write the page below `root`."""
     for run in map(Path, runs):
@@ -204,6 +249,9 @@ def main(runs: Sequence[str], root: Path = Path()) -> None:
             write_comparisons(suite, compare_suite(suite, load_rows(run)), stored)
     every = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
     (root / PAGE).write_text(write_page(every), encoding="utf-8")
+    study = root / STUDY
+    if study.exists():
+        study.write_text(write_study(study.read_text(encoding="utf-8"), every), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from fedtrees.defenses import cut_points, dp_sgd, label_noise
 from fedtrees.experiments.epsilon_audit import Audited, audit
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.privacy import noise
-from fedtrees.privacy.randomised_response import odds_within
+from fedtrees.privacy.mechanisms import odds_within
 from fedtrees.privacy_audit.canaries import choose_audit_setting
 from fedtrees.protocols.forests import dp_forest
 from fedtrees.protocols.horizontal import dp_gbdt, ebm

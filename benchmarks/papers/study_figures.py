@@ -317,7 +317,7 @@ def _queries(page: StudyPage) -> Chart:
     table = table_with(page, "Answers", "Found")
     panels = [
         _panel("thresholds found (%)", table, "Found", (0, 100)),
-        _panel("records asked", table, "Records asked", (0, 2000), colour=COLOURS[0]),
+        _panel("records queried", table, "Records queried", (0, 2000), colour=COLOURS[0]),
     ]
     return BarChart(table.texts("Answers"), panels, label_width=34)
 

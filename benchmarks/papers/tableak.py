@@ -11,9 +11,8 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import nan
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from time import process_time
 from typing import Any
 
@@ -227,9 +226,9 @@ def accuracies(reference: Reference, batches: int) -> Iterator[Comparison]:
         c = replace(c, blind=mean(blind[size]))
         if c.setting.endswith("tableak"):
             true = "labels known" in c.setting
-            our_scores = [reference.score_inversion(size, k, true=true)[0] for k in range(batches)]
-            spread = stdev(our_scores) if batches > 1 else nan
-            c = replace(c, ours=mean(our_scores), deviation=spread, seeds=batches)
+            c = c.measured(
+                [reference.score_inversion(size, k, true=true)[0] for k in range(batches)]
+            )
         yield c
 
 

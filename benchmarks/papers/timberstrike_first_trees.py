@@ -20,8 +20,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.clients.client_trees import Block, blocks_of
-from fedtrees.attacks.clients.linkage import link
+from fedtrees.attacks.clients.client_trees import Block, blocks_of, link
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.benchmarks.papers.study import Options, Study, train_federation
 from fedtrees.benchmarks.papers.tables import Table, percent

@@ -7,19 +7,18 @@ it measures more seeds. A seed draws the test rows, the partition, the noise and
 result is stored as one line of a CSV file, so that an interrupted study continues.
 """
 
-import csv
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 
-from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
+from fedtrees.benchmarks.papers.comparisons import read_published
+from fedtrees.benchmarks.papers.stored_scores import StoredScores
 from fedtrees.benchmarks.papers.study import Output, Study, train_federation
 from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
 from fedtrees.blind_baselines.rows import Tolerance
@@ -76,13 +75,13 @@ def runs(item: str) -> dict[str, Run]:
 
 def accuracies(
     run: Run, seed: int, data_dir: str | None, attacks: Mapping[str, Spec] = ATTACKS
-) -> dict[tuple[str, str], float]:
+) -> dict[str, float]:
     """Train a federation, and return the accuracy of each attack in percent.
 
     Returns
     -------
-    accuracies : dict of (str, str) to float
-        By score and ending: ``""`` for all columns, ``"_top"`` for the most important ones.
+    accuracies : dict of str to float
+        By score. The ending ``_top`` marks the score of the most important columns.
     """
     training, federation, setting = train_federation(
         run.data, run.protocol, run.clients, seed, data_dir,
@@ -91,7 +90,7 @@ def accuracies(
     roles = dict(setting.roles)
     principals = Threat.parse(THREAT).principals(roles)
     case = federation.case(roles, principals, seed, THREAT, training)
-    measured: dict[tuple[str, str], float] = {}
+    measured: dict[str, float] = {}
     for score, spec in attacks.items():
         view = with_background(spec.name, build_view(training, case), case)
         guess = register.make("attack", spec).run(view, np.random.default_rng(seed))
@@ -106,8 +105,8 @@ def accuracies(
             name = max(parties, key=lambda party: len(federation.local_data[party]))
             truth = federation.local_data[name].table
             rows = rows.take(np.array(claim.owner) == name)
-        measured[score, ""] = reconstruction_accuracy(rows, truth, case.schema)
-        measured[score, "_top"] = reconstruction_accuracy(rows, truth, case.schema, case.top)
+        measured[score] = reconstruction_accuracy(rows, truth, case.schema)
+        measured[f"{score}_top"] = reconstruction_accuracy(rows, truth, case.schema, case.top)
     return measured
 
 
@@ -127,89 +126,42 @@ def reconstruction_accuracy(
     return 100 * matched_accuracy(cost, len(chosen))
 
 
-Results = dict[tuple[str, str, int], dict[tuple[str, str], float]]
-
-
-def _keys(attacks: Mapping[str, Spec]) -> list[tuple[str, str]]:
-    """Return scores and endings in the order of the file of results."""
-    return [(score, ending) for score in attacks for ending in ("", "_top")]
-
-
-def read_results(path: Path, attacks: Mapping[str, Spec] = ATTACKS) -> Results:
-    """Return the stored accuracies by item, setting and seed."""
-    if not path.exists():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {
-            (line["item"], line["setting"], int(line["seed"])): {
-                (score, ending): float(line[score + ending]) for score, ending in _keys(attacks)
-            }
-            for line in csv.DictReader(file)
-        }
-
-
 def complete(
-    item: str, options: Namespace, results: Results, path: Path,
-    attacks: Mapping[str, Spec] = ATTACKS,
-) -> None:  # fmt: skip
-    """Compute the missing results of a table or figure, and append them to a file."""
+    item: str, options: Namespace, results: StoredScores, attacks: Mapping[str, Spec] = ATTACKS
+) -> None:
+    """Compute the missing results of a table or figure."""
     published = {c.setting for c in read_published("timberstrike") if c.item == item}
     chosen = {setting for setting in published if fnmatchcase(setting, options.setting)}
     for seed in range(options.seeds):
         for setting, run in runs(item).items():
-            if setting not in chosen or (item, setting, seed) in results:
-                continue
-            measured = accuracies(run, seed, options.data_dir, attacks)
-            new = not path.exists()
-            with path.open("a", encoding="utf-8", newline="") as file:
-                writer = csv.writer(file, lineterminator="\n")
-                if new:
-                    writer.writerow(("item", "setting", "seed", *map("".join, _keys(attacks))))
-                texts = (f"{measured[key]:.6g}" for key in _keys(attacks))
-                writer.writerow((item, setting, seed, *texts))
-            results[item, setting, seed] = measured
-
-
-def compare(results: Results, strongest: Results) -> Iterator[Comparison]:
-    """Yield the published values next to the mean and the deviation over seeds.
-
-    Parameters
-    ----------
-    results : mapping
-        Results of the published attacks.
-    strongest : mapping
-        Results of our attack.
-    """
-    places = {item: (item, "") for item in SUITES}
-    places |= {top: (item, "_top") for item, (_, top) in SUITES.items() if top}
-
-    def values(source: Results, c: Comparison, score: str) -> list[float]:
-        item, ending = places[c.item]
-        return [m[score, ending] for (*key, _), m in source.items() if key == [item, c.setting]]
-
-    for c in read_published("timberstrike"):
-        if c.item not in places or c.score not in ATTACKS:
-            continue
-        scores = values(results, c, c.score)
-        best = values(strongest, c, "strongest") if c.score == "RA" else []
-        if scores:
-            yield replace(
-                c, ours=mean(scores), deviation=stdev(scores) if len(scores) > 1 else nan,
-                seeds=len(scores), strongest=mean(best) if best else nan,
-            )  # fmt: skip
+            if setting in chosen:
+                results.complete(
+                    (item, setting), seed,
+                    lambda r=run, k=seed: accuracies(r, k, options.data_dir, attacks),
+                )  # fmt: skip
 
 
 def run_study(options: Namespace) -> Iterator[Output]:
     """Complete the chosen tables, and yield all published values that have a result."""
     options.out.mkdir(parents=True, exist_ok=True)
-    files = [options.out / "accuracies.csv", options.out / "strongest.csv"]
-    results = read_results(files[0])
-    strongest = read_results(files[1], STRONGEST)
+    results, strongest = (
+        StoredScores(options.out / name, ("item", "setting"))
+        for name in ("accuracies.csv", "strongest.csv")
+    )
     for item in options.item or SUITES:
-        complete(item, options, results, files[0])
+        complete(item, options, results)
         if options.strongest:
-            complete(item, options, strongest, files[1], STRONGEST)
-    yield from compare(results, strongest)
+            complete(item, options, strongest, STRONGEST)
+    places = {item: (item, "") for item in SUITES}
+    places |= {top: (item, "_top") for item, (_, top) in SUITES.items() if top}
+    for c in read_published("timberstrike"):
+        if c.item not in places or c.score not in ATTACKS:
+            continue
+        item, ending = places[c.item]
+        values = results.values((item, c.setting), c.score + ending)
+        best = strongest.values((item, c.setting), "strongest" + ending)
+        if values:
+            yield c.measured(values, strongest=mean(best) if best and c.score == "RA" else nan)
 
 
 STUDIES = {

@@ -18,8 +18,8 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec, parse_one
+from fedtrees.crypto.bin_sums import EncryptedRows, PackedHistogram
 from fedtrees.crypto.costs import OperationCounter
-from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_keys import MaskPlan, usual_threshold
 from fedtrees.crypto.masks import MaskedSum, MaskingParty

@@ -209,10 +209,8 @@ def recognise_members(tiny: Tiny, views: Views, attack: Spec, draws: int = 100) 
     in `attack_tables`, with a registered attack instead of a function.
     """
     tables = tiny.tables
-    victims, candidates = (
-        tables.victims(views.principals),
-        tables.table_of(range(len(tables.types))),
-    )
+    victims = tables.victims(views.principals)
+    candidates = tables.table_of(range(len(tables.types)))
     run_attack = submit_attack(attack)
 
     def scores(t: int, view: View | None, same_view: NDArray[np.intp]) -> tuple[float, float]:

@@ -43,7 +43,7 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.protocols.peers.collectives import gathering, scattering
+from fedtrees.protocols.peers.lightgbm_data import gathering, scattering
 from fedtrees.trees.lightgbm.bins import blocks, dealt
 
 _PAIR = 2  # numbers per bin: gradient and hessian

@@ -47,7 +47,7 @@ from fedtrees.messages.captured import (
     WireBytes,
 )
 from fedtrees.messages.vertical import TreeColumns
-from fedtrees.trees.files.ubjson import decode_ubjson
+from fedtrees.trees.files.model_file import decode_ubjson
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _END, _PADDED = 0, 1, 8

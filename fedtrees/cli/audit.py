@@ -20,84 +20,25 @@ from fedtrees.experiments.options import DATA, FEDERATION, OUTPUT, RUN
 
 
 def audit(
-    model: Annotated[
-        str, typer.Argument(help="A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.")
-    ],
-    own: Annotated[
-        str | None, option(DATA, "FILE", "CSV file of training rows that the adversary has.")
-    ] = None,
-    truth: Annotated[
-        str | None, option(DATA, "FILE", "CSV file of training rows to look for.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        option(
-            DATA,
-            "FILE",
-            "CSV file of all training rows, to test whether they can be "
-            "distinguished from --reserve.",
-        ),
-    ] = None,
-    reserve: Annotated[
-        str | None,
-        option(DATA, "FILE", "CSV file of rows of the same population, not trained on."),
-    ] = None,
-    min_child_weight: Annotated[
-        float | None,
-        option(FEDERATION, "NUMBER", "Parameter min_child_weight of the training, for --data."),
-    ] = None,
-    target: Annotated[str, option(DATA, "COLUMN", "Target column of these files.")] = "",
-    positive: Annotated[str, option(DATA, "CLASS", "Positive class in these files.")] = "",
-    categorical: Annotated[
-        list[str] | None,
-        option(
-            DATA,
-            "COLUMN",
-            "Text columns of these files (repeat, or separate by commas): NAME, or "
-            "NAME=first|second|... in the order of the codes if the model does not state its "
-            "categories.",
-        ),
-    ] = None,
+    model: Annotated[str, typer.Argument()],
+    own: Annotated[str | None, option(DATA, "FILE")] = None,
+    truth: Annotated[str | None, option(DATA, "FILE")] = None,
+    data: Annotated[str | None, option(DATA, "FILE")] = None,
+    reserve: Annotated[str | None, option(DATA, "FILE")] = None,
+    min_child_weight: Annotated[float | None, option(FEDERATION, "NUMBER")] = None,
+    target: Annotated[str, option(DATA, "COLUMN")] = "",
+    positive: Annotated[str, option(DATA, "CLASS")] = "",
+    categorical: Annotated[list[str] | None, option(DATA, "COLUMN")] = None,
     sep: Sep = "",
     decimal: Decimal = "",
     missing: Missing = None,
     sheet: Sheet = "",
-    scrub: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "COPY",
-            "New .json file for a copy without the statistics that prediction does not need.",
-        ),
-    ] = None,
-    report: Annotated[
-        str | None,
-        option(OUTPUT, "FILE", "Write the findings as a page (.html).", "--report"),
-    ] = None,
-    rows: Annotated[
-        int | None,
-        option(
-            FEDERATION,
-            "N",
-            "Number of training rows, if known. Counts that are computed from leaf values only "
-            "then assume that the first tree was trained on all rows without an L1 penalty.",
-        ),
-    ] = None,
-    learning_rate: Annotated[
-        float | None,
-        option(
-            FEDERATION, "NUMBER", "Learning rate of the training, if known (default: inferred)."
-        ),
-    ] = None,
-    reg_lambda: Annotated[
-        float | None,
-        option(
-            FEDERATION,
-            "NUMBER",
-            "Parameter lambda of the training, if known (default: inferred from statistics).",
-        ),
-    ] = None,
-    seed: Annotated[int, option(RUN, "N", "Seed of the attack.")] = 0,
+    scrub: Annotated[str | None, option(OUTPUT, "COPY")] = None,
+    report: Annotated[str | None, option(OUTPUT, "FILE", "--report")] = None,
+    rows: Annotated[int | None, option(FEDERATION, "N")] = None,
+    learning_rate: Annotated[float | None, option(FEDERATION, "NUMBER")] = None,
+    reg_lambda: Annotated[float | None, option(FEDERATION, "NUMBER")] = None,
+    seed: Annotated[int, option(RUN, "N")] = 0,
     details: Details = False,
     format: Output = Format.TABLE,
 ) -> None:
@@ -105,6 +46,51 @@ def audit(
 
     Counts are printed only if they are certain. --own and --truth score an attack. --data and
     --reserve measure whether training rows can be recognised.
+
+    Parameters
+    ----------
+    model : str
+        A model file: XGBoost JSON or UBJ, LightGBM text, or .npz.
+    own : str, optional
+        CSV file of training rows that the adversary has.
+    truth : str, optional
+        CSV file of training rows to look for.
+    data : str, optional
+        CSV file of all training rows, to test whether they can be distinguished from --reserve.
+    reserve : str, optional
+        CSV file of rows of the same population, not trained on.
+    min_child_weight : float, optional
+        Parameter min_child_weight of the training, for --data.
+    target : str, optional
+        Target column of these files.
+    positive : str, optional
+        Positive class in these files.
+    categorical : sequence of str, optional
+        Text columns of these files (repeat, or separate by commas): NAME, or NAME=first|second|...
+        in the order of the codes if the model does not state its categories.
+    scrub : str, optional
+        New .json file for a copy without the statistics that prediction does not need.
+    report : str, optional
+        Write the findings as a page (.html).
+    rows : int, optional
+        Number of training rows, if known. Counts that are computed from leaf values only then
+        assume that the first tree was trained on all rows without an L1 penalty.
+    learning_rate : float, optional
+        Learning rate of the training, if known (default: inferred).
+    reg_lambda : float, optional
+        Parameter lambda of the training, if known (default: inferred from statistics).
+    seed : int, optional
+        Seed of the attack.
+
+    Examples
+    --------
+    Findings as a page for the data protection officer::
+
+        fedtrees model audit model.json --report audit.html
+
+    A copy without the statistics that prediction does not need::
+
+        fedtrees model audit model.json --scrub published.json
     """
     from fedtrees.api.model_audit import audit as audit_model
     from fedtrees.cli.audit_report import print_audit

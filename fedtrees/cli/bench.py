@@ -25,21 +25,8 @@ if TYPE_CHECKING:
 @with_bench_options(*(item.name for item in fields(BenchOptions)))
 def bench(
     *,
-    dry_run: Annotated[
-        bool,
-        option(
-            RUN,
-            "",
-            "Check everything, and print the plan of the run and its estimated cost.",
-            "--dry-run",
-        ),
-    ] = False,
-    on: Annotated[
-        str,
-        option(
-            RUN, "PLACE", "Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster)."
-        ),
-    ] = "",
+    dry_run: Annotated[bool, option(RUN, "", "--dry-run")] = False,
+    on: Annotated[str, option(RUN, "PLACE")] = "",
     format: Output = Format.TABLE,
     **arguments: Any,
 ) -> None:
@@ -49,6 +36,24 @@ def bench(
     default suite with this defense. The undefended run and the blind adversary are always added. A
     claim of epsilon is audited in one additional training. `fedtrees privacy measure` audits it
     more thoroughly.
+
+    Parameters
+    ----------
+    dry_run : bool, optional
+        Check everything, and print the plan of the run and its estimated cost.
+    on : str, optional
+        Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster).
+
+    Examples
+    --------
+    The default benchmark on a bundled table::
+
+        fedtrees bench
+
+    Two budgets of a defense on your table, for five seeds::
+
+        fedtrees bench --csv patients.csv --target outcome --seeds 5
+            -d 'laplace-hist[epsilon=1,4]'
     """
     options = BenchOptions(**arguments)
     with waiting("checking the suite"):

@@ -13,38 +13,13 @@ from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, RUN
 
 
 def capture(
-    wire: Annotated[
-        str,
-        typer.Argument(
-            help="Framework: rabit (XGBoost's own collective, which Dask and Spark use), "
-            "xgboost (its federated server), lightgbm (its machines), or nvflare (a job of "
-            "XGBoost)."
-        ),
-    ],
-    output: Annotated[
-        str,
-        option(OUTPUT, "FILE", "File of the capture. Further runs are appended.", "-o", "--output"),
-    ],
-    to: Annotated[
-        str, option(RUN, "ADDRESS", "Where the tracker or server listens: [HOST:]PORT.")
-    ] = "",
-    machines: Annotated[
-        str,
-        option(RUN, "LIST", "LightGBM's machine list: a file of it, or HOST:PORT,HOST:PORT,..."),
-    ] = "",
-    job: Annotated[str, option(RUN, "FOLDER", "Folder of a job that NVFlare exported.")] = "",
-    listen: Annotated[
-        int,
-        option(
-            RUN,
-            "PORT",
-            "Port at which the proxy listens, the first one of several machines (0: a free port, "
-            "which is printed).",
-        ),
-    ] = 0,
-    host: Annotated[
-        str, option(RUN, "HOST", "Address to listen at. Only this machine reaches the default.")
-    ] = "127.0.0.1",
+    wire: Annotated[str, typer.Argument()],
+    output: Annotated[str, option(OUTPUT, "FILE", "-o", "--output")],
+    to: Annotated[str, option(RUN, "ADDRESS")] = "",
+    machines: Annotated[str, option(RUN, "LIST")] = "",
+    job: Annotated[str, option(RUN, "FOLDER")] = "",
+    listen: Annotated[int, option(RUN, "PORT")] = 0,
+    host: Annotated[str, option(RUN, "HOST")] = "127.0.0.1",
     format: Output = Format.TABLE,
 ) -> None:
     """Record all messages between the parties of a run, until all parties have disconnected.
@@ -53,6 +28,35 @@ def capture(
     tracker or the server, and each machine of LightGBM receives the list that is printed for it.
     For NVFlare, a copy of the job is written whose server records the messages. Submit this copy
     instead of the original job.
+
+    Parameters
+    ----------
+    wire : str
+        Framework: rabit (XGBoost's own collective, which Dask and Spark use), xgboost (its
+        federated server), lightgbm (its machines), or nvflare (a job of XGBoost).
+    output : str
+        File of the capture. Further runs are appended.
+    to : str, optional
+        Where the tracker or server listens: [HOST:]PORT.
+    machines : str, optional
+        LightGBM's machine list: a file of it, or HOST:PORT,HOST:PORT,...
+    job : str, optional
+        Folder of a job that NVFlare exported.
+    listen : int, optional
+        Port at which the proxy listens, the first one of several machines (0: a free port, which is
+        printed).
+    host : str, optional
+        Address to listen at. Only this machine reaches the default.
+
+    Examples
+    --------
+    XGBoost's federated server, which listens on port 9091::
+
+        fedtrees capture record xgboost --to 9091 -o run.capture
+
+    A job of NVFlare::
+
+        fedtrees capture record nvflare --job jobs/xgb -o run.capture
     """
     from fedtrees.capture.formats import record, relay_addresses, versions_of
     from fedtrees.capture.jobs import recorded_job
@@ -110,62 +114,49 @@ def _machines(text: str) -> list[tuple[str, int]]:
 
 
 def attack(
-    file: Annotated[str, typer.Argument(help="A capture, or a party's log of a federation.")],
-    who: Annotated[
-        str,
-        option(
-            DEFENSE,
-            "PARTY",
-            "Party that reads the capture, or third: an eavesdropper (default; for a log, the "
-            "party that wrote it).",
-            "--as",
-        ),
-    ] = "",
-    truth: Annotated[
-        list[str] | None,
-        option(
-            DATA,
-            "FILE",
-            "CSV file with the rows of a party, PARTY.csv or PARTY=FILE, to score the attacks.",
-        ),
-    ] = None,
+    file: Annotated[str, typer.Argument()],
+    who: Annotated[str, option(DEFENSE, "PARTY", "--as")] = "",
+    truth: Annotated[list[str] | None, option(DATA, "FILE")] = None,
     target: Target = "",
-    id: Annotated[
-        str,
-        option(
-            DATA, "COLUMN", "Column of --truth with the ids of rows, for the log of a vertical run."
-        ),
-    ] = "",
-    run: Annotated[
-        int | None, option(DATA, "N", "Number of the run, if the file contains several.")
-    ] = None,
-    named: Annotated[
-        list[str] | None,
-        option(
-            DEFENSE,
-            "ATTACK",
-            "Attacks, with parameters. By default all, and searches stop as in the default bench.",
-            "-a",
-            "--attack",
-        ),
-    ] = None,
-    protocol: Annotated[
-        str,
-        option(
-            FEDERATION,
-            "PROTOCOL",
-            "Protocol of the recorded run, for example nvflare-hist[max_depth=3]. A job of NVFlare "
-            "states it.",
-            "-p",
-            "--protocol",
-        ),
-    ] = "",
+    id: Annotated[str, option(DATA, "COLUMN")] = "",
+    run: Annotated[int | None, option(DATA, "N")] = None,
+    named: Annotated[list[str] | None, option(DEFENSE, "ATTACK", "-a", "--attack")] = None,
+    protocol: Annotated[str, option(FEDERATION, "PROTOCOL", "-p", "--protocol")] = "",
     format: Output = Format.TABLE,
 ) -> None:
     """Show what a recorded run reveals to one party: broken assurances, inferred facts and attacks.
 
     A result that is called certain follows from the recorded bytes. With --truth it is compared
     with the rows.
+
+    Parameters
+    ----------
+    file : str
+        A capture, or a party's log of a federation.
+    who : str, optional
+        Party that reads the capture, or third: an eavesdropper (default; for a log, the party that
+        wrote it).
+    truth : sequence of str, optional
+        CSV file with the rows of a party, PARTY.csv or PARTY=FILE, to score the attacks.
+    id : str, optional
+        Column of --truth with the ids of rows, for the log of a vertical run.
+    run : int, optional
+        Number of the run, if the file contains several.
+    named : sequence of str, optional
+        Attacks, with parameters. By default all, and searches stop as in the default bench.
+    protocol : str, optional
+        Protocol of the recorded run, for example nvflare-hist[max_depth=3]. A job of NVFlare states
+        it.
+
+    Examples
+    --------
+    What an eavesdropper learns::
+
+        fedtrees capture attack run.capture
+
+    What the server learns, compared with the rows of a client::
+
+        fedtrees capture attack run.capture --as server --truth client-0.csv
     """
     from fedtrees.capture.attack import read_party_tables, report
     from fedtrees.capture.readings import THIRD
@@ -182,41 +173,41 @@ def attack(
 
 
 def diff(
-    first: Annotated[str, typer.Argument(help="A capture.")],
-    second: Annotated[str, typer.Argument(help="Another capture. Omit it with --protocol.")] = "",
-    run: Annotated[
-        list[int] | None,
-        option(
-            DATA,
-            "N",
-            "Number of the run in each capture, if it contains several (give the option twice).",
-        ),
-    ] = None,
-    truth: Annotated[
-        list[str] | None,
-        option(
-            DATA,
-            "FILE",
-            "CSV file with the rows of a party, PARTY.csv or PARTY=FILE, for --protocol.",
-        ),
-    ] = None,
+    first: Annotated[str, typer.Argument()],
+    second: Annotated[str, typer.Argument()] = "",
+    run: Annotated[list[int] | None, option(DATA, "N")] = None,
+    truth: Annotated[list[str] | None, option(DATA, "FILE")] = None,
     target: Target = "",
-    protocol: Annotated[
-        str,
-        option(
-            FEDERATION,
-            "PROTOCOL",
-            "Compare with a run of this protocol instead of a second capture, for example "
-            "nvflare-hist[max_depth=3].",
-            "-p",
-            "--protocol",
-        ),
-    ] = "",
+    protocol: Annotated[str, option(FEDERATION, "PROTOCOL", "-p", "--protocol")] = "",
     format: Output = Format.TABLE,
 ) -> None:
     """Compare the messages of two captures, type by type. Exit code 4: they differ.
 
     With --protocol, a capture is compared with a run of the benchmark's protocol on the same rows.
+
+    Parameters
+    ----------
+    first : str
+        A capture.
+    second : str, optional
+        Another capture. Omit it with --protocol.
+    run : sequence of int, optional
+        Number of the run in each capture, if it contains several (give the option twice).
+    truth : sequence of str, optional
+        CSV file with the rows of a party, PARTY.csv or PARTY=FILE, for --protocol.
+    protocol : str, optional
+        Compare with a run of this protocol instead of a second capture, for example
+        nvflare-hist[max_depth=3].
+
+    Examples
+    --------
+    Two recordings::
+
+        fedtrees capture diff before.capture after.capture
+
+    A recording with our protocol on the same rows::
+
+        fedtrees capture diff run.capture -p nvflare-hist --truth client-0.csv
     """
     from fedtrees.capture.attack import read_party_tables
     from fedtrees.capture.differences import differences, from_protocol

@@ -30,25 +30,12 @@ from fedtrees.experiments.options import DATA, DEFENSE, check_clients, load_plug
 
 
 def explain(
-    protocol: Annotated[
-        str | None,
-        typer.Argument(
-            help="A protocol, with parameters, or the log of a party of a federation. "
-            "Without it, the attacks that apply to every protocol are listed."
-        ),
-    ] = None,
+    protocol: Annotated[str | None, typer.Argument()] = None,
     named: Protocols = None,
     defense: Defenses = None,
-    data: Annotated[
-        str | None, option(DATA, "NAME", "Dataset to run it on; by default one that fits.")
-    ] = None,
+    data: Annotated[str | None, option(DATA, "NAME")] = None,
     clients: Clients = 3,
-    threat: Annotated[
-        list[str] | None,
-        option(
-            DEFENSE, "THREAT", "Adversaries: passive[count=2], active[queries=1000], server+client."
-        ),
-    ] = None,
+    threat: Annotated[list[str] | None, option(DEFENSE, "THREAT")] = None,
     data_dir: DataDir = None,
     plugin: Plugins = None,
     unprotected: Unprotected = False,
@@ -61,6 +48,26 @@ def explain(
     protect it. Without --threat, one party of every role is honest-but-curious, and several parties
     of one role together if another party with data remains. Without a protocol, the command shows
     which attacks apply to every protocol.
+
+    Parameters
+    ----------
+    protocol : str, optional
+        A protocol, with parameters, or the log of a party of a federation. Without it, the attacks
+        that apply to every protocol are listed.
+    data : str, optional
+        Dataset to run it on; by default one that fits.
+    threat : sequence of str, optional
+        Adversaries: passive[count=2], active[queries=1000], server+client.
+
+    Examples
+    --------
+    Messages of a protocol, and the attacks that apply::
+
+        fedtrees explain fedtree-hist
+
+    With a defense, and with the reasons why other attacks do not apply::
+
+        fedtrees explain -p fedtree-hist -d secure-sum --details
     """
     check_clients(clients)
     load_plugins(plugin, unprotected)

@@ -20,35 +20,43 @@ if TYPE_CHECKING:
 
 
 def federate(
-    file: Annotated[
-        str, typer.Argument(help="File with everything that the parties agree on (.toml).")
-    ],
-    out: Annotated[
-        str, option(OUTPUT, "FOLDER", "Folder for log, model and status.", "-o", "--output")
-    ] = "",
-    poc: Annotated[
-        bool,
-        option(RUN, "", "Start a deployment on this machine, one process per site.", "--poc"),
-    ] = False,
-    sites: Annotated[
-        str | None,
-        option(
-            FEDERATION, "FOLDER", "With --poc: folder with the settings of each site, SITE.toml."
-        ),
-    ] = None,
-    kit: Annotated[
-        str | None,
-        option(FEDERATION, "FOLDER", "Startup kit of the deployment's user who submits the job."),
-    ] = None,
-    dry_run: Annotated[
-        bool, option(RUN, "", "Check the file and print its hash, without a run.", "--dry-run")
-    ] = False,
+    file: Annotated[str, typer.Argument()],
+    out: Annotated[str, option(OUTPUT, "FOLDER", "-o", "--output")] = "",
+    poc: Annotated[bool, option(RUN, "", "--poc")] = False,
+    sites: Annotated[str | None, option(FEDERATION, "FOLDER")] = None,
+    kit: Annotated[str | None, option(FEDERATION, "FOLDER")] = None,
+    dry_run: Annotated[bool, option(RUN, "", "--dry-run")] = False,
     format: Output = Format.TABLE,
 ) -> None:
     """Train between parties that share no data. Every site must have allowed the hash of the file.
 
     If a party refuses, fails or does not answer in time, the run stops and names this party. In
     this case, nothing is published.
+
+    Parameters
+    ----------
+    file : str
+        File with everything that the parties agree on (.toml).
+    out : str, optional
+        Folder for log, model and status.
+    poc : bool, optional
+        Start a deployment on this machine, one process per site.
+    sites : str, optional
+        With --poc: folder with the settings of each site, SITE.toml.
+    kit : str, optional
+        Startup kit of the deployment's user who submits the job.
+    dry_run : bool, optional
+        Check the file and print its hash, without a run.
+
+    Examples
+    --------
+    Check the agreement, and print the hash that sites allow::
+
+        fedtrees federation run federation.toml --dry-run
+
+    A trial on this machine, one process per site::
+
+        fedtrees federation run trial/federation.toml --poc --sites trial/sites -o run
     """
     from fedtrees.federation.agreement import load
 
@@ -166,52 +174,50 @@ def summarise_run(federation: FederationAgreement, out: Path, status: str) -> di
 
 
 def site(
-    csv: Annotated[str, option(DATA, "FILE", "The site's table.")] = "",
-    allow: Annotated[
-        list[str] | None,
-        option(FEDERATION, "HASH", "Hash of a federation in which it takes part (repeat)."),
-    ] = None,
-    runs: Annotated[
-        int,
-        option(
-            FEDERATION,
-            "N",
-            "Number of runs that are allowed per federation. Their epsilons add up.",
-        ),
-    ] = 1,
-    out: Annotated[
-        str, option(OUTPUT, "FOLDER", "Folder for the site's logs and models.", "-o", "--output")
-    ] = "",
-    id: Annotated[
-        str,
-        option(
-            DATA,
-            "COLUMN",
-            "Column with the ids of rows, if other sites have further columns of the same rows.",
-        ),
-    ] = "",
+    csv: Annotated[str, option(DATA, "FILE")] = "",
+    allow: Annotated[list[str] | None, option(FEDERATION, "HASH")] = None,
+    runs: Annotated[int, option(FEDERATION, "N")] = 1,
+    out: Annotated[str, option(OUTPUT, "FOLDER", "-o", "--output")] = "",
+    id: Annotated[str, option(DATA, "COLUMN")] = "",
     sep: Sep = "",
     decimal: Decimal = "",
     missing: Missing = None,
     sheet: Sheet = "",
-    kit: Annotated[
-        str | None,
-        option(
-            FEDERATION,
-            "FOLDER",
-            "Startup kit of the site or of the server, which is configured in place.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        option(OUTPUT, "FILE", "File to write instead, for `fedtrees federation run --poc`."),
-    ] = None,
+    kit: Annotated[str | None, option(FEDERATION, "FOLDER")] = None,
+    to: Annotated[str | None, option(OUTPUT, "FILE")] = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Configure a site: its table, the federations in which it takes part, and how often.
 
     The settings remain at the site. If the command is repeated, --allow and --runs replace the
     earlier ones. Runs that took place remain counted.
+
+    Parameters
+    ----------
+    csv : str, optional
+        The site's table.
+    allow : sequence of str, optional
+        Hash of a federation in which it takes part (repeat).
+    runs : int, optional
+        Number of runs that are allowed per federation. Their epsilons add up.
+    out : str, optional
+        Folder for the site's logs and models.
+    id : str, optional
+        Column with the ids of rows, if other sites have further columns of the same rows.
+    kit : str, optional
+        Startup kit of the site or of the server, which is configured in place.
+    to : str, optional
+        File to write instead, for `fedtrees federation run --poc`.
+
+    Examples
+    --------
+    Allow one run of a federation, given by its hash::
+
+        fedtrees federation site --csv a.csv --allow HASH --kit kit -o logs
+
+    A site of a trial on one machine::
+
+        fedtrees federation site --csv a.csv --allow HASH --to sites/a.toml -o logs
     """
     from fedtrees.experiments.table_spec import parse_reading
     from fedtrees.federation import agreement

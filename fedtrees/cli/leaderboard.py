@@ -27,16 +27,31 @@ _TIME_LIMIT = 3600.0  # seconds; five views of the default bench take about one 
 
 def submit(
     run: RunFolder,
-    out: Annotated[str, option(OUTPUT, "FOLDER", "Folder to write.", "-o", "--output")],
-    by: Annotated[
-        str, option(OUTPUT, "NAME", "Name of the submitter, as the leaderboard shows it.")
-    ],
+    out: Annotated[str, option(OUTPUT, "FOLDER", "-o", "--output")],
+    by: Annotated[str, option(OUTPUT, "NAME")],
     data_dir: DataDir = None,
     format: Output = Format.TABLE,
 ) -> None:
     """Write the files of a finished run that a leaderboard needs: rows, suite, versions, digests.
 
     Runs on your tables (--csv) are refused, because other persons could not check them.
+
+    Parameters
+    ----------
+    out : str
+        Folder to write.
+    by : str
+        Name of the submitter, as the leaderboard shows it.
+
+    Examples
+    --------
+    The files that others need to check a run::
+
+        fedtrees leaderboard submit runs/quick -o bundles/mine --by 'Ada Example'
+
+    A run on a table in a folder of yours::
+
+        fedtrees leaderboard submit runs/a -o bundles/a --by Ada --data-dir tables
     """
     from fedtrees.report import submissions
     from fedtrees.report.results import read_text
@@ -55,39 +70,12 @@ def submit(
 
 
 def leaderboard(
-    folder: Annotated[str, typer.Argument(help="Folder that contains a folder per submission.")],
-    out: Annotated[
-        str, option(OUTPUT, "FOLDER", "Folder for the page.", "-o", "--output")
-    ] = "site",
-    recompute: Annotated[
-        int, option(RUN, "N", "Number of views of each submission to compute again (0: none).")
-    ] = 1,
-    draw: Annotated[
-        str,
-        option(
-            RUN,
-            "TEXT",
-            "Text from which the views are drawn, unknown before the submission (default: a random "
-            "one).",
-        ),
-    ] = "",
-    time_limit: Annotated[
-        float,
-        option(
-            RUN,
-            "SECONDS",
-            "Seconds for reading all submissions, and for checking each (0: no limit).",
-        ),
-    ] = _TIME_LIMIT,
-    accept: Annotated[
-        bool,
-        option(
-            OUTPUT,
-            "",
-            "Add the submissions to accepted.csv, so that later copies of them are refused.",
-            "--accept",
-        ),
-    ] = False,
+    folder: Annotated[str, typer.Argument()],
+    out: Annotated[str, option(OUTPUT, "FOLDER", "-o", "--output")] = "site",
+    recompute: Annotated[int, option(RUN, "N")] = 1,
+    draw: Annotated[str, option(RUN, "TEXT")] = "",
+    time_limit: Annotated[float, option(RUN, "SECONDS")] = _TIME_LIMIT,
+    accept: Annotated[bool, option(OUTPUT, "", "--accept")] = False,
     data_dir: DataDir = None,
     format: Output = Format.TABLE,
 ) -> None:
@@ -97,6 +85,31 @@ def leaderboard(
     other results when it is computed again, contradicts an earlier submission or adds nothing to
     it. A view consists of a training, its references, a blind guess, the list of applicable
     attacks, and one attack.
+
+    Parameters
+    ----------
+    folder : str
+        Folder that contains a folder per submission.
+    out : str, optional
+        Folder for the page.
+    recompute : int, optional
+        Number of views of each submission to compute again (0: none).
+    draw : str, optional
+        Text from which the views are drawn, unknown before the submission (default: a random one).
+    time_limit : float, optional
+        Seconds for reading all submissions, and for checking each (0: no limit).
+    accept : bool, optional
+        Add the submissions to accepted.csv, so that later copies of them are refused.
+
+    Examples
+    --------
+    Compute one view of each submission again::
+
+        fedtrees leaderboard build bundles
+
+    Check without computing, and write the page elsewhere::
+
+        fedtrees leaderboard build bundles --recompute 0 -o public
     """
     from fedtrees.core.files import write_text
     from fedtrees.report import submissions

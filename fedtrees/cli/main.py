@@ -78,14 +78,14 @@ def _completion(shell: str | None) -> None:
 def _root(
     version: Annotated[
         bool,
-        option(OUTPUT, "", "Show the version.", "--version", callback=_version, is_eager=True),
+        option(OUTPUT, "", "--version", help="Show the version.", callback=_version, is_eager=True),
     ] = False,
     completion: Annotated[
         str | None,
         option(
             OUTPUT,
             "SHELL",
-            "Print the script by which bash, zsh or fish completes commands and names.",
+            help="Print the script by which bash, zsh or fish completes commands and names.",
             callback=_completion,
             is_eager=True,
         ),

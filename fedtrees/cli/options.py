@@ -1,15 +1,19 @@
-"""Define the options that several commands share, and the declaration of an option.
+"""Define the options that several commands share, and read the help texts from docstrings.
 
-Every option names the panel of the help in which it is listed, in one place: options of a benchmark
-in `fedtrees.experiments.options`, all others where they are declared with `option`.
+An option is declared once, as a parameter of its command: `option` states the panel of the help in
+which it is listed, and the numpydoc section Parameters of the docstring describes it. Options that
+several commands share have their help text here, and those of a benchmark are the fields of
+`fedtrees.experiments.options.BenchOptions`.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from textwrap import dedent
 from typing import Annotated, Any
 
 import typer
@@ -51,7 +55,7 @@ def names_of(kind: str) -> Callable[[str], list[str]]:
     return completed
 
 
-def option(panel: str, metavar: str, help: str, *flags: str, **settings: Any) -> Any:
+def option(panel: str, metavar: str, *flags: str, help: str | None = None, **settings: Any) -> Any:
     """Return an option for typer.
 
     Parameters
@@ -60,10 +64,11 @@ def option(panel: str, metavar: str, help: str, *flags: str, **settings: Any) ->
         Panel of the help, one of `fedtrees.experiments.options.PANELS`.
     metavar : str
         Placeholder of the value in the help, "" for a switch.
-    help : str
-        Description.
     *flags : str
         Flags, if they differ from the name of the parameter.
+    help : str, optional
+        Description of an option that several commands share. By default, the docstring of the
+        command describes the option.
     **settings
         Further settings of `typer.Option`.
     """
@@ -72,7 +77,55 @@ def option(panel: str, metavar: str, help: str, *flags: str, **settings: Any) ->
     )
 
 
+@dataclass(frozen=True)
+class Documentation:
+    """The parts of a numpydoc docstring that the help of a command shows.
+
+    Attributes
+    ----------
+    description : str
+        Everything before the first section.
+    parameters : dict of str to str
+        Descriptions in the section Parameters, or Attributes of a class, by name.
+    examples : tuple of (str, str)
+        Purpose and command of each entry of the section Examples. A purpose ends with two colons,
+        and the command is indented below it.
+    """
+
+    description: str
+    parameters: dict[str, str]
+    examples: tuple[tuple[str, str], ...]
+
+
+def read_docstring(documented: Any) -> Documentation:
+    """Return the parts of the docstring of a function or a class."""
+    description, *titled = re.split(r"\n\n(\w+)\n-+\n", inspect.getdoc(documented) or "")
+    sections = dict(zip(titled[::2], titled[1::2], strict=True))
+    parameters = sections.get("Parameters", sections.get("Attributes", ""))
+    entries = re.findall(r"^(\w+) : .*\n((?: .*\n?)+)", parameters, re.MULTILINE)
+    examples = re.findall(r"^(\S.*)::\n\n((?: .*\n?)+)", sections.get("Examples", ""), re.MULTILINE)
+    return Documentation(
+        description,
+        {name: " ".join(text.split()) for name, text in entries},
+        # A command of several lines can be typed as it is shown.
+        tuple((purpose, dedent(text).strip().replace("\n", " \\\n")) for purpose, text in examples),
+    )
+
+
+def add_descriptions(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the descriptions of the docstring to the parameters of a command that have none."""
+    descriptions = read_docstring(command).parameters
+    signature = inspect.signature(command, eval_str=True)
+    for name, parameter in signature.parameters.items():
+        for info in getattr(parameter.annotation, "__metadata__", ()):
+            info.help = info.help or descriptions.get(name)
+    # typer reads the parameters of a command from its signature.
+    command.__signature__ = signature  # type: ignore[attr-defined]
+    return command
+
+
 _BENCH = {item.name: item for item in fields(BenchOptions)}
+_BENCH_DESCRIPTIONS = read_docstring(BenchOptions).parameters
 #: Type for typer by the type of a field of `BenchOptions`.
 _KINDS: dict[str, Any] = {
     "tuple[str, ...]": list[str] | None,
@@ -96,8 +149,8 @@ def bench_option(name: str) -> Any:
         option(
             metadata["panel"],
             metadata["metavar"],
-            metadata["help"],
             *metadata["flags"],
+            help=_BENCH_DESCRIPTIONS.get(name),
             autocompletion=completed,
         ),
     ]
@@ -134,7 +187,9 @@ def with_bench_options(*names: str) -> Callable[[Callable[..., None]], Callable[
     return taking
 
 
-Output = Annotated[Format, option(OUTPUT, "table|json", "How to write the result.", "--format")]
+Output = Annotated[
+    Format, option(OUTPUT, "table|json", "--format", help="How to write the result.")
+]
 Plugins = bench_option("plugin")
 Unprotected = bench_option("unprotected")
 DataDir = bench_option("data_dir")
@@ -144,20 +199,20 @@ Decimal = bench_option("decimal")
 Missing = bench_option("missing")
 Sheet = bench_option("sheet")
 Margin = bench_option("margin")
-Clients = Annotated[int, option(FEDERATION, "N", "Number of clients.")]
+Clients = Annotated[int, option(FEDERATION, "N", help="Number of clients.")]
 Details = Annotated[
-    bool, option(OUTPUT, "", "Print all tables, not only what matters most.", "--details")
+    bool, option(OUTPUT, "", "--details", help="Print all tables, not only what matters most.")
 ]
 RunFolder = Annotated[str, typer.Argument(help="A run folder.")]
 Protocols = Annotated[
     list[str] | None,
     option(
-        FEDERATION, "PROTOCOL", "Same as the argument.", "-p", "--protocol",
+        FEDERATION, "PROTOCOL", "-p", "--protocol", help="Same as the argument.",
         autocompletion=names_of("protocol"),
     ),
 ]  # fmt: skip
 Target = Annotated[
-    str, option(DATA, "COLUMN", "Target column of --truth; by default the last column.")
+    str, option(DATA, "COLUMN", help="Target column of --truth; by default the last column.")
 ]
 
 

@@ -16,19 +16,25 @@ from fedtrees.experiments.options import DATA, DEFENSE, FEDERATION, OUTPUT, prin
 
 Runs = Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")]
 Metric = Annotated[
-    str | None, option(OUTPUT, "METRIC", "Leakage metric (default: that of the verdict).")
+    str | None, option(OUTPUT, "METRIC", help="Leakage metric (default: that of the verdict).")
 ]
 Utility = Annotated[
-    str | None, option(OUTPUT, "METRIC", "Utility metric (default: the first measured).")
+    str | None, option(OUTPUT, "METRIC", help="Utility metric (default: the first measured).")
 ]
 Data = Annotated[
-    list[str] | None, option(DATA, "NAME", "Datasets to show (default: all).", "--data")
+    list[str] | None, option(DATA, "NAME", "--data", help="Datasets to show (default: all).")
 ]
-Threat = Annotated[list[str] | None, option(DEFENSE, "THREAT", "Threats to show (default: all).")]
+Threat = Annotated[
+    list[str] | None, option(DEFENSE, "THREAT", help="Threats to show (default: all).")
+]
 Protocol = Annotated[
     list[str] | None,
     option(
-        FEDERATION, "PROTOCOL", "Protocols to show, with or without parameters.", "-p", "--protocol"
+        FEDERATION,
+        "PROTOCOL",
+        "-p",
+        "--protocol",
+        help="Protocols to show, with or without parameters.",
     ),
 ]
 Defense = Annotated[
@@ -36,43 +42,49 @@ Defense = Annotated[
     option(
         DEFENSE,
         "DEFENSE",
-        "Defenses to show, with or without parameters. The undefended run is always shown.",
         "-d",
         "--defense",
+        help="Defenses to show, with or without parameters. The undefended run is always shown.",
     ),
 ]
 Labels = Annotated[
     list[str] | None,
-    option(OUTPUT, "NAME=TEXT", "Text to show instead of a name (repeatable).", "--label"),
+    option(OUTPUT, "NAME=TEXT", "--label", help="Text to show instead of a name (repeatable)."),
 ]
 
 
 def plot(
     runs: Runs,
-    out: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "FILE",
-            "FILE.html, .svg, .png or .pdf (default: RUN/frontier.html).",
-            "-o",
-            "--output",
-        ),
-    ] = None,
+    out: Annotated[str | None, option(OUTPUT, "FILE", "-o", "--output")] = None,
     metric: Metric = None,
     utility: Utility = None,
     data: Data = None,
     threat: Threat = None,
     protocol: Protocol = None,
     defense: Defense = None,
-    width: Annotated[
-        str | None,
-        option(OUTPUT, "WIDTH", "column (3.3 inches) or page (7), of .svg, .png and .pdf."),
-    ] = None,
+    width: Annotated[str | None, option(OUTPUT, "WIDTH")] = None,
     label: Labels = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Draw the frontier: utility against the worst advantage over the applicable attacks."""
+    """Draw the frontier: utility against the worst advantage over the applicable attacks.
+
+    Parameters
+    ----------
+    out : str, optional
+        FILE.html, .svg, .png or .pdf (default: RUN/frontier.html).
+    width : str, optional
+        column (3.3 inches) or page (7), of .svg, .png and .pdf.
+
+    Examples
+    --------
+    An interactive page in the run folder::
+
+        fedtrees plot runs/quick
+
+    One column of a paper, for one adversary and some defenses::
+
+        fedtrees plot runs/quick -o f.pdf --width column --threat server -d split-only
+    """
     from fedtrees.report.figures.plot import plot as draw
     from fedtrees.report.findings import describe_weaknesses
     from fedtrees.report.results import Selection
@@ -88,10 +100,7 @@ def plot(
 
 def table(
     runs: Runs,
-    out: Annotated[
-        str | None,
-        option(OUTPUT, "FILE", "FILE.tex, .csv or .md (default: print).", "-o", "--output"),
-    ] = None,
+    out: Annotated[str | None, option(OUTPUT, "FILE", "-o", "--output")] = None,
     metric: Metric = None,
     utility: Utility = None,
     data: Data = None,
@@ -104,6 +113,21 @@ def table(
     """Write utility and leaks of every defense, by dataset and threat.
 
     If the runs contain several datasets, the table also contains the mean rank of each defense.
+
+    Parameters
+    ----------
+    out : str, optional
+        FILE.tex, .csv or .md (default: print).
+
+    Examples
+    --------
+    A Markdown table in the terminal::
+
+        fedtrees results table runs/quick
+
+    A LaTeX table with another name of the table::
+
+        fedtrees results table runs/quick -o t.tex --label breast-cancer=WDBC
     """
     from fedtrees.report.findings import describe_weaknesses
     from fedtrees.report.paper_table import table_of, write_table

@@ -33,22 +33,11 @@ _BY_CHANCE = "; so is one right claim in twenty by chance: confirm it with other
 
 
 def measure(
-    protocol: Annotated[
-        str | None,
-        typer.Argument(help="A protocol, with parameters.", autocompletion=names_of("protocol")),
-    ] = None,
+    protocol: Annotated[str | None, typer.Argument(autocompletion=names_of("protocol"))] = None,
     named: Protocols = None,
     defense: Defenses = None,
-    runs: Annotated[
-        int | None,
-        option(
-            RUN,
-            "N",
-            "Number of trainings. More trainings can give a higher bound (default: as many as take "
-            "less than a minute).",
-        ),
-    ] = None,
-    seed: Annotated[int, option(RUN, "N", "Seed of rows, coin flips and trainings.")] = 0,
+    runs: Annotated[int | None, option(RUN, "N")] = None,
+    seed: Annotated[int, option(RUN, "N")] = 0,
     plugin: Plugins = None,
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
@@ -59,6 +48,27 @@ def measure(
     about a row, and runs the real mechanism on them. Exit code 4: more was measured than was spent.
     `fedtrees bench` prints the result of one training with the parameters of the run, which is
     smaller.
+
+    Parameters
+    ----------
+    protocol : str, optional
+        A protocol, with parameters.
+    runs : int, optional
+        Number of trainings. More trainings can give a higher bound (default: as many as take less
+        than a minute).
+    seed : int, optional
+        Seed of rows, coin flips and trainings.
+
+    Examples
+    --------
+    A protocol that is differentially private itself::
+
+        fedtrees privacy measure -p 'dp-gbdt[epsilon=1]'
+
+    A defense, with more trainings than by default::
+
+        fedtrees privacy measure -p fedtree-hist
+            -d 'laplace-hist[epsilon=4]' --runs 2000
     """
     load_plugins(plugin, unprotected)
     audited = one_protocol(protocol, named)
@@ -118,35 +128,16 @@ def _audit_combinations(
 
 
 def bound(
-    protocols: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="Protocols, with parameters (default: common protocols with common defenses)."
-        ),
-    ] = None,
+    protocols: Annotated[list[str] | None, typer.Argument()] = None,
     named: Protocols = None,
     defense: Defenses = None,
-    threat: Annotated[
-        list[str] | None, option(DEFENSE, "THREAT", "Adversaries (default: one of every role).")
-    ] = None,
-    columns: Annotated[
-        int, option(DATA, "N", "Number of binary columns in addition to the label.")
-    ] = 2,
-    rows: Annotated[
-        str,
-        option(DATA, "N,N", "Rows of each client; for vertical parties, the rows of the table."),
-    ] = "2,2",
-    attack: Annotated[
-        list[str] | None,
-        option(DEFENSE, "ATTACK", "Attacks to compare with the ceiling.", "-a", "--attack"),
-    ] = None,
-    draws: Annotated[
-        int, option(RUN, "N", "Number of tables on which each attack runs.", min=2)
-    ] = 100,
-    seed: Annotated[int, option(RUN, "N", "Seed of protocols and draws.")] = 0,
-    jobs: Annotated[
-        int | None, option(RUN, "N", "Processes (default: all cores).", "--jobs", "-j", min=1)
-    ] = None,
+    threat: Annotated[list[str] | None, option(DEFENSE, "THREAT")] = None,
+    columns: Annotated[int, option(DATA, "N")] = 2,
+    rows: Annotated[str, option(DATA, "N,N")] = "2,2",
+    attack: Annotated[list[str] | None, option(DEFENSE, "ATTACK", "-a", "--attack")] = None,
+    draws: Annotated[int, option(RUN, "N", min=2)] = 100,
+    seed: Annotated[int, option(RUN, "N")] = 0,
+    jobs: Annotated[int | None, option(RUN, "N", "--jobs", "-j", min=1)] = None,
     plugin: Plugins = None,
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
@@ -158,6 +149,35 @@ def bound(
     for comparison. An adversary that knows rows by id guesses the label of each row, or, if it has
     the labels, the columns of other parties. The figures of attacks that recognise members are AUCs
     against rows of the prior.
+
+    Parameters
+    ----------
+    protocols : sequence of str, optional
+        Protocols, with parameters (default: common protocols with common defenses).
+    threat : sequence of str, optional
+        Adversaries (default: one of every role).
+    columns : int, optional
+        Number of binary columns in addition to the label.
+    rows : str, optional
+        Rows of each client; for vertical parties, the rows of the table.
+    attack : sequence of str, optional
+        Attacks to compare with the ceiling.
+    draws : int, optional
+        Number of tables on which each attack runs.
+    seed : int, optional
+        Seed of protocols and draws.
+    jobs : int, optional
+        Processes (default: all cores).
+
+    Examples
+    --------
+    The ceiling of a protocol, and of the same with a defense::
+
+        fedtrees privacy bound -p fedtree-hist -d none -d split-only
+
+    How close an attack comes to the ceiling::
+
+        fedtrees privacy bound -p fedtree-hist -a timberstrike
     """
     from fedtrees.bounds.ceilings import USUAL, lines
     from fedtrees.bounds.tables import TinyTables

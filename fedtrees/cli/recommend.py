@@ -17,42 +17,12 @@ from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions,
 )  # fmt: skip
 def recommend(
     *,
-    max_exact_rows: Annotated[
-        str,
-        option(
-            DEFENSE,
-            "SHARE",
-            "Largest share of rows of other parties that an attack may reconstruct exactly.",
-        ),
-    ] = "1%",
-    max_membership: Annotated[
-        str,
-        option(
-            DEFENSE,
-            "SHARE",
-            "Largest share of members that an attack may recognise, at 1% false alarms.",
-        ),
-    ] = "5%",
-    min_auc: Annotated[float, option(DEFENSE, "NUMBER", "Smallest AUC on test rows.")] = 0.75,
-    minutes: Annotated[
-        float, option(RUN, "MINUTES", "Total time (0: one seed, without a time limit).")
-    ] = 10.0,
-    layout: Annotated[
-        str,
-        option(
-            FEDERATION,
-            "LAYOUT",
-            "Parties have different rows (horizontal) or different columns (vertical).",
-        ),
-    ] = "",
-    deployed: Annotated[
-        str,
-        option(
-            FEDERATION,
-            "SYSTEM",
-            "Consider only what a system supports: xgboost, nvflare, flower, secretflow.",
-        ),
-    ] = "",
+    max_exact_rows: Annotated[str, option(DEFENSE, "SHARE")] = "1%",
+    max_membership: Annotated[str, option(DEFENSE, "SHARE")] = "5%",
+    min_auc: Annotated[float, option(DEFENSE, "NUMBER")] = 0.75,
+    minutes: Annotated[float, option(RUN, "MINUTES")] = 10.0,
+    layout: Annotated[str, option(FEDERATION, "LAYOUT")] = "",
+    deployed: Annotated[str, option(FEDERATION, "SYSTEM")] = "",
     format: Output = Format.TABLE,
     **options: Any,
 ) -> None:
@@ -61,6 +31,31 @@ def recommend(
     Every attack runs on every candidate, on one seed. Candidates that exceed a limit are dropped,
     and the remaining ones run on more seeds while there is time. The result is written to
     advice.html and advice.md in the run folder.
+
+    Parameters
+    ----------
+    max_exact_rows : str, optional
+        Largest share of rows of other parties that an attack may reconstruct exactly.
+    max_membership : str, optional
+        Largest share of members that an attack may recognise, at 1% false alarms.
+    min_auc : float, optional
+        Smallest AUC on test rows.
+    minutes : float, optional
+        Total time (0: one seed, without a time limit).
+    layout : str, optional
+        Parties have different rows (horizontal) or different columns (vertical).
+    deployed : str, optional
+        Consider only what a system supports: xgboost, nvflare, flower, secretflow.
+
+    Examples
+    --------
+    At most 1% of the rows reconstructed, and an AUC of 0.8, in ten minutes::
+
+        fedtrees recommend --csv patients.csv --target outcome --min-auc 0.8
+
+    Parties that have different columns of the same patients::
+
+        fedtrees recommend --data breast-cancer --layout vertical --minutes 20
     """
     from fedtrees.api.recommend import search
     from fedtrees.isolation.kernels import report_compilation

@@ -28,26 +28,24 @@ def columns() -> str:
     parts = []
     for place, head in _PLACES.items():
         placed = (c for c in (CONTEXT, *COLUMNS) if c.place == place)
-        parts += [head, "", "\\\n".join(f"`{c.name}`: {c.meaning}" for c in placed), ""]
-    parts += ["## Keys", ""]
+        parts += [head, "", "| Column | Meaning |", "|---|---|"]
+        parts += [*(f"| `{c.name}` | {c.meaning} |" for c in placed), ""]
+    parts += ["## Keys", "", "| Metric | Key | Meaning | Kind | Unit | Best value |"]
+    parts += ["|---|---|---|---|---|---|"]
     for name in register.names("metric"):
         metric: Any = register.get("metric", name)
-        parts.append(f"- **{name}**: {_keys(metric.measures)}")
-    return "\n".join([*parts, f"- others: {_keys(OTHERS)}", ""])
+        parts += _key_rows(f"`{name}`", metric.measures)
+    return "\n".join([*parts, *_key_rows("none", OTHERS), ""])
 
 
-def _keys(measures: tuple[Measure, ...]) -> str:
-    """Return the keys of some measures, grouped by class and unit."""
-    keys_by_text: dict[str, list[str]] = {}
+def _key_rows(metric: str, measures: tuple[Measure, ...]) -> list[str]:
+    """Return one row of a Markdown table for each key."""
+    rows = []
     for m in measures:
-        best = "" if m.best in (None, 1) else f"best {m.best:g}"
-        klass = "" if m.klass == "guess" else m.klass
-        about = ", ".join(filter(None, (klass, m.unit, best)))
-        key = f"`{m.key}`" + (f" by {m.part}" if m.part not in ("", m.key) else "")
-        key_is_name = m.name.casefold().replace("-", " ") == m.key.replace("_", " ")
-        key_is_name = key_is_name or m.key.endswith("_of")  # as the key before it, by parts
-        keys_by_text.setdefault(about, []).append(key if key_is_name else f"{key} {m.name}")
-    return "; ".join(f"{', '.join(keys)} ({about})" for about, keys in keys_by_text.items())
+        meaning = m.name if m.part in ("", m.key) else f"{m.name}, for each {m.part}"
+        best = "" if m.best is None else f"{m.best:g}"
+        rows.append(f"| {metric} | `{m.key}` | {meaning} | {m.klass} | {m.unit} | {best} |")
+    return rows
 
 
 def options() -> str:

@@ -35,7 +35,18 @@ def list_(
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """List the names that can be used on the command line, with one line about each."""
+    """List the names that can be used on the command line, with one line about each.
+
+    Examples
+    --------
+    All defenses with their parameters::
+
+        fedtrees list defenses
+
+    The attacks, as JSON for a program::
+
+        fedtrees list attacks --format json
+    """
     load_plugins(plugin, unprotected)
     if kind != "all" and kind not in _KINDS:
         raise UsageError(f"unknown kind {kind!r}{did_you_mean(kind, [*_KINDS, 'all'])}")
@@ -137,13 +148,27 @@ def _parameters(maker: Any) -> str:
 
 
 def check(
-    files: Annotated[
-        list[str], typer.Argument(help="Plugin files, or names of built-ins.", metavar="FILE...")
-    ],
+    files: Annotated[list[str], typer.Argument(metavar="FILE...")],
     unprotected: Unprotected = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Check that protocols, defenses, attacks, behaviours and metrics conform to their rules."""
+    """Check that protocols, defenses, attacks, behaviours and metrics conform to their rules.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Plugin files, or names of built-ins.
+
+    Examples
+    --------
+    A file of yours::
+
+        fedtrees plugin check my_defense.py
+
+    Names of built-in ones::
+
+        fedtrees plugin check timberstrike split-only
+    """
     from fedtrees.conformance.checks import check as run_checks
     from fedtrees.experiments.environment import check_extras
 
@@ -216,7 +241,18 @@ def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:
 
 
 def doctor(format: Output = Format.TABLE) -> None:
-    """Check the installation: versions, kernels, data folder, browser, restrictions of attacks."""
+    """Check the installation: versions, kernels, data folder, browser, restrictions of attacks.
+
+    Examples
+    --------
+    Versions, kernels, and restrictions of attacks::
+
+        fedtrees doctor
+
+    The same facts for a bug report::
+
+        fedtrees doctor --format json
+    """
     import platform
 
     from fedtrees.core.supported import TESTED, untested
@@ -287,21 +323,32 @@ _FEDERATION = "federation"
 
 
 def new(
-    kind: Annotated[str, typer.Argument(help="protocol, defense, attack, behaviour or metric.")],
-    name: Annotated[str, typer.Argument(help="Its name, such as my-defense.")],
-    out: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "PATH",
-            "File to write (default: ./NAME.py).",
-            "-o",
-            "--output",
-        ),
-    ] = None,
+    kind: Annotated[str, typer.Argument()],
+    name: Annotated[str, typer.Argument()],
+    out: Annotated[str | None, option(OUTPUT, "PATH", "-o", "--output")] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a file with a working protocol, defense, attack, behaviour or metric to start from."""
+    """Write a file with a working protocol, defense, attack, behaviour or metric to start from.
+
+    Parameters
+    ----------
+    kind : str
+        protocol, defense, attack, behaviour or metric.
+    name : str
+        Its name, such as my-defense.
+    out : str, optional
+        File to write (default: ./NAME.py).
+
+    Examples
+    --------
+    A defense in my_defense.py::
+
+        fedtrees plugin new defense my-defense
+
+    An attack in a file of your choice::
+
+        fedtrees plugin new attack mine -o idea.py
+    """
     from fedtrees.core.files import write_whole
     from fedtrees.core.registry import register
 
@@ -329,14 +376,29 @@ def new(
 
 
 def new_federation(
-    name: Annotated[str, typer.Argument(help="Its name, such as trial.")],
-    out: Annotated[
-        str | None,
-        option(OUTPUT, "FOLDER", "Folder to write (default: ./NAME).", "-o", "--output"),
-    ] = None,
+    name: Annotated[str, typer.Argument()],
+    out: Annotated[str | None, option(OUTPUT, "FOLDER", "-o", "--output")] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Write a folder with the agreement of three sites, their tables, and their settings."""
+    """Write a folder with the agreement of three sites, their tables, and their settings.
+
+    Parameters
+    ----------
+    name : str
+        Its name, such as trial.
+    out : str, optional
+        Folder to write (default: ./NAME).
+
+    Examples
+    --------
+    A folder with agreement, tables and settings::
+
+        fedtrees federation new trial
+
+    In another folder::
+
+        fedtrees federation new trial -o examples/trial
+    """
     _new_federation(Path(out or name), format)
 
 

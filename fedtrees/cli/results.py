@@ -23,17 +23,30 @@ if TYPE_CHECKING:
 
 def show(
     run: RunFolder,
-    metric: Annotated[
-        str | None,
-        option(OUTPUT, "METRIC", "Leakage metric: ra (default), exact_rows, leaf_mass_exact."),
-    ] = None,
+    metric: Annotated[str | None, option(OUTPUT, "METRIC")] = None,
     margin: Margin = None,
-    skipped: Annotated[
-        bool, option(OUTPUT, "", "List the attacks that did not apply, with reasons.", "--skipped")
-    ] = False,
+    skipped: Annotated[bool, option(OUTPUT, "", "--skipped")] = False,
     format: Output = Format.TABLE,
 ) -> None:
-    """Print the verdict of a run, its tables, and what did not run."""
+    """Print the verdict of a run, its tables, and what did not run.
+
+    Parameters
+    ----------
+    metric : str, optional
+        Leakage metric: ra (default), exact_rows, leaf_mass_exact.
+    skipped : bool, optional
+        List the attacks that did not apply, with reasons.
+
+    Examples
+    --------
+    The verdict, followed by tables::
+
+        fedtrees show runs/quick
+
+    With the attacks that did not apply, and why::
+
+        fedtrees show runs/quick --skipped
+    """
     from fedtrees.report.findings import analyze_run
     from fedtrees.report.json_export import summary
 
@@ -56,7 +69,18 @@ def show(
 
 
 def report(run: RunFolder, margin: Margin = None, format: Output = Format.TABLE) -> None:
-    """Write the HTML report of a run again. It is a self-contained file."""
+    """Write the HTML report of a run again. It is a self-contained file.
+
+    Examples
+    --------
+    The report as report.html in the run folder::
+
+        fedtrees report runs/quick
+
+    An advantage of 10% over a blind guess still counts as no leak::
+
+        fedtrees report runs/quick --margin 0.1
+    """
     from fedtrees.report.leakage import MARGIN
     from fedtrees.report.page import write_report
 
@@ -107,13 +131,8 @@ _LONGEST = 40  # characters of an input that are printed
 
 
 def compare(
-    before: Annotated[str, typer.Argument(help="A run folder.", metavar="BEFORE")],
-    after: Annotated[
-        list[str],
-        typer.Argument(
-            help="Further run folders, each compared with the previous one.", metavar="AFTER..."
-        ),
-    ],
+    before: Annotated[str, typer.Argument(metavar="BEFORE")],
+    after: Annotated[list[str], typer.Argument(metavar="AFTER...")],
     format: Output = Format.TABLE,
 ) -> None:
     """Show the differences between runs, paired by cell and seed.
@@ -122,6 +141,23 @@ def compare(
 
     A leak is the advantage of the strongest attack on each seed. Only attacks that both runs
     finished are considered.
+
+    Parameters
+    ----------
+    before : str
+        A run folder.
+    after : sequence of str
+        Further run folders, each compared with the previous one.
+
+    Examples
+    --------
+    Two runs, paired by cell and seed::
+
+        fedtrees results compare runs/a runs/b
+
+    Several runs in order, each with the one before::
+
+        fedtrees results compare runs/a runs/b runs/c --format json
     """
     from fedtrees.report.compare import compare as compared
 

@@ -27,16 +27,30 @@ _NARROW = 80  # in a narrower terminal, no examples are printed
 
 
 def inspect(
-    file: Annotated[
-        str, typer.Argument(help="A table: CSV, .xlsx, .parquet or .feather.", metavar="FILE")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE")],
     sep: Sep = "",
     decimal: Decimal = "",
     missing: Missing = None,
     sheet: Sheet = "",
     format: Output = Format.TABLE,
 ) -> None:
-    """Show the inferred kinds of the columns of a table: missing values, ids, free text."""
+    """Show the inferred kinds of the columns of a table: missing values, ids, free text.
+
+    Parameters
+    ----------
+    file : str
+        A table: CSV, .xlsx, .parquet or .feather.
+
+    Examples
+    --------
+    Types, missing values and ids::
+
+        fedtrees data inspect patients.csv
+
+    A table with semicolons and decimal commas::
+
+        fedtrees data inspect patients.csv --sep ';' --decimal ,
+    """
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.table_files import read_table
     from fedtrees.data.user_tables import probable_marks_notes
@@ -127,14 +141,30 @@ def _short(texts: Sequence[str]) -> list[str]:
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="A dataset that is not bundled.")],
+    name: Annotated[str, typer.Argument()],
     data_dir: DataDir = None,
-    url: Annotated[
-        str | None, option(RUN, "URL", "Download the file from this address instead.")
-    ] = None,
+    url: Annotated[str | None, option(RUN, "URL")] = None,
     format: Output = Format.TABLE,
 ) -> None:
-    """Download a dataset and verify its checksum. No other command downloads anything."""
+    """Download a dataset and verify its checksum. No other command downloads anything.
+
+    Parameters
+    ----------
+    name : str
+        A dataset that is not bundled.
+    url : str, optional
+        Download the file from this address instead.
+
+    Examples
+    --------
+    A table that is not bundled::
+
+        fedtrees data fetch stroke
+
+    Into a folder of your choice::
+
+        fedtrees data fetch adult --data-dir tables
+    """
     from fedtrees.data.downloads import data_directory
     from fedtrees.data.downloads import fetch as download
 

@@ -39,47 +39,15 @@ if TYPE_CHECKING:
 
 @with_bench_options(*TABLE_OPTIONS, "data_dir", "plugin", "unprotected")
 def train(
-    protocol: Annotated[
-        str, option(FEDERATION, "PROTOCOL", "A protocol, with parameters.", "-p", "--protocol")
-    ] = "fedtree-hist",
-    defense: Annotated[
-        list[str] | None,
-        option(DEFENSE, "DEFENSE", "A defense; compose several with +.", "-d", "--defense"),
-    ] = None,
-    data: Annotated[
-        str | None, option(DATA, "NAME", "A dataset (see `fedtrees list datasets`).")
-    ] = None,
-    partition: Annotated[
-        str | None,
-        option(FEDERATION, "PARTITION", "iid (default), by-client, label-skew[alpha=], ..."),
-    ] = None,
-    clients: Annotated[
-        int | None,
-        option(FEDERATION, "N", "Number of clients (default: 3, or as the table states)."),
-    ] = None,
-    seed: Annotated[int, option(RUN, "N", "Seed of all randomness except noise.")] = 0,
-    noise_from: Annotated[
-        str,
-        option(
-            RUN,
-            "SOURCE",
-            "Source of noise: system, or seed for a repeatable run whose noise "
-            "gives no protection.",
-        ),
-    ] = "system",
-    out: Annotated[
-        str | None,
-        option(
-            OUTPUT,
-            "FILE",
-            "Write the model: XGBoost JSON (.json), a random forest (.npz), another (.ftm).",
-            "-o",
-            "--output",
-        ),
-    ] = None,
-    transcript: Annotated[
-        str | None, option(OUTPUT, "FILE", "Write every message of the training (.npz).")
-    ] = None,
+    protocol: Annotated[str, option(FEDERATION, "PROTOCOL", "-p", "--protocol")] = "fedtree-hist",
+    defense: Annotated[list[str] | None, option(DEFENSE, "DEFENSE", "-d", "--defense")] = None,
+    data: Annotated[str | None, option(DATA, "NAME")] = None,
+    partition: Annotated[str | None, option(FEDERATION, "PARTITION")] = None,
+    clients: Annotated[int | None, option(FEDERATION, "N")] = None,
+    seed: Annotated[int, option(RUN, "N")] = 0,
+    noise_from: Annotated[str, option(RUN, "SOURCE")] = "system",
+    out: Annotated[str | None, option(OUTPUT, "FILE", "-o", "--output")] = None,
+    transcript: Annotated[str | None, option(OUTPUT, "FILE")] = None,
     *,
     format: Output = Format.TABLE,
     **arguments: Any,
@@ -87,6 +55,37 @@ def train(
     """Train one federation, score its model on test rows, and write model and transcript.
 
     Training and test rows are those of `fedtrees bench` for the same seed and partition.
+
+    Parameters
+    ----------
+    protocol : str, optional
+        A protocol, with parameters.
+    defense : sequence of str, optional
+        A defense; compose several with +.
+    data : str, optional
+        A dataset (see `fedtrees list datasets`).
+    partition : str, optional
+        iid (default), by-client, label-skew[alpha=], ...
+    clients : int, optional
+        Number of clients (default: 3, or as the table states).
+    seed : int, optional
+        Seed of all randomness except noise.
+    noise_from : str, optional
+        Source of noise: system, or seed for a repeatable run whose noise gives no protection.
+    out : str, optional
+        Write the model: XGBoost JSON (.json), a random forest (.npz), another (.ftm).
+    transcript : str, optional
+        Write every message of the training (.npz).
+
+    Examples
+    --------
+    Three clients, and a model that XGBoost can read::
+
+        fedtrees model train --data breast-cancer -o model.json
+
+    With a defense, and with every message in a file::
+
+        fedtrees model train -d split-only --transcript messages.npz
     """
     from fedtrees.core.registry import register
     from fedtrees.experiments.environment import check_extras

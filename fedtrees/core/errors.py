@@ -238,8 +238,7 @@ def missing_attribute(owner: object, name: str, renamed: Mapping[str, str]) -> A
 
 def check_positive(name: str, value: Any) -> None:
     """Raise `UsageError` unless a parameter is a finite number above 0."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 < value < math.inf):
+    if not is_finite_number(value) or value <= 0:
         raise UsageError(f"{name} must be a finite number > 0; got {value!r}")
 
 
@@ -262,8 +261,7 @@ def check_fraction(name: str, value: Any) -> None:
 
 def check_share(name: str, value: Any) -> None:
     """Raise `UsageError` unless a parameter is a number strictly between 0 and 1."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 < value < 1):
+    if not is_finite_number(value) or not 0 < value < 1:
         raise UsageError(f"{name} must be a number between 0 and 1; got {value!r}")
 
 

@@ -46,7 +46,6 @@ from fedtrees.core.secure_sum import (
     AggregationExchange,
     IdealAggregation,
     SecureAggregation,
-    SumContext,
     add_messages,
 )
 from fedtrees.core.streams import Streams
@@ -421,10 +420,6 @@ class Network:
             self.transcript = training
         return answers
 
-    def own_thresholds(self) -> dict[str, Mapping[tuple[int, int], tuple[int, float]]]:
-        """Return the splits that only their party knows, by party, as ground truth of metrics."""
-        return {name: host.read_truth(Party.own_thresholds) for name, host in self._hosts.items()}
-
     def encryption_states(self, names: Sequence[str]) -> dict[str, Any]:
         """Return the parties' parts of the computation on encrypted values.
 
@@ -441,9 +436,20 @@ class Network:
         computing = [name for name in names if name in self._hosts]  # the role public has no host
         return {name: self._hosts[name].encryption for name in computing}
 
-    def own_bins(self) -> dict[str, Mapping[int, NDArray[np.int64]]]:
-        """Return the bins of each party's rows, by party, as ground truth of metrics."""
-        return {name: host.read_truth(Party.own_bins) for name, host in self._hosts.items()}
+    def read_truth(self, method: Callable[[Party], T]) -> dict[str, T]:
+        """Return the results of a method of every party, by party, as ground truth of metrics.
+
+        Parameters
+        ----------
+        method : callable
+            The method. For example, `Party.own_bins` returns the bins of the rows of a party.
+
+        Returns
+        -------
+        results : dict of str to object
+            Result of the method by the name of the party.
+        """
+        return {name: host.read_truth(method) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role.
@@ -602,20 +608,15 @@ class Network:
         self._aggregator.record_sent(receivers, message)
         return name, message, receivers
 
-    def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> _NetworkExchange:
+    def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> AggregationExchange:
         """Return the access to this network that the server side of one secure sum needs."""
         context = self.agreement.sums(self.agreement.roles[next(iter(pending_replies))])
         shares, kinds = context.min_noise_shares, {type(r) for r in pending_replies.values()}
-        return _NetworkExchange(
-            self,
-            server,
-            rows=self._rows,
-            context=context,
-            # Losses of messages are simulated with separate randomness.
-            streams=self._streams.child("network"),
-            # A sum over fewer replies would contain less noise than the privacy claim assumes.
-            min_replies=max((shares[kind] for kind in kinds & {*shares}), default=0),
-        )
+        # A sum over fewer replies would contain less noise than the privacy claim assumes.
+        min_replies = max((shares[kind] for kind in kinds & {*shares}), default=0)
+        # Losses of messages are simulated with separate randomness.
+        streams = self._streams.child("network")
+        return AggregationExchange(self, server, self._rows, context, streams, min_replies)
 
     def record_sealed_replies(
         self, server: str, replies: Mapping[str, Reply], reason: str
@@ -667,50 +668,6 @@ class Network:
             names = {*self._all_hosts, *(self.agreement.roles[name] for name in self._all_hosts)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return members
-
-
-class _NetworkExchange(AggregationExchange):
-    """Exchange of one secure sum over a `Network`, whose messages enter its transcript."""
-
-    def __init__(
-        self,
-        net: Network,
-        server: str,
-        *,
-        rows: int | None,
-        context: SumContext,
-        streams: Streams,
-        min_replies: int,
-    ) -> None:
-        self._net, self.server, self.rows = net, server, rows
-        self.context, self.streams, self.min_replies = context, streams, min_replies
-
-    def request(
-        self,
-        to: Sequence[str],
-        message: Message,
-        reason: str,
-        reply_reason: str = "",
-        disconnected: Sequence[str] = (),
-    ) -> dict[str, Message]:
-        """Send a message and return the replies of the connected parties.
-
-        The parameters are those of `AggregationExchange.request`.
-        """
-        self._net.transcript.rounds += 1
-        self._net.transcript.record(self.server, tuple(to), message, reason)
-        reachable = [name for name in to if name not in disconnected]
-        replies = self._net.call_and_record(
-            reachable, lambda host: host.handle_request(message, reason)
-        )
-        return self._net.record_sealed_replies(self.server, replies, reply_reason or reason)
-
-    def protect(
-        self, names: Iterable[str], arguments: Mapping[str, Any], reason: str
-    ) -> dict[str, Message]:
-        """Request the protected replies of parties, see `AggregationExchange.protect`."""
-        replies = self._net.call_and_record(names, lambda host: host.protect(arguments, reason))
-        return self._net.record_sealed_replies(self.server, replies, reason)
 
 
 def _check_reply(name: str, reply: Message | None, request: Message) -> Message:

@@ -12,7 +12,7 @@ A part is one defense of a composition. It acts at *sites*: message types, and t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from fedtrees.core.defense import Defense, Site
 from fedtrees.core.messages import Reveal
@@ -42,26 +42,35 @@ def bounded(part: Defense) -> bool:
 
 def misplaced(parts: Sequence[Defense]) -> Reason | None:
     """Return why a part must not act at its position, None if all positions are correct."""
+    for part, site, claiming in _conflicts(parts):
+        if site is None:
+            return Reason("reads-rows", subject=part.name, claiming=claiming.name)
+        arguments = {"subject": part.name, "at": _name(site), "claiming": claiming.name}
+        valid_order = _claiming_first(parts)
+        if valid_order:
+            return Reason("noise-order", order=valid_order, **arguments)
+        return Reason("before-noise", **arguments)
+    return None
+
+
+def _conflicts(parts: Sequence[Defense]) -> Iterator[tuple[Defense, Site | None, Defense]]:
+    """Yield every part that acts before a part that claims a budget, where, and the latter.
+
+    The place is None for a part that reads local data.
+    """
     # Processing after a claiming part is harmless, so that only its predecessors are checked. The
     # exception is a change of single rows, which happens before every release.
     for b, claiming in enumerate(parts):
-        if not bounded(claiming):
-            continue
         for a, part in enumerate(parts):
-            if a == b:
+            if a == b or not bounded(claiming):
                 continue
             if part.requirements.reads_local_data and not bounded(part):
-                return Reason("reads-rows", subject=part.name, claiming=claiming.name)
-            at = _before(part, sites(claiming))
-            if at is None and a < b:
-                at = _same_place(part, claiming)
-            if at is not None:
-                arguments = {"subject": part.name, "at": _name(at), "claiming": claiming.name}
-                valid_order = _claiming_first(parts)
-                if valid_order:
-                    return Reason("noise-order", order=valid_order, **arguments)
-                return Reason("before-noise", **arguments)
-    return None
+                yield part, None, claiming
+            site = _before(part, sites(claiming))
+            if site is None and a < b:
+                site = _same_place(part, claiming)
+            if site is not None:
+                yield part, site, claiming
 
 
 def misplaced_in(
@@ -142,17 +151,8 @@ def _claiming_first(parts: Sequence[Defense]) -> str | None:
     """
     reordered = sorted(parts, key=lambda part: not bounded(part))
     unchanged = [p.name for p in reordered] == [p.name for p in parts]
-    return None if unchanged or _wrong(reordered) else "+".join(p.name for p in reordered)
-
-
-def _wrong(parts: Sequence[Defense]) -> bool:
-    """Return whether any part acts before a part that claims a budget."""
-    return any(
-        _before(part, sites(one)) or (a < b and _same_place(part, one))
-        for b, one in enumerate(parts)
-        for a, part in enumerate(parts)
-        if a != b and bounded(one)
-    )
+    valid = all(site is None for _, site, _ in _conflicts(reordered))
+    return "+".join(p.name for p in reordered) if valid and not unchanged else None
 
 
 def _name(site: Site) -> str:

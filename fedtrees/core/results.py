@@ -462,9 +462,9 @@ CIPHERTEXTS = Measure("ciphertexts", "ciphertexts sent", "ciphertexts", 0.0, "co
 OPERATIONS = Measure("operations", "operations of cryptography", "operations", 0.0, "cost",
                      "operation")  # fmt: skip
 DETECTION = Measure(
-    "detection", "an honest party refused to go on", "0 or 1", None, "meta", "what it said"
+    "detection", "an honest party refused to continue", "0 or 1", None, "meta", "error message"
 )
-NOTE = Measure("note", "what an attack notes", "", None, "diagnostic", "note")
+NOTE = Measure("note", "diagnostics of an attack", "", None, "diagnostic", "note")
 #: Keys that no metric declares.
 OTHERS = (
     *UTILITY, RAREST, APPLIES, BYTES_UP, BYTES_DOWN, CPU, CIPHERTEXTS, OPERATIONS, NOTE, DETECTION,
@@ -475,7 +475,7 @@ OTHERS = (
             "message type"),
     Measure("operations_of", "operations of one party", "operations", 0.0, "cost",
             "operation by party"),
-    Measure("queries", "rows that an attack asked for", "rows", None, "cost"),
+    Measure("queries", "rows that an attack requested", "rows", None, "cost"),
     Measure("query_batches", "requests of an attack", "requests", None, "cost"),
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from hashlib import blake2b
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ from fedtrees.core.errors import DataError, EquivocationError, ProtocolError
 from fedtrees.core.messages import AnyMessage, Message, Sealed, seal_sums
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import encode
+
+if TYPE_CHECKING:
+    from fedtrees.core.network import Network
 
 # A float is represented by twelve signed digits of 32 bits, in units of 2^-192. Every digit is
 # smaller than 2^32 in absolute value, so that the sum of up to 2^31 of them fits an int64. Such
@@ -73,11 +76,14 @@ class SumContext:
     min_noise_shares: Mapping[type[Message], int]
 
 
-class AggregationExchange(ABC):
+@dataclass(eq=False)
+class AggregationExchange:
     """Access of the server side to the network during one secure sum.
 
     Attributes
     ----------
+    net : Network
+        The network. All messages of the sum enter its transcript.
     server : str
         Name of the party that sent the request and opens the sum.
     rows : int or None
@@ -93,13 +99,13 @@ class AggregationExchange(ABC):
         to the claimed noise. 0 if the replies contain no noise shares.
     """
 
+    net: Network
     server: str
     rows: int | None
     context: SumContext
     streams: Streams
     min_replies: int
 
-    @abstractmethod
     def request(
         self,
         to: Sequence[str],
@@ -123,8 +129,14 @@ class AggregationExchange(ABC):
         disconnected : sequence of str
             Receivers that are simulated as disconnected and do not reply.
         """
+        self.net.transcript.rounds += 1
+        self.net.transcript.record(self.server, tuple(to), message, reason)
+        reachable = [name for name in to if name not in disconnected]
+        replies = self.net.call_and_record(
+            reachable, lambda host: host.handle_request(message, reason)
+        )
+        return self.net.record_sealed_replies(self.server, replies, reply_reason or reason)
 
-    @abstractmethod
     def protect(
         self, names: Iterable[str], arguments: Mapping[str, Any], reason: str
     ) -> dict[str, Any]:
@@ -139,6 +151,8 @@ class AggregationExchange(ABC):
         reason : str
             Recorded reason of the replies.
         """
+        replies = self.net.call_and_record(names, lambda host: host.protect(arguments, reason))
+        return self.net.record_sealed_replies(self.server, replies, reason)
 
 
 class ClientAggregator(ABC):

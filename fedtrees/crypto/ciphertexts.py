@@ -17,12 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.crypto.costs import (
-    MARK_BYTES,
-    OperationCounter,
-    array_traffic,
-    ciphertext_bytes,
-)
+from fedtrees.crypto.costs import MARK_BYTES, OperationCounter, array_traffic, ciphertext_bytes
 from fedtrees.crypto.packing import Slots
 from fedtrees.crypto.primitives import MalformedError, PlaintextOverflowError, WrongKeyError
 

@@ -344,10 +344,8 @@ class MaskingServer(ServerAggregator):
         self, plan: MaskPlan, names: tuple[str, ...], exchange: AggregationExchange
     ) -> MaskedSum | IdealMaskedSum:
         """Run rounds 0 and 1 with the parties that replied: exchange keys and encrypted shares."""
-        aggregation, missing = (
-            self._aggregation,
-            [name for name in plan.parties if name not in names],
-        )
+        aggregation = self._aggregation
+        missing = [name for name in plan.parties if name not in names]
         masks = aggregation.unmasker(plan, self._batches, self.ledger)
         request = MaskKeysRequest(self._batches, plan.sums, plan.threshold)
         for name, reply in exchange.request(

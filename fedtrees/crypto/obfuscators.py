@@ -14,12 +14,7 @@ from gmpy2 import invert, mpz, powmod
 from fedtrees.core.errors import UsageError
 from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair, Prime, PublicKey
-from fedtrees.crypto.primitives import (
-    SYSTEM,
-    PlaintextOverflowError,
-    Randomness,
-    SecretHolder,
-)
+from fedtrees.crypto.primitives import SYSTEM, PlaintextOverflowError, Randomness, SecretHolder
 
 # Bits of the exponent per table row. An exponent of 1,024 bits takes 114 multiplications instead of
 # about 1,200. A table modulo a 2,048-bit number takes 17 MB, and twice as much for each further

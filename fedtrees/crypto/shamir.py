@@ -53,10 +53,8 @@ def _at_zero(points: tuple[int, ...]) -> tuple[int, ...]:
         numerator, denominator = 1, 1
         for other in points:
             if other != x:
-                numerator, denominator = (
-                    numerator * other % PRIME,
-                    denominator * (other - x) % PRIME,
-                )
+                numerator = numerator * other % PRIME
+                denominator = denominator * (other - x) % PRIME
         coefficients.append(numerator * pow(denominator, -1, PRIME) % PRIME)
     return tuple(coefficients)
 

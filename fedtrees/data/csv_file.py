@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedtrees.core.errors import DataError, Problem, Problems, UsageError, did_you_mean, many
-from fedtrees.core.formats import no_local_file, unreadable
+from fedtrees.core.files import no_local_file, unreadable
 from fedtrees.data.cells import dates, missing, number
 from fedtrees.data.cleaning import (
     composed,

@@ -369,7 +369,7 @@ class Holdout:
         Rows that are used only to measure utility.
     reserve : int array or None
         Rows that neither the parties nor the utility test use. The specificity test compares
-        guesses with them (`fedtrees.metrics.specificity`).
+        guesses with them (`fedtrees.metrics.records`).
     """
 
     train: NDArray[np.intp]

@@ -39,8 +39,7 @@ from fedtrees.core.view import View
 from fedtrees.experiments.federation import Federation
 from fedtrees.experiments.plan import Task, identity_columns
 from fedtrees.isolation.process import attack_process
-from fedtrees.metrics.advantage import advantage
-from fedtrees.metrics.metric import Case, Metric, Score, all_metrics, metrics_of
+from fedtrees.metrics.metric import Case, Metric, Score, advantage, all_metrics, metrics_of
 from fedtrees.metrics.utility import scores_of
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.compatibility import (

@@ -8,6 +8,7 @@ cluster. If the process of a job dies, only its tasks are computed again, one by
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import resource
@@ -260,16 +261,17 @@ class Processes:
         try:
             results: Results | Lost = future.result()
             self._idle.append(executor)
-        except MemoryError:  # outside the computation of a task, which handles its own errors
-            _end_executor(executor)
-            results = Lost("memory")
         except BrokenExecutor as err:
             _end_executor(executor)
             # loky reports the exit code only in braces in its message, for example {SIGKILL(-9)}.
             results = Lost(str(err).rpartition("{")[2].partition("}")[0])
-        except BaseException:
+        except BaseException as err:
             _end_executor(executor)
-            raise
+            # An error in the computation of a task is in its result. Here the memory was exhausted
+            # between two computations.
+            if not _is_memory_error(err):
+                raise
+            results = Lost("memory")
         return future, results
 
     def close(self) -> None:
@@ -277,6 +279,11 @@ class Processes:
         for executor in (*self._idle, *self._busy.values()):
             _end_executor(executor)
         self._idle, self._busy = [], {}
+
+
+def _is_memory_error(err: BaseException) -> bool:
+    """Return whether an allocation failed, in Python or in a call of the system."""
+    return isinstance(err, MemoryError) or (isinstance(err, OSError) and err.errno == errno.ENOMEM)
 
 
 def _end_executor(executor: Any) -> None:

@@ -1,7 +1,7 @@
 """Define the options of a benchmark: for the command line, for Python, and next to a suite file.
 
-The fields of `BenchOptions` are the options, with help and flags. `fedtrees.cli.options` derives
-the parameters of the command from them.
+The fields of `BenchOptions` are the options with their flags, and its docstring describes them.
+`fedtrees.cli.options` derives the parameters of the command from both.
 """
 
 from __future__ import annotations
@@ -46,13 +46,15 @@ PANELS = DATA, FEDERATION, DEFENSE, RUN, OUTPUT = (
 )
 
 
+#: Smallest memory limit in GiB. A worker process with numpy, scipy and the compiled kernels has a
+#: data segment of 0.25 to 0.3 GiB before it computes a task. With less, imports fail at random.
+_LEAST_MEMORY = 0.5
+
 #: Options whose values can be classes and instances in Python.
 _CLASSES = ("protocol", "defense", "attack")
 
 
-def _option(
-    panel: str, metavar: str, help: str, *flags: str, default: Any = (), names: str = ""
-) -> Any:
+def _option(panel: str, metavar: str, *flags: str, default: Any = (), names: str = "") -> Any:
     """Declare an option.
 
     Parameters
@@ -61,8 +63,6 @@ def _option(
         Panel of the help in which the command line lists the option, one of `PANELS`.
     metavar : str
         Placeholder of the value in the help, "" for a switch.
-    help : str
-        Description.
     *flags : str
         Flags, if they differ from the name of the field.
     default : object
@@ -70,7 +70,7 @@ def _option(
     names : str
         Kind of the names that a shell completes, "" for none.
     """
-    metadata = {"help": help, "flags": flags, "names": names, "panel": panel, "metavar": metavar}
+    metadata = {"flags": flags, "names": names, "panel": panel, "metavar": metavar}
     return field(default=default, metadata=metadata)
 
 
@@ -78,7 +78,77 @@ def _option(
 class BenchOptions:
     """Options of a benchmark, checked as far as possible without reading a file.
 
-    Several values can be given as a list, a single value as a text.
+    Several values can be given as a list, a single value as a text. The command line shows the
+    descriptions of the attributes as the help of its options.
+
+    Attributes
+    ----------
+    protocol : tuple of str
+        Protocols, with grids: fedtree-hist[max_depth=3,6].
+    defense : tuple of str
+        Defenses, with grids: split-only, laplace-hist[epsilon=1,4].
+    attack : tuple of str
+        Attacks, with parameters.
+    data : tuple of str
+        Datasets (see `fedtrees list datasets`).
+    csv : tuple of str
+        Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per client
+        or, with --id, one file per vertical party.
+    target : str
+        Target column of --csv.
+    task : str
+        Kind of the target of --csv: binary, classes or number (default: inferred).
+    positive : str
+        Positive class of --csv.
+    id : str
+        Column by which the files of vertical parties are joined. The file with labels is first.
+    client_column : str
+        Column of --csv with the name of the client that has the row.
+    categorical : tuple of str
+        Further columns of --csv to treat as categories (repeat, or separate by commas).
+    keep : tuple of str
+        Columns of --csv to use although they look like ids, dates or free text.
+    drop : tuple of str
+        Columns of --csv to leave out.
+    sep : str
+        Separator of the CSV file, one character or 'tab' (default: inferred).
+    decimal : str
+        Decimal mark of --csv, . or , for columns whose values do not show it.
+    missing : tuple of str
+        Marks of missing cells of --csv, in addition to empty cells (repeat, or separate by commas;
+        '': none). Default marks include NA, N/A, nan, null, none, ? and -.
+    sheet : str
+        Sheet of an .xlsx file, by name or number.
+    partition : tuple of str
+        iid, label-skew[alpha=], quantity-skew, ...
+    clients : tuple of int
+        Number of parties with data.
+    threat : tuple of str
+        Adversaries instead of the default ones: client, client[count=2], server, public,
+        server+client (together); passive, active.
+    seeds : str or None
+        A number of seeds, or a list such as 0,1,2 (default: as in the suite).
+    suite : str
+        smoke, quick (default), full, or a .toml file.
+    jobs : int or None
+        Processes (default: all cores).
+    output : str
+        Run folder (default: runs/SUITE, or runs/custom if options change the suite; runs/advice for
+        recommend).
+    resume : bool
+        Continue the run in --output. Finished cells are not computed again.
+    time_limit : float or None
+        Time limit of one training or attack in seconds (0: no limit).
+    memory : float
+        Memory limit of one training or attack in GiB (0: no limit).
+    margin : float or None
+        Largest advantage over a blind guess that counts as no leak (default: 0.05).
+    data_dir : str or None
+        Folder with data files (default: $FEDTREES_DATA, or a folder of the user).
+    plugin : tuple of str
+        Python file with @register decorators (repeatable).
+    unprotected : bool
+        Run attacks of plug-ins even if the system cannot restrict them (no Landlock).
 
     Raises
     ------
@@ -87,145 +157,38 @@ class BenchOptions:
     """
 
     protocol: tuple[str, ...] = _option(
-        FEDERATION,
-        "PROTOCOL",
-        "Protocols, with grids: fedtree-hist[max_depth=3,6].",
-        "-p",
-        "--protocol",
-        names="protocol",
+        FEDERATION, "PROTOCOL", "-p", "--protocol", names="protocol"
     )
-    defense: tuple[str, ...] = _option(
-        DEFENSE,
-        "DEFENSE",
-        "Defenses, with grids: split-only, laplace-hist[epsilon=1,4].",
-        "-d",
-        "--defense",
-        names="defense",
-    )
-    attack: tuple[str, ...] = _option(
-        DEFENSE, "ATTACK", "Attacks, with parameters.", "-a", "--attack", names="attack"
-    )
-    data: tuple[str, ...] = _option(
-        DATA, "NAME", "Datasets (see `fedtrees list datasets`).", "--data", names="dataset"
-    )
-    csv: tuple[str, ...] = _option(
-        DATA,
-        "FILE",
-        "Your table: CSV, .xlsx, .parquet or .feather. Repeat the option to give one file per "
-        "client or, with --id, one file per vertical party.",
-    )
-    target: str = _option(DATA, "COLUMN", "Target column of --csv.", default="")
-    task: str = _option(
-        DATA,
-        "KIND",
-        "Kind of the target of --csv: binary, classes or number (default: inferred).",
-        default="",
-    )
-    positive: str = _option(DATA, "CLASS", "Positive class of --csv.", default="")
-    id: str = _option(
-        DATA,
-        "COLUMN",
-        "Column by which the files of vertical parties are joined. The file with labels is first.",
-        default="",
-    )
-    client_column: str = _option(
-        DATA, "COLUMN", "Column of --csv with the name of the client that has the row.", default=""
-    )
-    categorical: tuple[str, ...] = _option(
-        DATA,
-        "COLUMN",
-        "Further columns of --csv to treat as categories (repeat, or separate by commas).",
-    )
-    keep: tuple[str, ...] = _option(
-        DATA, "COLUMN", "Columns of --csv to use although they look like ids, dates or free text."
-    )
-    drop: tuple[str, ...] = _option(DATA, "COLUMN", "Columns of --csv to leave out.")
-    sep: str = _option(
-        DATA,
-        "CHARACTER",
-        "Separator of the CSV file, one character or 'tab' (default: inferred).",
-        default="",
-    )
-    decimal: str = _option(
-        DATA,
-        "CHARACTER",
-        "Decimal mark of --csv, . or , for columns whose values do not show it.",
-        default="",
-    )
-    missing: tuple[str, ...] = _option(
-        DATA,
-        "TEXT",
-        "Marks of missing cells of --csv, in addition to empty cells (repeat, or separate by "
-        "commas; '': none). Default marks include NA, N/A, nan, null, none, ? and -.",
-    )
-    sheet: str = _option(DATA, "NAME", "Sheet of an .xlsx file, by name or number.", default="")
-    partition: tuple[str, ...] = _option(
-        FEDERATION, "PARTITION", "iid, label-skew[alpha=], quantity-skew, ..."
-    )
-    clients: tuple[int, ...] = _option(FEDERATION, "N", "Number of parties with data.")
-    threat: tuple[str, ...] = _option(
-        DEFENSE,
-        "THREAT",
-        "Adversaries instead of the default ones: client, client[count=2], server, public, "
-        "server+client (together); passive, active.",
-    )
-    seeds: str | None = _option(
-        RUN,
-        "N",
-        "A number of seeds, or a list such as 0,1,2 (default: as in the suite).",
-        default=None,
-    )
-    suite: str = _option(RUN, "NAME", "smoke, quick (default), full, or a .toml file.", default="")
-    jobs: int | None = _option(
-        RUN, "N", "Processes (default: all cores).", "-j", "--jobs", default=None
-    )
-    output: str = _option(
-        OUTPUT,
-        "FOLDER",
-        "Run folder (default: runs/SUITE, or runs/custom if options change the suite; runs/advice "
-        "for recommend).",
-        "-o",
-        "--output",
-        default="",
-    )
-    resume: bool = _option(
-        RUN,
-        "",
-        "Continue the run in --output. Finished cells are not computed again.",
-        "--resume",
-        default=False,
-    )
-    time_limit: float | None = _option(
-        RUN,
-        "SECONDS",
-        "Time limit of one training or attack in seconds (0: no limit).",
-        default=None,
-    )
-    memory: float = _option(
-        RUN, "GIB", "Memory limit of one training or attack in GiB (0: no limit).", default=0.0
-    )
-    margin: float | None = _option(
-        OUTPUT,
-        "NUMBER",
-        "Largest advantage over a blind guess that counts as no leak (default: 0.05).",
-        default=None,
-    )
-    data_dir: str | None = _option(
-        DATA,
-        "FOLDER",
-        "Folder with data files (default: $FEDTREES_DATA, or a folder of the user).",
-        default=None,
-    )
-    plugin: tuple[str, ...] = _option(
-        DEFENSE, "FILE", "Python file with @register decorators (repeatable)."
-    )
-    unprotected: bool = _option(
-        RUN,
-        "",
-        "Run attacks of plug-ins even if the system cannot restrict them (no Landlock).",
-        "--unprotected",
-        default=False,
-    )
+    defense: tuple[str, ...] = _option(DEFENSE, "DEFENSE", "-d", "--defense", names="defense")
+    attack: tuple[str, ...] = _option(DEFENSE, "ATTACK", "-a", "--attack", names="attack")
+    data: tuple[str, ...] = _option(DATA, "NAME", "--data", names="dataset")
+    csv: tuple[str, ...] = _option(DATA, "FILE")
+    target: str = _option(DATA, "COLUMN", default="")
+    task: str = _option(DATA, "KIND", default="")
+    positive: str = _option(DATA, "CLASS", default="")
+    id: str = _option(DATA, "COLUMN", default="")
+    client_column: str = _option(DATA, "COLUMN", default="")
+    categorical: tuple[str, ...] = _option(DATA, "COLUMN")
+    keep: tuple[str, ...] = _option(DATA, "COLUMN")
+    drop: tuple[str, ...] = _option(DATA, "COLUMN")
+    sep: str = _option(DATA, "CHARACTER", default="")
+    decimal: str = _option(DATA, "CHARACTER", default="")
+    missing: tuple[str, ...] = _option(DATA, "TEXT")
+    sheet: str = _option(DATA, "NAME", default="")
+    partition: tuple[str, ...] = _option(FEDERATION, "PARTITION")
+    clients: tuple[int, ...] = _option(FEDERATION, "N")
+    threat: tuple[str, ...] = _option(DEFENSE, "THREAT")
+    seeds: str | None = _option(RUN, "N", default=None)
+    suite: str = _option(RUN, "NAME", default="")
+    jobs: int | None = _option(RUN, "N", "-j", "--jobs", default=None)
+    output: str = _option(OUTPUT, "FOLDER", "-o", "--output", default="")
+    resume: bool = _option(RUN, "", "--resume", default=False)
+    time_limit: float | None = _option(RUN, "SECONDS", default=None)
+    memory: float = _option(RUN, "GIB", default=0.0)
+    margin: float | None = _option(OUTPUT, "NUMBER", default=None)
+    data_dir: str | None = _option(DATA, "FOLDER", default=None)
+    plugin: tuple[str, ...] = _option(DEFENSE, "FILE")
+    unprotected: bool = _option(RUN, "", "--unprotected", default=False)
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -237,8 +200,11 @@ class BenchOptions:
             raise UsageError(f"--jobs {self.jobs}: give 1 or more")
         if self.time_limit is not None and not 0 <= self.time_limit < float("inf"):
             raise UsageError(f"--time-limit {self.time_limit}: give seconds, 0 for no limit")
-        if not 0 <= self.memory < float("inf"):
-            raise UsageError(f"--memory {self.memory}: give GiB, 0 for no limit")
+        if self.memory and not _LEAST_MEMORY <= self.memory < float("inf"):
+            raise UsageError(
+                f"--memory {self.memory}: give at least {_LEAST_MEMORY} GiB, because Python and "
+                "its libraries need 0.3 GiB, or 0 for no limit"
+            )
         if self.resume and not self.output:
             raise UsageError("--resume needs --output RUN: which run to finish")
         # Computed at construction, so that contradictions are reported early.

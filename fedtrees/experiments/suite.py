@@ -16,8 +16,7 @@ from typing import Any
 
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean, short
-from fedtrees.core.files import unique_labels
-from fedtrees.core.formats import no_local_file
+from fedtrees.core.files import no_local_file, unique_labels
 from fedtrees.core.registry import register
 from fedtrees.core.results import FORMULA, MOST_WHOLE
 from fedtrees.core.specs import (

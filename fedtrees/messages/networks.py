@@ -19,8 +19,7 @@ from fedtrees.core.messages import Message, Request, Reveal, Trait, message, sum
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message, unpack
 from fedtrees.neural.encoding import Encoding
-from fedtrees.neural.perceptron import Layers, TabularNetwork
-from fedtrees.neural.tree_outputs import RatesNetwork
+from fedtrees.neural.perceptron import Layers, RatesNetwork, TabularNetwork
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.losses import Objective, named_objective, start_margin
 from fedtrees.trees.routing import LeafRouting, Routes
@@ -199,7 +198,7 @@ class TreeNetworkModel(ClientModels):
     objective : str
         Objective that converts the output of the network into a prediction.
     weights : float32 array, shape (parameters,)
-        In the order of `fedtrees.neural.tree_outputs.RatesNetwork.split`.
+        In the order of `fedtrees.neural.perceptron.RatesNetwork.split`.
     """
 
     objective: str
@@ -239,7 +238,8 @@ def tree_outputs(models: ClientModels, X: NDArray[Any]) -> NDArray[np.float32]:
     DataError
         If the models have different numbers of trees, or if X has fewer columns than they use.
     """
-    return leaf_values(unpack(models), len(models.owner), Routes.of(unpack(models)), X)
+    trees = unpack(models)
+    return leaf_values(trees, len(models.owner), Routes.of(trees), X)
 
 
 def leaf_values(

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.blind_baselines.clusters import between_0_and_1, clusterings, own_columns_of
+from fedtrees.blind_baselines.conditional import between_0_and_1, clusterings, own_columns_of
 from fedtrees.core.claims import Claim, ClassShares, Labels, RoutedLabels
 from fedtrees.core.registry import register
 from fedtrees.core.results import Measure
@@ -237,7 +237,7 @@ class RoutedLabelScores(Metric[AskedRows]):
 
         For an order, the rows are sorted by the first principal component of the columns of a
         principal, and each class is centred at one of K equally spaced ranks. The clusterings are
-        those of `fedtrees.blind_baselines.clusters.clusterings`.
+        those of `fedtrees.blind_baselines.conditional.clusterings`.
         """
         n, K = len(truth.y), truth.classes
         rows = np.arange(n)

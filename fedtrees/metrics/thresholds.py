@@ -78,7 +78,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
 
     of: ClassVar[type[Claim]] = Thresholds
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("thresholds", "thresholds of others found", "share of thresholds",
+        Measure("thresholds", "thresholds of other parties found", "share of thresholds",
                 klass="group", slot="certain", head="split points", severity=50,
                 phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",
@@ -237,7 +237,7 @@ class BranchesMetric(Metric[TrueBranches]):
 
     of: ClassVar[type[Claim]] = Branches
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("branches", "branches of new rows told", "share of branches", klass="person",
+        Measure("branches", "branches of new rows inferred", "share of branches", klass="person",
                 head="branches of new rows", severity=62,
                 phrase="infer {} of the branches of new rows at the splits of other parties"),
     )  # fmt: skip

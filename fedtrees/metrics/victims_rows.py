@@ -1,7 +1,7 @@
 """Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
 
 Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
-`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.specificity`.
+`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.records`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from fedtrees.metrics.metric import Case, Metric, Score
 from fedtrees.metrics.records import (
     RecordScores,
     inliers,
+    nearest_row,
     row_errors,
     score_records,
     score_returned_rows,
+    specificity,
 )
-from fedtrees.metrics.specificity import nearest_row, specificity
 from fedtrees.trees.binning import Cuts
 
 

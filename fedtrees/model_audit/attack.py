@@ -36,13 +36,13 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.view import View
 from fedtrees.data.dataset import Dataset
 from fedtrees.messages.models import public_view
-from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.leaf_counts import (
     LeafCountMetric,
     blind_leaf_counts,
     score_leaf_counts,
     true_leaf_counts,
 )
+from fedtrees.metrics.metric import advantage
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 from fedtrees.model_audit.audit import Audit
 from fedtrees.model_audit.exposure import TreeExposure

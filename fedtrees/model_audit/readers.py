@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, many
-from fedtrees.core.formats import is_numpy_archive, unreadable
+from fedtrees.core.files import is_numpy_archive, unreadable
 from fedtrees.model_audit.exposure import UNKNOWN
 from fedtrees.model_audit.model import Floats, ModelFile, Statistics, parameter, width_of
 from fedtrees.trees.boosted.forest import Forest

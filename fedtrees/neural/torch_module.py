@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import INSTALL, UsageError
-from fedtrees.neural.perceptron import Layers
-from fedtrees.neural.tree_outputs import RatesNetwork
+from fedtrees.neural.perceptron import Layers, RatesNetwork
 
 
 @cache

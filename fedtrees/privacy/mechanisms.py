@@ -1,8 +1,9 @@
-"""Discrete Laplace and Gaussian noise for integers, drawn exactly, and noise that parties share.
+"""Randomised mechanisms: noise for integers, drawn exactly, responses of labels, and quantiles.
 
-All draws are made of uniform random integers, so that no probability is rounded to a floating-point
-number (Mironov 2012 shows that rounding can reveal the value). The algorithms are those of Canonne,
-Kamath and Steinke (2020, section 5), for arrays.
+Discrete Laplace and Gaussian noise is drawn by one party, or shared by several. All draws are made
+of uniform random integers, so that no probability is rounded to a floating-point number (Mironov
+2012 shows that rounding can reveal the value). The algorithms are those of Canonne, Kamath and
+Steinke (2020, section 5), for arrays.
 
 A two-sided geometric variate of scale b is the difference of two geometric variates, and each of
 these is the sum of n independent Polya (negative binomial) variates with parameter ``1 / n``
@@ -13,19 +14,24 @@ the number of these shares divided by the number whose sum is the complete noise
 more peaked than the two-sided geometric distribution, and epsilon grows by more than the variance
 suggests. `log_probabilities`, `pure_loss` and `count_losses` compute its probabilities, its pure
 epsilon and its privacy loss.
+
+`respond` answers with one of the likeliest labels (Ghazi et al. 2021), in exact arithmetic.
+`private_quantiles` draws many quantiles of one column by the exponential mechanism (Kaplan, Schnapp
+and Stemmer 2022).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_positive
 
 Whole = NDArray[np.int64]
 #: Scales are rounded up to this number of significant bits, so that draws fit into int64. The noise
@@ -245,10 +251,8 @@ class Randomness:
         n = (bits + 7) >> 3
         while True:
             if self._at + n > len(self._bytes):
-                self._bytes, self._at = (
-                    self._rng.integers(0, 256, _BUFFER + n, np.uint8).tobytes(),
-                    0,
-                )
+                self._bytes = self._rng.integers(0, 256, _BUFFER + n, np.uint8).tobytes()
+                self._at = 0
             end = self._at + n
             drawn = int.from_bytes(self._bytes[self._at : end], "little") >> (8 * n - bits)
             self._at = end
@@ -533,3 +537,275 @@ def _split(loss: Floats, chance: Floats, step: float, half: int) -> Floats:
     masses = np.bincount(at, weight * chance, 2 * half + 1)
     masses = masses + np.bincount(at + 1, (1 - weight) * chance, 2 * half + 1)
     return np.asarray(masses, dtype=np.float64)
+
+
+#: Function that chooses one quantile, from its index, the sorted values, its share q and both ends.
+Choice = Callable[[int, NDArray[np.int64], float, int, int], int]
+
+
+def private_quantiles(
+    values: NDArray[np.int64],
+    count: int,
+    low: int,
+    high: int,
+    epsilon: float,
+    rng: np.random.Generator,
+) -> NDArray[np.int64]:
+    """Choose the quantiles ``1/(count + 1), ..., count/(count + 1)`` of integers.
+
+    For example, ``count=3`` gives the quartiles. The algorithm (Kaplan, Schnapp and Stemmer 2022,
+    Algorithm 1) chooses the middle quantile first, and then those on either side among the values
+    there. A value takes part once per level of the recursion, so that each choice may cost
+    ``epsilon / levels``. Neighbours differ in one added or removed value, unlike in the paper,
+    where a value is replaced. The distance in rank from quantile q then changes by at most ``max(q,
+    1 - q)``.
+
+    Parameters
+    ----------
+    values : int64 array, shape (n,)
+        In any order. Values outside of [low, high] count as the nearest end.
+    count : int
+        Number of quantiles.
+    low, high : int
+        Public range of the result, both ends included.
+    epsilon : float
+        Budget of all quantiles together, in nats.
+    rng : Generator
+
+    Returns
+    -------
+    quantiles : int64 array, shape (count,)
+        Not decreasing.
+    """
+    each = epsilon / count.bit_length()
+
+    def drawn(_: int, inside: NDArray[np.int64], q: float, a: int, b: int) -> int:
+        ends, score = _scores(inside, q, a, b, each)
+        # The Gumbel trick samples an index with probability proportional to exp(score).
+        k = int(np.argmax(score + rng.gumbel(size=len(score))))
+        return int(rng.integers(ends[k] + 1, ends[k + 1] + 1))
+
+    return _chosen(values, count, low, high, drawn)
+
+
+def log_chance(
+    result: NDArray[np.int64], values: NDArray[np.int64], low: int, high: int, epsilon: float
+) -> float:
+    """Return the log probability that `private_quantiles` chooses the given numbers.
+
+    Parameters
+    ----------
+    result : int64 array, shape (count,)
+        Result of `private_quantiles`.
+    values : int64 array, shape (n,)
+        Values of the column.
+    low, high : int
+        Public range of the result.
+    epsilon : float
+        Budget of all quantiles together, in nats.
+
+    Returns
+    -------
+    log_probability : float
+        In nats.
+    """
+    each, log_probabilities = epsilon / len(result).bit_length(), []
+
+    def replayed(middle: int, inside: NDArray[np.int64], q: float, a: int, b: int) -> int:
+        ends, score = _scores(inside, q, a, b, each)
+        k = int(np.searchsorted(inside, result[middle]))
+        log_probabilities.append(
+            score[k] - np.logaddexp.reduce(score) - np.log(ends[k + 1] - ends[k])
+        )
+        return int(result[middle])
+
+    _chosen(values, len(result), low, high, replayed)
+    return float(sum(log_probabilities))
+
+
+def _chosen(
+    values: NDArray[np.int64], count: int, low: int, high: int, choose: Choice
+) -> NDArray[np.int64]:
+    """Choose the middle quantile, then those on either side of it."""
+    quantiles = np.empty(count, dtype=np.int64)
+    # A stack replaces the recursion of the paper. The order of its entries decides the order of the
+    # random draws, and so the result for a given seed.
+    open_ranges = [(np.sort(np.clip(values, low, high)), 0, count, low, high)]
+    while open_ranges:
+        inside, first, last, a, b = open_ranges.pop()
+        if first == last:
+            continue
+        middle = (first + last) // 2
+        chosen = choose(middle, inside, (middle + 1 - first) / (last + 1 - first), a, b)
+        quantiles[middle] = chosen
+        split = int(np.searchsorted(inside, chosen))
+        open_ranges += [
+            (inside[:split], first, middle, a, chosen),
+            (inside[split:], middle + 1, last, chosen, b),
+        ]
+    return quantiles
+
+
+def rank_error(count: int, epsilon: float) -> float:
+    """Return the approximate standard deviation of the ranks of `private_quantiles`, in rows.
+
+    It is twice the scale of the exponential mechanism at the middle quantile of a level. On 500
+    rows, with declared ranges and among all float32 numbers, the measured error was 0.8 to 1.3
+    times this value as long as the value is below a tenth of the rows. If the value exceeds the
+    number of rows, the result reveals only the range.
+    """
+    return 2.0 * count.bit_length() / epsilon
+
+
+def _scores(
+    ascending: NDArray[np.int64], q: float, low: int, high: int, epsilon: float
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the ends of the ranges with 0, 1, ..., n values below them, and their log weights."""
+    n = len(ascending)
+    ends = np.concatenate([[low - 1], ascending, [high]])
+    distance = np.abs(np.arange(n + 1) - q * n)  # of the rank from quantile q
+    with np.errstate(divide="ignore"):
+        score = np.log(np.diff(ends)) - epsilon * distance / (2.0 * max(q, 1.0 - q))
+    return ends, score
+
+
+# Draws are integers below (odds + K - 1) times the denominator, which must fit into int64. The odds
+# are therefore limited to 56 bits, of which at most 40 are fractional.
+_ROOM = 56
+_FINEST = 40
+
+
+@cache
+def odds_within(epsilon: float) -> Fraction:
+    """Return odds of at most ``e^epsilon``, as a fraction whose draws fit into int64.
+
+    The exponential series is truncated. All of its terms are positive, so that the partial sum is
+    too small. It is rounded down to a multiple of a power of 1/2, which loses less than 1e-11.
+
+    Parameters
+    ----------
+    epsilon : float
+        In nats, above 0.
+
+    Raises
+    ------
+    UsageError
+        If epsilon is not above 0.
+    """
+    check_positive("epsilon", epsilon)
+    # A large epsilon leaves no bits for the fraction of the odds.
+    bits = int(_ROOM - epsilon / math.log(2))
+    if bits < 0:
+        return Fraction(2**_ROOM)
+    exact = Fraction(epsilon)
+    total = term = Fraction(1)
+    for i in range(1, 40 + 4 * math.ceil(epsilon)):
+        term *= exact / i
+        total += term
+    unit = 2 ** min(bits, _FINEST)
+    return Fraction(math.floor(total * unit), unit)
+
+
+def rank_labels(
+    prior: NDArray[np.float64], odds: Fraction
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Order labels by their prior, and choose the number k of candidates.
+
+    k maximises ``odds / (odds + k - 1)`` times the prior of the k likeliest labels, which is the
+    probability that the response is true (Ghazi et al. 2021, Algorithm 3 and Theorem 3). The
+    smallest such k is chosen.
+
+    Parameters
+    ----------
+    prior : float64 array, shape (n, K)
+        Prior of every row's label. It must not depend on this label.
+    odds : Fraction
+        `odds_within` an epsilon.
+
+    Returns
+    -------
+    order : intp array, shape (n, K)
+        Labels, the likeliest first.
+    among : intp array, shape (n,)
+        k of each row.
+    """
+    order = np.argsort(-prior, axis=1, kind="stable")
+    within = np.cumsum(np.take_along_axis(prior, order, axis=1), axis=1)
+    r = float(odds)
+    truthful = within * (r / (r + np.arange(prior.shape[1])))
+    return order, truthful.argmax(axis=1) + 1
+
+
+def respond(
+    y: NDArray[np.int64],
+    prior: NDArray[np.float64],
+    odds: Fraction,
+    rng: np.random.Generator,
+    *,
+    published: bool = False,
+) -> NDArray[np.int64]:
+    """Draw a response for every label: RRTop-k of Ghazi et al. (2021), Algorithms 2 and 3.
+
+    A label among the k likeliest stays, with the given odds against each of the k - 1 other
+    candidates. Any other label is replaced by one of the k, all with the same probability. The
+    draws are integers, so that the probabilities are exact.
+
+    Parameters
+    ----------
+    y : int64 array, shape (n,)
+        Labels, 0 to K - 1.
+    prior : float64 array, shape (n, K)
+        As in `rank_labels`.
+    odds : Fraction
+        `odds_within` an epsilon.
+    rng : Generator
+    published : bool
+        Replace a label outside the k likeliest by one of all K, as the code of Takahashi et al.
+        (2023) does. **No epsilon bounds the privacy loss then.**
+
+    Returns
+    -------
+    labels : int64 array, shape (n,)
+    """
+    K = prior.shape[1]
+    order, among = rank_labels(prior, odds)
+    rank = (order == y[:, None]).argmax(axis=1)
+    response_rank = np.empty_like(rank)
+    for k in np.unique(among).tolist():
+        (rows,) = np.nonzero(among == k)
+        truthful, unit = odds.numerator, odds.denominator
+        inside = rng.integers(0, truthful + (k - 1) * unit, len(rows))
+        # Drawn for all rows, so that the number of draws does not depend on the labels.
+        outside = rng.integers(0, K if published else k, len(rows))
+        label_rank = rank[rows]
+        other_rank = (inside - truthful) // unit  # one of the k - 1 remaining candidates
+        candidate_rank = np.where(
+            inside < truthful, label_rank, other_rank + (other_rank >= label_rank)
+        )
+        response_rank[rows] = np.where(label_rank < k, candidate_rank, outside)
+    return np.take_along_axis(order, response_rank[:, None], axis=1)[:, 0].astype(np.int64)
+
+
+def true_shares(reported: NDArray[np.float64], odds: Fraction) -> NDArray[np.float64]:
+    """Estimate the shares of true labels from shares of responses over all K classes.
+
+    The matrix of response probabilities is inverted. Negative results are set to 0, and the shares
+    of a row are normalised.
+
+    Parameters
+    ----------
+    reported : float64 array, shape (n, K)
+        Shares of the responses.
+    odds : Fraction
+        Above 1.
+
+    Returns
+    -------
+    shares : float64 array, shape (n, K)
+    """
+    r, total = float(odds), np.zeros((len(reported), 1))
+    # A response of class c has the share ((r - 1) s_c + 1) / (r + K - 1) for a true share s_c.
+    shares = np.maximum((reported * (r + reported.shape[1] - 1) - 1) / (r - 1), 0.0)
+    for k in range(reported.shape[1]):
+        total[:, 0] += shares[:, k]
+    return np.asarray(shares / total)

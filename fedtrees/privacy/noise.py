@@ -25,9 +25,10 @@ from fedtrees.privacy.mechanisms import (
     discrete_laplace,
     log_probabilities,
     log_tails,
+    odds_within,
+    respond,
     truncated_laplace,
 )
-from fedtrees.privacy.randomised_response import odds_within, respond
 
 Scale = float | tuple[float, ...]
 Shape = tuple[int, ...]  # shape of the draws

@@ -28,7 +28,7 @@ from fedtrees.messages.horizontal import (
     Histogram,
 )
 from fedtrees.privacy_audit.canaries import Canaries, register_audit_setting, register_canaries
-from fedtrees.protocols.horizontal.settings import HistogramProtocol
+from fedtrees.protocols.horizontal.histogram_protocols import HistogramProtocol
 from fedtrees.protocols.training import Training
 from fedtrees.trees.binning import Cuts, bin_rows
 

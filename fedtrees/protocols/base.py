@@ -643,9 +643,7 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
             predicted values.
         """
         if self.released:
-            # Test rows have all columns at every party of a horizontal protocol, so that any
-            # party's do.
-            scores: NDArray[np.float64] = model.predict(next(iter(queries.values())).X)
+            scores: NDArray[np.float64] = model.predict(_join_columns(queries))
             return scores
         return _still_there(net).predict(queries)
 
@@ -678,8 +676,20 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
         reached = getattr(model, "apply", None)
         if reached is None:
             raise ProtocolError(f"a {type(model).__name__} has no leaves; ask for scores")
-        leaves: NDArray[np.int32] = reached(next(iter(queries.values())).X)
+        leaves: NDArray[np.int32] = reached(_join_columns(queries))
         return leaves
+
+
+def _join_columns(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
+    """Return test rows with the columns of all parties at their positions in the schema."""
+    first, *others = queries.values()
+    width = 1 + max(int(part.columns.max(initial=-1)) for part in (first, *others))
+    if len(first.columns) == width:  # a party of a horizontal protocol has all columns
+        return first.X
+    X = np.zeros((len(first), width), np.float32)
+    for part in (first, *others):
+        X[:, part.columns] = part.X
+    return X
 
 
 def _still_there(net: Network | None) -> Network:

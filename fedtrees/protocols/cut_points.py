@@ -397,10 +397,8 @@ def check_sketches(net: Network, parts: Sequence[Message]) -> None:
     """Raise `BeyondParametersError` if a sketch has more rows than its client declared."""
     for owner, part in zip(net.members("client"), parts, strict=True):
         if owner in net.declared and isinstance(part, FeatureSketch) and len(part.weights):
-            limit, per_column = (
-                net.declared[owner],
-                np.split(part.weights, part.offsets[1:-1]),
-            )
+            limit = net.declared[owner]
+            per_column = np.split(part.weights, part.offsets[1:-1])
             rows = max(sum(weights.tolist()) for weights in per_column)
             if rows > limit or part.weights.min() < 0:
                 raise BeyondParametersError(

@@ -205,7 +205,7 @@ class Training:
 
         Only the harness uses it. Empty if the model is released or the parties are gone.
         """
-        by_party = {} if self.net is None else self.net.own_thresholds()
+        by_party = {} if self.net is None else self.net.read_truth(Party.own_thresholds)
         return {
             at: (name, *split)
             for name, party_splits in by_party.items()
@@ -218,7 +218,7 @@ class Training:
 
         Only the harness uses it. Empty if parties have no local bins, or are gone.
         """
-        by_party = {} if self.net is None else self.net.own_bins()
+        by_party = {} if self.net is None else self.net.read_truth(Party.own_bins)
         return {
             (name, c): bin for name, party_bins in by_party.items() for c, bin in party_bins.items()
         }
@@ -453,12 +453,8 @@ def create_host(
     encryption : EncryptedComputation or None
         How the run computes on encrypted values.
     """
-    options: dict[str, Any] = {
-        "aggregation": aggregation,
-        "local_data": local_data,
-        "encryption": encryption,
-    }
-    host = Host(agreement, name, streams, **options)
+    sides: dict[str, Any] = {"aggregation": aggregation, "encryption": encryption}
+    host = Host(agreement, name, streams, local_data=local_data, **sides)
     host.join(_made(protocol, host, local_data))
     return host
 

@@ -7,7 +7,11 @@ announced nodes of each tree, and refuses messages that the public parameters ex
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtrees.core.errors import BeyondParametersError
+from fedtrees.trees.partition import Decisions
 
 
 class TreeLimits:
@@ -81,3 +85,45 @@ class TreeLimits:
             raise BeyondParametersError(
                 f"node {node} has depth {self._depths[node]}; max_depth={self.max_depth}"
             )
+
+
+def check_splits(
+    splits: Decisions,
+    limits: TreeLimits,
+    n_bins: NDArray[np.int32],
+    complete: NDArray[np.bool_] | None = None,
+) -> None:
+    """Check the splits of a level.
+
+    Parameters
+    ----------
+    splits : Decisions
+        Splits that the server announced.
+    limits : TreeLimits
+        Announced nodes of the tree. The children of the splits are added.
+    n_bins : int array, shape (d,)
+        Number of bins of every column.
+    complete : bool array, shape (d,), optional
+        Columns without missing values. A split by the last bin of such a column is no split.
+
+    Raises
+    ------
+    BeyondParametersError
+        If the public parameters or the cut points exclude a split.
+    """
+    by_categories = np.isnan(splits.threshold) & (splits.categories is not None)
+    columns = (splits.nodes, splits.feature, splits.bin, splits.left, by_categories)
+    if any(c.shape != splits.nodes.shape for c in (*columns, splits.default_left)):
+        raise BeyondParametersError(
+            f"splits of {len(splits.nodes)} nodes need one column, bin, threshold, "
+            "direction of missing values and left child each"
+        )
+    # The last bin of a complete column would send all rows left.
+    n_cuts = n_bins if complete is None else n_bins - complete
+    for node, feature, bin, left, by_category in zip(*(c.tolist() for c in columns), strict=True):
+        if not 0 <= feature < len(n_cuts):
+            limit = len(n_cuts) - 1
+            raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
+        if not 0 <= bin < n_cuts[feature] and not by_category:
+            raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
+        limits.split(node, left)

@@ -41,7 +41,7 @@ from fedtrees.core.files import (
 )
 from fedtrees.core.results import CPU, RAREST, described, measure, measures
 from fedtrees.core.threat import Threat
-from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.metric import advantage
 from fedtrees.report.coverage import STOPPED_EARLY
 from fedtrees.report.findings import is_unfinished
 from fedtrees.report.results import (

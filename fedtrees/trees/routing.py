@@ -74,6 +74,40 @@ class Routes:
             yield block, self.apply(X[block])
 
 
+@dataclass(frozen=True, eq=False)
+class TreeStructure:
+    """The splits of a binary tree, whose leaves a subclass describes.
+
+    Node 0 is the root, and children are numbered in pairs, level by level.
+
+    Attributes
+    ----------
+    feature : int32 array, shape (n_nodes,)
+        Split column, -1 at a leaf.
+    threshold : float32 array, shape (n_nodes,)
+        A row goes left if and only if ``x < threshold`` (float32 comparison). 0 at a leaf, NaN if
+        the split is by categories.
+    left, right : int32 array, shape (n_nodes,)
+        Children, -1 at a leaf.
+    default_left : bool array, shape (n_nodes,)
+        Whether a missing value goes left.
+    """
+
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    default_left: NDArray[np.bool_]
+
+    @property
+    def leaves(self) -> NDArray[np.intp]:
+        """Node numbers of the leaves, ascending."""
+        return np.flatnonzero(self.feature < 0)
+
+    def __len__(self) -> int:
+        return int(self.feature.shape[0])
+
+
 class LeafRouting:
     """Base class of all ensembles of trees.
 

@@ -10,7 +10,7 @@ from fedtrees.attacks.clients.client_trees import blocks_of
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.exact_decoding.attack import Lattice
 from fedtrees.attacks.joint.attack import Joint
-from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.log_posterior import Classes
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.membership.attack import MembershipInference

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from fedtrees.attacks.forests.attack import DraftDP
 from fedtrees.attacks.forests.chain import State, advance
-from fedtrees.attacks.forests.likelihoods import NAT, Labels, Noise
 from fedtrees.attacks.forests.posterior import (
     Question,
     anneal,
@@ -25,7 +24,7 @@ from fedtrees.attacks.forests.posterior import (
     weights,
 )
 from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
-from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.attacks.forests.structure import NAT, Labels, Noise, NoisyForest, Variables
 from fedtrees.blind_baselines.matching import assign, mismatch_counts
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, OneHot, Schema

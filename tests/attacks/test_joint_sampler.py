@@ -15,7 +15,7 @@ from scipy.special import beta, gammaln
 from timberstrike_world import structured, world
 
 from fedtrees.attacks.counts.leaf_sums import victim_sums
-from fedtrees.attacks.joint.classes import CLASS_WEIGHT, Classes, draw_class
+from fedtrees.attacks.joint.log_posterior import CLASS_WEIGHT, Classes, draw_class
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.reconstruction.boxes import Grid

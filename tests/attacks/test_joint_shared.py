@@ -19,8 +19,7 @@ from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.joint import reconstruct as reconstruction
 from fedtrees.attacks.joint.attack import Joint
-from fedtrees.attacks.joint.classes import Classes
-from fedtrees.attacks.joint.log_posterior import accept, judge
+from fedtrees.attacks.joint.log_posterior import Classes, accept, judge
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import Proposal, draw_classes, sample
 from fedtrees.attacks.reconstruction.boxes import Grid

@@ -28,8 +28,8 @@ from fedtrees.messages import vertical
 from fedtrees.messages.vertical import replayed, visible_leaves
 from fedtrees.metrics.labels import LabelScores, RoutedLabelScores
 from fedtrees.metrics.metric import Case
+from fedtrees.privacy.mechanisms import odds_within, respond
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within, respond
 from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -11,11 +11,13 @@ from fedtrees.attacks.labels.graph_methods import (
     ALPHA,
     REGULARISATION,
     STEPS,
+    _first_level,
+    _members,
     components,
     embedding,
+    published_communities,
     spread,
 )
-from fedtrees.attacks.labels.published import _first_level, _members, published_communities
 
 
 def small_view(seed, n=7, trees=3, leaves=3, absent=0.15):

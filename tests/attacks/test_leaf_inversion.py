@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedtrees.attacks.tree_network_inversion.attack import LeafInversion, leaf_accuracy
-from fedtrees.attacks.tree_network_inversion.known_rows import KnownRows
+from fedtrees.attacks.tree_network_inversion.attack import KnownRows, LeafInversion, leaf_accuracy
 from fedtrees.attacks.tree_network_inversion.matching import models_of, seen_batches
 from fedtrees.attacks.tree_network_inversion.search import Whitened
 from fedtrees.core.claims import BatchRows

@@ -11,9 +11,8 @@ from scipy import stats
 from scipy.sparse import csr_array
 
 from fedtrees.attacks.membership.attack import MembershipInference
-from fedtrees.attacks.membership.base import together
+from fedtrees.attacks.membership.base import LinearSums, any_of, log_odds, together
 from fedtrees.attacks.membership.learners import trainer_of
-from fedtrees.attacks.membership.posterior import LinearSums, any_of, log_odds
 from fedtrees.attacks.membership.references import boosted_trainer
 from fedtrees.attacks.observations.replay import cuts_of, params_of
 from fedtrees.core.local_data import LocalData, over_clients

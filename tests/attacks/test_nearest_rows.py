@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedtrees.attacks.reconstruction.boxes import ANY, FeatureBoxes
-from fedtrees.attacks.timberstrike.nearest_rows import nearest_rows
+from fedtrees.attacks.timberstrike.sample_from_boxes import nearest_rows
 
 
 def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes:
@@ -17,7 +17,7 @@ def _boxes(rng: np.random.Generator, n: int, d: int, cells: int) -> FeatureBoxes
     return boxes
 
 
-def _search_all_rows(boxes, narrow, cells, y, u):
+def _search_all_rows(boxes, cells, y, u):
     """Compare every row with the label in turn, as documented in `nearest_rows`."""
     uses, nearest = np.zeros(len(y), dtype=int), []
     for i, label in enumerate(boxes.y):
@@ -30,7 +30,7 @@ def _search_all_rows(boxes, narrow, cells, y, u):
         )
         fits &= (boxes.codes[i] == ANY) | (allowed == 1)
         fits = np.where(candidate_cells < 0, boxes.missing[i], fits)
-        n_mismatches = (~fits & narrow[i]).sum(axis=1)
+        n_mismatches = (~fits).sum(axis=1)
         best = (
             min(
                 range(len(candidates)),
@@ -53,14 +53,13 @@ def test_the_nearest_row_equals_that_of_an_exhaustive_search(rows, d):
         boxes = _boxes(rng, 60, d, cells)
         pool = rng.integers(-1, cells, (rows, d)).astype(np.int32)
         y, chance = rng.integers(0, 2, rows), rng.random(60)
-        narrow = rng.random((60, d)) < 0.8
-        nearest = nearest_rows(boxes, narrow, pool, y, chance)
-        assert nearest.tolist() == _search_all_rows(boxes, narrow, pool, y, chance)
+        nearest = nearest_rows(boxes, pool, y, chance)
+        assert nearest.tolist() == _search_all_rows(boxes, pool, y, chance)
 
 
 def test_no_row_is_returned_if_no_row_has_the_label():
     boxes = _boxes(np.random.default_rng(0), 5, 2, 3)
     boxes.y[:] = [0, 1, 1, 0, 2]
     pool = np.zeros((4, 2), dtype=np.int32)
-    nearest = nearest_rows(boxes, np.ones((5, 2), dtype=bool), pool, np.ones(4, int), np.zeros(5))
+    nearest = nearest_rows(boxes, pool, np.ones(4, int), np.zeros(5))
     assert (nearest >= 0).tolist() == [False, True, True, False, False]

@@ -17,7 +17,7 @@ from timberstrike_world import accuracy, structured, world
 from fedtrees.attacks.counts.leaf_sums import victim_sums
 from fedtrees.attacks.exact_decoding.attack import Lattice
 from fedtrees.attacks.joint.attack import Joint
-from fedtrees.attacks.joint.classes import Classes
+from fedtrees.attacks.joint.log_posterior import Classes
 from fedtrees.attacks.joint.posterior_problem import State, World
 from fedtrees.attacks.joint.sampler import draw_classes, sample
 from fedtrees.attacks.observations.reading import read_boosting

@@ -16,8 +16,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from timberstrike_world import accuracy, structured
 
 from fedtrees.attacks.clients.base_score import LeafValues, own_start, shares_of_values
-from fedtrees.attacks.clients.client_trees import blocks_of
-from fedtrees.attacks.clients.linkage import link
+from fedtrees.attacks.clients.client_trees import blocks_of, link
 from fedtrees.attacks.clients.masked_hessians import hessians_from_gains
 from fedtrees.attacks.clients.per_client import observe_clients, reconstruct_each_client
 from fedtrees.attacks.timberstrike import reconstruct

@@ -24,8 +24,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.model_audit import Known, audit, read_model
 from fedtrees.model_audit.verdict import to_json
 from fedtrees.trees.cut_points import quantile_cuts
-from fedtrees.trees.files.forests import save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import from_sklearn, save_random_forest
 from fedtrees.trees.forest.grower import grow_random_forest, rows_of_tree
 from fedtrees.trees.forest.params import ForestParams
 

@@ -19,8 +19,7 @@ from fedtrees.model_audit.rows import Columns, read_rows
 from fedtrees.model_audit.scrub import scrub
 from fedtrees.model_audit.tables import check_labels, leaves_table
 from fedtrees.model_audit.verdict import advice, leftovers, to_json, verdict
-from fedtrees.trees.files.forests import save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import from_sklearn, save_random_forest
 
 NAMES_CATEGORIES = tuple(map(int, xgb.__version__.split(".")[:2])) >= (3, 1)
 

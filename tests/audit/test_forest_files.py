@@ -19,8 +19,11 @@ from fedtrees.data.dataset import Dataset
 from fedtrees.model_audit import audit, read_model
 from fedtrees.model_audit.attack import attack, trees_of_a_client, with_groups
 from fedtrees.model_audit.verdict import verdict
-from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import (
+    from_sklearn,
+    save_random_decision_forest,
+    save_random_forest,
+)
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, draw_splits
 from fedtrees.trees.forest.random_forest import RandomForest
 

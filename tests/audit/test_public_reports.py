@@ -24,8 +24,7 @@ from fedtrees.data.user_tables import load_csv
 from fedtrees.model_audit import audit, read_model
 from fedtrees.model_audit.rows import Columns, read_rows
 from fedtrees.model_audit.verdict import to_json, verdict
-from fedtrees.trees.files.forests import save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import from_sklearn, save_random_forest
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "reports.md"
 N = 300

@@ -12,8 +12,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from fedtrees.model_audit import Known, audit, read_model
 from fedtrees.model_audit.verdict import to_json, verdict
-from fedtrees.trees.files.forests import save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import from_sklearn, save_random_forest
 
 
 @pytest.mark.long

@@ -52,7 +52,7 @@ from fedtrees.core.registry import register
 @register.attack("compiles")
 class Compiles(Attack):
     def run(self, view, rng):
-        from fedtrees.attacks.joint.classes import Classes, count_row
+        from fedtrees.attacks.joint.log_posterior import Classes, count_row
 
         before = count_row.stats.cache_misses.total()  # of the process that this is a copy of
         n = np.zeros((2, 2, 2), np.int32)

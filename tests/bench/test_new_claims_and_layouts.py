@@ -8,7 +8,7 @@ import pytest
 from isolation import registry_as_it_was
 from result_rows import read_rows
 
-from fedtrees.blind_baselines.clusters import METHODS
+from fedtrees.blind_baselines.conditional import METHODS
 from fedtrees.cli.main import main
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import ProtocolError, UsageError

@@ -13,10 +13,12 @@ from fedtrees.benchmarks.papers.page import (
     FOLDER,
     PAGE,
     STATUSES,
+    STUDY,
     read_items,
     status_of,
     with_results,
     write_page,
+    write_study,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +40,13 @@ def stored():
 
 def test_the_page_equals_the_generated_one():
     assert (ROOT / PAGE).read_text(encoding="utf-8") == write_page(stored())
+
+
+def test_the_study_of_the_tables_of_timberstrike_has_the_stored_values():
+    text = (ROOT / STUDY).read_text(encoding="utf-8")
+    assert text.count("<!-- generated: ") == 3
+    assert write_study(text, stored()) == text
+    assert "| fedtree-hist, depth 3 | 68.6 |" in text
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -107,6 +116,14 @@ def test_the_run_with_most_seeds_counts_and_takes_the_baseline_of_another_run():
         cells = {x.setting: x for x in with_results(runs)[c.paper, c.item] if x.score == "RA"}
         chosen = cells[c.setting]
         assert (chosen.ours, chosen.seeds, chosen.blind, chosen.strongest) == (55.0, 3, 60.0, 70.0)
+
+
+def test_the_draw_of_a_training_explains_a_single_published_value_within_two_deviations():
+    c = next(c for c in read_published("timberstrike") if (c.item, c.score) == ("Table 8", "AUC"))
+    measured = replace(c, ours=c.published + 0.09, deviation=0.05, seeds=9)
+    assert status_of(measured).endswith("the draw of one training; 9 trainings deviate by 0.050")
+    for other in (replace(measured, deviation=0.04), replace(measured, seeds=2, deviation=0.001)):
+        assert "draw of one training" not in status_of(other)
 
 
 def test_missing_data_is_named():

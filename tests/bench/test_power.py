@@ -18,7 +18,7 @@ from fedtrees.defenses.cut_points import PrivateQuantileCuts
 from fedtrees.experiments.epsilon_audit import audit
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import FeatureSketch
-from fedtrees.privacy.quantiles import log_chance, private_quantiles
+from fedtrees.privacy.mechanisms import log_chance, private_quantiles
 
 # Settings that need more canaries than a test has time for, or whose spent epsilon is infinite.
 _LATER = ("secure-sum", "min-bin", "laplace-gradient", "dp-sgd", "dp-gd", "dp-ebm")

@@ -2,12 +2,12 @@
 
 from argparse import Namespace
 
+import numpy as np
 import pytest
 
 from fedtrees.benchmarks.papers import timberstrike_utility
 from fedtrees.benchmarks.papers.comparisons import read_published
-from fedtrees.benchmarks.papers.timberstrike_utility import Model, models, run, utility
-from fedtrees.core.specs import Spec
+from fedtrees.benchmarks.papers.timberstrike_utility import models, run, scores_as_published
 
 
 def test_every_published_utility_has_the_training_that_is_attacked():
@@ -21,18 +21,22 @@ def test_every_published_utility_has_the_training_that_is_attacked():
     assert trainings["Table 1", "stroke, flower-cyclic, depth 8"].protocol.params["trees"] == 300
 
 
-def test_f1_is_that_of_the_positive_class():
-    from sklearn.metrics import f1_score
-
-    protocol = Spec("nvflare-hist", {"trees": 2, "max_depth": 2})
-    model = Model("breast-cancer", Spec("iid"), protocol, "none")
-    scores = utility(model, 0, None)
-    training, federation, _ = timberstrike_utility.train_federation(
-        "breast-cancer", protocol, 3, 0, None, partition=Spec("iid")
+def test_scores_are_those_of_the_code_of_the_authors():
+    """Each protocol averages over its parts of the test rows, or shifts the threshold of F1."""
+    y = np.zeros(96, dtype=np.int64)
+    y[[0, 1, 40, 41]] = 1
+    p = np.where(y == 1, 0.6, 0.1)
+    p[2] = 0.7
+    # The last of three batches of 32 rows has no positive row, so that its AUC and F1 are 0.
+    auc = (58 / 60 + 1 + 0) / 3
+    assert scores_as_published("fedxgbllr", y, p) == pytest.approx(
+        {"AUC": auc, "F1": (0.8 + 1 + 0) / 3}
     )
-    predicted = training.predict(federation.test.X) > 0.5
-    y = federation.test.y
-    assert scores["F1"] == f1_score(y, predicted) != f1_score(y, predicted, average="macro")
+    # Three parts of the clients, which are the same rows here.
+    assert scores_as_published("flower-bagging", y, p)["AUC"] == pytest.approx(auc)
+    # A probability of 0.6 is a margin of 0.41, below 0.5.
+    assert scores_as_published("fedtree-hist", y, p)["F1"] == 0.0
+    assert scores_as_published("fedtree-hist", y, np.where(y == 1, 0.63, 0.1))["F1"] == 1.0
 
 
 def test_an_interrupted_study_computes_only_missing_trainings(tmp_path, monkeypatch):

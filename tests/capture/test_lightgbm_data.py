@@ -19,8 +19,7 @@ from fedtrees.core.specs import parse_composed
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.lightgbm import BinMappers, FoundSplits, OwnStart
 from fedtrees.protocols.cut_points import public_cuts
-from fedtrees.protocols.peers.collectives import scattering
-from fedtrees.protocols.peers.lightgbm_data import LightGBMData
+from fedtrees.protocols.peers.lightgbm_data import LightGBMData, scattering
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.files.lightgbm import from_lightgbm_text

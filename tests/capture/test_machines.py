@@ -12,7 +12,7 @@ from fedtrees.capture.records import Capture, Run, Writer
 from fedtrees.core.errors import DataError
 from fedtrees.messages.captured import HistogramSegment, WireBytes
 from fedtrees.messages.lightgbm import BinMappers, ClassRows, RootSums
-from fedtrees.protocols.peers.collectives import gathering, scattering
+from fedtrees.protocols.peers.lightgbm_data import gathering, scattering
 from fedtrees.trees.lightgbm.bins import values_between
 
 RUNS = ["machines2", "machines3"]

@@ -16,7 +16,7 @@ from fedtrees.experiments.options import PANELS
 BY_PATH = commands_of(get_command(app), "fedtrees")
 PATHS = list(BY_PATH)
 LEAVES = [f"fedtrees {entry.name}" for entry in COMMANDS]
-EXAMPLES = [command for entry in COMMANDS for _, command in entry.examples]
+EXAMPLES = [command for entry in COMMANDS for _, command in entry.documentation.examples]
 
 
 def shown(capsys, monkeypatch, *arguments):
@@ -91,7 +91,7 @@ def test_a_list_of_commands_shows_every_summary_in_one_line(path, capsys, monkey
 
 
 def test_every_command_has_two_examples_and_a_short_list_at_the_top():
-    assert all(len(entry.examples) == 2 for entry in COMMANDS)
+    assert all(len(entry.documentation.examples) == 2 for entry in COMMANDS)
     assert len([e for e in COMMANDS if " " not in e.name]) <= 8
     assert {e.name.rpartition(" ")[0] for e in COMMANDS} == {"", *GROUPS}
 

@@ -1,9 +1,12 @@
 """A benchmark on a cluster gives the same rows as on this machine."""
 
+import errno
+import json
 import os
 import signal
 import tempfile
 from dataclasses import replace
+from itertools import chain
 
 import pandas as pd
 import pytest
@@ -19,7 +22,7 @@ from fedtrees.cluster import (
     work,
 )
 from fedtrees.core.errors import StoreError, UsageError
-from fedtrees.experiments.executor import Lost, run_jobs
+from fedtrees.experiments.executor import Lost, Processes, run_jobs
 from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import read_records
@@ -29,7 +32,7 @@ seeds = 1
 [[grid]]
 data = [{csv = "%s", target = "y"}]
 protocols = ["fedtree-hist[trees=1,max_depth=2]"]
-defenses = ["split-only"]
+defenses = %s
 threats = ["client"]
 attacks = ["random-leaf"]
 """
@@ -41,7 +44,12 @@ def make_bench(tmp_path):
     rows = "".join(f"{row % 7},{row * 37 % 101},{row % 2}\n" for row in range(120))
     table = tmp_path / "own.csv"
     table.write_text("a,b,y\n" + rows)
-    return lambda name: BenchSession(Suite.parse(SUITE % table, "grid.toml"), tmp_path / name)
+
+    def make(name, defenses=("split-only",), plugins=()):
+        suite = SUITE % (table, json.dumps(defenses))
+        return BenchSession(Suite.parse(suite, "grid.toml"), tmp_path / name, plugins=plugins)
+
+    return make
 
 
 def rows_of(bench):
@@ -152,12 +160,45 @@ def test_a_cluster_beyond_this_machine_requires_authentication(monkeypatch):
     assert address_of("ray") is None
 
 
-@pytest.mark.extra("ray")  # The test starts a process, like those of the cluster.
-def test_exceeding_the_memory_limit_fails_only_this_job(make_bench):
+HUNGRY = """
+from fedtrees.core.registry import register
+from fedtrees.defenses.suppression import SplitOnly
+
+@register.defense("hungry")
+class Hungry(SplitOnly):
+    def repair_model(self, model, ctx):
+        bytearray(2**30)
+        return model
+"""
+
+
+def raise_memory_error(runner, job, driver):
+    raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def test_exceeding_the_memory_limit_fails_only_this_job(tmp_path, make_bench):
+    plugin = tmp_path / "hungry.py"
+    plugin.write_text(HUNGRY)
+    bench = make_bench("run", defenses=("split-only", "hungry"), plugins=(str(plugin),))
+    bench.open(resume=False)
+    runner, reasons = replace(bench.runner, memory=0.6), {}
+    for job in chain.from_iterable(bench.remaining()):
+        if job.tasks[0].is_training:
+            apart(runner, job)
+            reasons[job.tasks[0].defense.name] = runner.read(job.tasks[0])["reason"]
+    assert reasons["split-only"] == ""
+    assert reasons["hungry"].startswith("MemoryError")
+
+
+def test_a_failed_allocation_outside_a_task_loses_only_this_job(make_bench):
     bench = make_bench("run")
     bench.open(resume=False)
-    results = apart(replace(bench.runner, memory=0.01), bench.remaining()[0][0])
-    assert isinstance(results, Lost) or {status for status, _ in results} == {"failed"}
+    processes = Processes(bench.runner, raise_memory_error)
+    try:
+        handle = processes.submit(bench.remaining()[0][0])
+        assert processes.next([handle]) == (handle, Lost("memory"))
+    finally:
+        processes.close()
 
 
 def task_processes():

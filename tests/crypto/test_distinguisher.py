@@ -12,9 +12,8 @@ from gmpy2 import invert, jacobi
 from scipy.stats import binomtest
 from seeded_keys import EncryptedSums, SeededRandomness
 
-from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner
+from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner, EncryptedRows
 from fedtrees.crypto.costs import MARK_BYTES, OperationCounter
-from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import DJNObfuscators
 from fedtrees.crypto.packing import Slots

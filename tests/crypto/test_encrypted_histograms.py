@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedtrees.crypto.bin_sums import EncryptedRows, PackedHistogram
 from fedtrees.crypto.costs import OperationCounter, histogram_traffic
-from fedtrees.crypto.histograms import EncryptedRows, PackedHistogram
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.obfuscators import DJNObfuscators, OwnerObfuscators
 from fedtrees.crypto.packing import Slots

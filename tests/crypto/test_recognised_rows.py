@@ -11,9 +11,8 @@ from itertools import product
 import numpy as np
 from gmpy2 import mpz
 
-from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner
+from fedtrees.crypto.bin_sums import BinLayout, BinSumEvaluator, BinSumKeyOwner, EncryptedRows
 from fedtrees.crypto.costs import OperationCounter
-from fedtrees.crypto.histograms import EncryptedRows
 from fedtrees.crypto.obfuscators import Obfuscators
 from fedtrees.crypto.packing import Slots
 

@@ -25,7 +25,7 @@ from fedtrees.core.wire import encode
 from fedtrees.defenses.grafting import GraftingLDP, grafted_nodes
 from fedtrees.defenses.label_noise import LPMST, OneStage
 from fedtrees.messages.vertical import RowsToRoute
-from fedtrees.privacy.randomised_response import (
+from fedtrees.privacy.mechanisms import (
     odds_within,
     respond,
     true_shares,

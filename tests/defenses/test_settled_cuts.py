@@ -26,8 +26,7 @@ from fedtrees.messages.horizontal import (
     GridCounts,
     GridRequest,
 )
-from fedtrees.privacy.mechanisms import discrete_laplace_share
-from fedtrees.privacy.quantiles import private_quantiles, rank_error
+from fedtrees.privacy.mechanisms import discrete_laplace_share, private_quantiles, rank_error
 from fedtrees.protocols.compatibility import check_fit
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

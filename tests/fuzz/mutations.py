@@ -12,8 +12,11 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.trees.files.forests import save_random_decision_forest, save_random_forest
-from fedtrees.trees.files.sklearn_forest import from_sklearn
+from fedtrees.trees.files.forests import (
+    from_sklearn,
+    save_random_decision_forest,
+    save_random_forest,
+)
 from fedtrees.trees.forest.random_decision import RandomDecisionForest, RandomSplits
 
 TESTS = Path(__file__).parents[1]

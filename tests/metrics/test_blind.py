@@ -12,7 +12,7 @@ from fedtrees.core.claims import Records
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.data import load
-from fedtrees.metrics.advantage import advantage
+from fedtrees.metrics.metric import advantage
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.victims_rows import RecordMetric, VictimsRows
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtrees.attacks.blind_labels import ClusterOwnColumns
-from fedtrees.blind_baselines.clusters import METHODS
+from fedtrees.blind_baselines.conditional import METHODS
 from fedtrees.core.claims import Guess, Labels
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData

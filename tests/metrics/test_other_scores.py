@@ -3,8 +3,8 @@ import pytest
 
 from fedtrees.core.claims import BinClassCounts
 from fedtrees.core.errors import DataError
-from fedtrees.metrics.advantage import advantage
 from fedtrees.metrics.bins import BinCountsMetric, VictimsCounts, thirds_of_columns
+from fedtrees.metrics.metric import advantage
 from fedtrees.metrics.utility import regression_scores, utility_scores
 
 

@@ -3,7 +3,7 @@ import pytest
 from small_tables import SCHEMA, random_table
 
 from fedtrees.core.errors import DataError
-from fedtrees.metrics.specificity import nearest_row, specificity
+from fedtrees.metrics.records import nearest_row, specificity
 
 
 def draw(seed, guess=60, truth=60, reserve=200):

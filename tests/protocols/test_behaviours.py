@@ -38,10 +38,9 @@ from fedtrees.metrics.victims_rows import ReturnedRowsMetric
 from fedtrees.protocols.base import Seat
 from fedtrees.protocols.compatibility import KnownFacts, check_attacks, check_without_view
 from fedtrees.protocols.cut_points import check_sketches
-from fedtrees.protocols.horizontal.histogram_parties import check_splits
 from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 from fedtrees.protocols.training import train
-from fedtrees.protocols.tree_limits import TreeLimits
+from fedtrees.protocols.tree_limits import TreeLimits, check_splits
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.partition import Decisions
 

@@ -25,7 +25,7 @@ from fedtrees.core.wire import decode, encode
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.horizontal import LeafSums
 from fedtrees.messages.models import as_message
-from fedtrees.privacy.leaf_sums import row_bound
+from fedtrees.privacy.gaussian_dp import row_bound
 from fedtrees.protocols.horizontal.dp_gbdt import LeafClient
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of

@@ -10,7 +10,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import as_message
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights, start_of, tree_outputs
-from fedtrees.neural.tree_outputs import Adam, RatesNetwork
+from fedtrees.neural.perceptron import Adam, RatesNetwork
 from fedtrees.protocols.training import train
 from fedtrees.protocols.tree_networks.fedxgbllr import FedXGBllr
 

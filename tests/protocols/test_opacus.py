@@ -28,9 +28,8 @@ from fedtrees.experiments.evaluate import make_defense
 from fedtrees.messages.networks import NetworkUpdate, NetworkWeights
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.neural.opacus_engine import noisy_sum, per_sample_gradients, poisson_batch
-from fedtrees.neural.perceptron import Layers
+from fedtrees.neural.perceptron import Layers, RatesNetwork
 from fedtrees.neural.training import example_gradients, initial
-from fedtrees.neural.tree_outputs import RatesNetwork
 from fedtrees.privacy.gaussian_dp import multiplier, opacus_epsilons, sampled_epsilon
 from fedtrees.protocols.compatibility import KnownFacts, check_fit
 from fedtrees.protocols.training import train

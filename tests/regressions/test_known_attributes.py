@@ -7,10 +7,9 @@ import pytest
 from regression_runs import trained, view_and_case_of
 
 from fedtrees.attacks.forests.attack import DraftDP
-from fedtrees.attacks.forests.likelihoods import Noise
 from fedtrees.attacks.forests.posterior import consensus
 from fedtrees.attacks.forests.solvers import Enumeration
-from fedtrees.attacks.forests.structure import NoisyForest, Variables
+from fedtrees.attacks.forests.structure import Noise, NoisyForest, Variables
 from fedtrees.core.claims import Records
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import over_clients

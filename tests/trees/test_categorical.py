@@ -21,7 +21,7 @@ from fedtrees.trees.boosted.boosting import OwnerRows, grow_forest
 from fedtrees.trees.boosted.histogram import to_fixed
 from fedtrees.trees.boosted.losses import LOGISTIC, SQUARED_ERROR, Softmax
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splitting import best_splits
+from fedtrees.trees.boosted.splitting import SplitFinder
 from fedtrees.trees.partition import Decisions, RowPartition
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -255,7 +255,7 @@ def test_no_set_of_categories_gains_more(pairs):
     cuts = Cuts.join([np.arange(1, n_categories + 1)], [0], np.array([True]))
     params = TreeParams(reg_lambda=0.0, min_child_weight=0.0)
     hist = to_fixed(sums)[None]
-    splits = best_splits(hist, hist.sum(axis=1), cuts, params)
+    splits = SplitFinder(cuts, params).best(hist, hist.sum(axis=1))
 
     def gain(part):
         inside = np.zeros(n_categories, dtype=bool)
@@ -284,7 +284,7 @@ def test_gains_beyond_float32_are_refused(one_hot_limit):
     cuts = Cuts.join([np.arange(1, 5)], [0], np.array([True]))
     hist = np.array([[[2**62, 1], [-(2**62), 1], [0, 5], [0, 5]]], dtype=np.int64)
     params = TreeParams(reg_lambda=0.0, min_child_weight=0.0, max_cat_to_onehot=one_hot_limit)
-    splits = best_splits(hist, hist.sum(axis=1), cuts, params, bits=(-20, 60))
+    splits = SplitFinder(cuts, params, (-20, 60)).best(hist, hist.sum(axis=1))
     assert splits.feature.tolist() == [-1]
     assert not splits.categories.any()
 
@@ -301,15 +301,15 @@ def test_columns_left_out_are_not_split():
             hist[0], codes[:, f], to_fixed(np.stack([0.5 - y, np.full(len(y), 0.25)], axis=1))
         )
     totals = hist[:, cuts.offsets[0] : cuts.offsets[1]].sum(axis=1)
-    free = best_splits(hist, totals, cuts, TreeParams())
+    free = SplitFinder(cuts, TreeParams()).best(hist, totals)
     best = int(free.feature[0])
     assert IS_CATEGORY[best]
     mask = np.ones((1, cuts.total_bins), dtype=bool)
     np.testing.assert_array_equal(
-        best_splits(hist, totals, cuts, TreeParams(), mask).categories, free.categories
+        SplitFinder(cuts, TreeParams()).best(hist, totals, mask).categories, free.categories
     )
     mask[0, cuts.offsets[best]] = False
-    assert best_splits(hist, totals, cuts, TreeParams(), mask).feature[0] not in (best, -1)
+    assert SplitFinder(cuts, TreeParams()).best(hist, totals, mask).feature[0] not in (best, -1)
     only = grow_forest(X, y, cuts, TreeParams(trees=6, max_depth=3, colsample_bytree=0.15))
     for tree in only.trees:
         assert len(set(tree.feature[tree.feature >= 0].tolist())) <= 1

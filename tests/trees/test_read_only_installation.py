@@ -17,7 +17,7 @@ tempfile.tempdir = sys.argv[1] if sys.argv[1:] else "/"
 import numpy as np
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    import fedtrees.blind_baselines.matching, fedtrees.metrics.specificity
+    import fedtrees.blind_baselines.matching, fedtrees.metrics.records
     from fedtrees.trees.jit import place
 print(place(np.array([1.0, 2.0, 3.0]), 0, 3, 2.5))
 print(os.environ.get("NUMBA_CACHE_DIR", "none"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.histogram import from_fixed, to_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splitting import MIN_GAIN, best_splits, leaf_values
+from fedtrees.trees.boosted.splitting import MIN_GAIN, SplitFinder, leaf_values
 
 
 def gain32(g, h, reg_lambda):
@@ -81,7 +81,7 @@ def nodes(draw):
 def test_the_best_split_equals_that_of_brute_force(case):
     hist, totals, n_bins, params, mask = case
     cuts = Cuts.hidden(n_bins)
-    splits = best_splits(hist, totals, cuts, params, mask)
+    splits = SplitFinder(cuts, params).best(hist, totals, mask)
     for node in range(len(hist)):
         allowed = None if mask is None else mask[node]
         feature, bin, default_left, gain = brute_force(
@@ -109,17 +109,17 @@ def test_the_best_split_equals_that_of_brute_force(case):
 def test_equal_gains_go_to_the_lowest_feature_and_bin():
     pair = [[-2.0, 2.0], [0.0, 0.0], [2.0, 2.0]]
     hist = to_fixed(np.array([pair + pair]))
-    splits = best_splits(hist, hist[:, :3].sum(axis=1), Cuts.hidden([3, 3]), TreeParams())
+    splits = SplitFinder(Cuts.hidden([3, 3]), TreeParams()).best(hist, hist[:, :3].sum(axis=1))
     assert (splits.feature[0], splits.bin[0], splits.default_left[0]) == (0, 0, False)
 
 
 def test_a_gain_equal_to_gamma_is_kept():
     hist = to_fixed(np.array([[[-2.0, 2.0], [2.0, 2.0]]]))
     total = hist.sum(axis=1)
-    free = best_splits(hist, total, Cuts.hidden([2]), TreeParams(reg_lambda=0)).gain[0]
+    free = SplitFinder(Cuts.hidden([2]), TreeParams(reg_lambda=0)).best(hist, total).gain[0]
     for gamma, feature in ((float(free), 0), (float(free) * 1.001, -1)):
         params = TreeParams(reg_lambda=0, gamma=gamma)
-        assert best_splits(hist, total, Cuts.hidden([2]), params).feature[0] == feature
+        assert SplitFinder(Cuts.hidden([2]), params).best(hist, total).feature[0] == feature
 
 
 def test_negative_noise_never_divides_by_zero():
@@ -129,7 +129,7 @@ def test_negative_noise_never_divides_by_zero():
     hist[0] = 0
     params = TreeParams(reg_lambda=0, min_child_weight=0)
     with np.errstate(all="raise"):
-        splits = best_splits(hist, totals, Cuts.hidden([20]), params)
+        splits = SplitFinder(Cuts.hidden([20]), params).best(hist, totals)
         values = leaf_values(np.concatenate([splits.left_sums, totals]), params)
     assert np.isfinite(splits.gain).all()
     assert np.isfinite(values).all()

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.files.ubjson import decode_ubjson
+from fedtrees.trees.files.model_file import decode_ubjson
 
 
 def length(n):

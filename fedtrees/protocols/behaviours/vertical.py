@@ -186,10 +186,8 @@ class Cheating(Behaviour, BoostingActive):
 
         # Assumes that the rows of a node are evenly distributed over the bins of a column.
         rare = 1 / max(int(self.cuts.n_bins.max()), 2)
-        min_bin_rows, min_node_rows = (
-            max(change.least for change in suppressions),
-            max(change.node for change in suppressions),
-        )
+        min_bin_rows = max(change.least for change in suppressions)
+        min_node_rows = max(change.node for change in suppressions)
 
         def seen(leaves: int) -> float:
             rows = n // leaves

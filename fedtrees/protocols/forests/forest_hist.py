@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedtrees.core.errors import UsageError, check_known
+from fedtrees.core.errors import check_known
 from fedtrees.core.network import Network
 from fedtrees.core.party import handles, ignores
 from fedtrees.core.registry import register
@@ -22,7 +22,7 @@ from fedtrees.messages.horizontal import CUT_MESSAGES, SOME_CUT_MESSAGES, NodeSp
 from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import CUT_METHODS, BinningClient, settle_cuts
 from fedtrees.protocols.settings import ForestProtocol, checked_rows, class_count
-from fedtrees.protocols.tree_limits import TreeLimits
+from fedtrees.protocols.tree_limits import TreeLimits, check_splits
 from fedtrees.trees.forest.gini import class_histogram
 from fedtrees.trees.forest.grower import ForestGrower, class_totals, draw_columns, draw_rows
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest
@@ -103,18 +103,10 @@ class ForestClient(BinningClient):
     )
     def split(self, message: NodeSplits) -> None:
         """Move rows to the children of the split nodes."""
-        m, n_bins = message, self.cuts.n_bins
-        check_equal(message, "tree", self.tree, "the tree that is grown")
-        parts = (m.feature, m.bin, m.threshold, m.default_left, m.left)
-        if any(part.shape != m.nodes.shape for part in parts):
-            refuse(message, "nodes", "each node has one split")
-        splits = zip(m.nodes.tolist(), m.feature.tolist(), m.bin.tolist(), m.left.tolist(),
-                     strict=True)  # fmt: skip
-        for node, feature, bin, left in splits:
-            if not 0 <= feature < len(n_bins) or not 0 <= bin < n_bins[feature]:
-                refuse(message, "bin", f"bin {bin} of column {feature} is none of the cut points")
-            self.limits.split(node, left)
+        m = message
+        check_equal(m, "tree", self.tree, "the tree that is grown")
         chosen = Decisions(m.nodes, m.feature, m.bin, m.threshold, m.default_left, m.left)
+        check_splits(chosen, self.limits, self.cuts.n_bins)
         self.partition.split(self.bins, chosen)
 
     end_tree = ignores(LeafClasses)  # the next tree does not depend on them
@@ -203,8 +195,4 @@ class ForestHist(ForestProtocol):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_known("cuts", self.cuts, CUT_METHODS)
-        if self.max_leaf_nodes is not None:
-            raise UsageError(
-                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
-                "max_depth or min_samples_leaf instead"
-            )
+        self.check_whole_levels()

@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 from fedtrees.core.channel import Share, SumOfShares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Channels
-from fedtrees.core.errors import (
-    DataError,
-    UsageError,
-)
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.guarantee import ApproximateDP, Guarantee, NoGuarantee, PureDP
 from fedtrees.core.network import Network
 from fedtrees.core.parameters import one_of, positive, share, whole
@@ -49,8 +46,7 @@ from fedtrees.privacy.accounting import (
     trusted_with,
     with_adversaries,
 )
-from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.privacy.leaf_sums import RowBound, clipped_row_bound, leaf_scales
+from fedtrees.privacy.gaussian_dp import RowBound, clipped_row_bound, leaf_scales, mu_of
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
@@ -206,10 +202,8 @@ class LeafClient(GrowingClient):
         sums = node_sums(gh, self.partition.rows, self.partition.ranges(message.nodes))
         # Client i adds a share whose sum over all honest clients has the calibrated distribution.
         if self.params.noise == "distributed" and self.params.noisy:
-            rng, scales = (
-                self.streams.noise.rng("noise", message.tree),
-                self.params.scales(self.objective),
-            )
+            rng = self.streams.noise.rng("noise", message.tree)
+            scales = self.params.scales(self.objective)
             shares = self.params.shares(len(self.agreement.members("client")))
             for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
                 # Discrete noise on the fixed-point grid is added exactly, without floating-point

@@ -12,7 +12,7 @@ import math
 from abc import abstractmethod
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,8 +39,7 @@ from fedtrees.messages.horizontal import (
 )
 from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import BinningClient, settle_cuts
-from fedtrees.protocols.horizontal.settings import HistogramProtocol
-from fedtrees.protocols.tree_limits import TreeLimits
+from fedtrees.protocols.tree_limits import TreeLimits, check_splits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -58,6 +57,9 @@ from fedtrees.trees.boosted.histogram import (
 from fedtrees.trees.boosted.losses import LOSS_BOUND, Objective, clipped_bounds
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.partition import ROOT, Decisions, RowPartition
+
+if TYPE_CHECKING:
+    from fedtrees.protocols.horizontal.histogram_protocols import HistogramProtocol
 
 
 class GrowingClient(BinningClient):
@@ -181,47 +183,6 @@ def check_cuts(announced: CutPoints, params: TreeParams, schema: Schema) -> None
         max_bins = max(params.max_bin, len(feature.cuts), len(feature.categories))
         if bins > max_bins:
             raise BeyondParametersError(f"{bins} bins of {feature.name!r}; at most {max_bins}")
-
-
-def check_splits(
-    splits: Decisions,
-    limits: TreeLimits,
-    n_bins: NDArray[np.int32],
-    complete: NDArray[np.bool_],
-) -> None:
-    """Check the splits of a level.
-
-    Parameters
-    ----------
-    splits : Decisions
-        Splits that the server announced.
-    limits : TreeLimits
-        Announced nodes of the tree. The children of the splits are added.
-    n_bins : int array, shape (d,)
-        Number of bins of every column.
-    complete : bool array, shape (d,)
-        Columns without missing values. A split by the last bin of such a column is no split.
-
-    Raises
-    ------
-    BeyondParametersError
-        If the public parameters or the cut points exclude a split.
-    """
-    columns = (splits.nodes, splits.feature, splits.bin, splits.left, np.isnan(splits.threshold))
-    if any(c.shape != splits.nodes.shape for c in (*columns, splits.default_left)):
-        raise BeyondParametersError(
-            f"splits of {len(splits.nodes)} nodes need one column, bin, threshold, "
-            "direction of missing values and left child each"
-        )
-    # The last bin of a complete column would send all rows left.
-    n_cuts = n_bins - complete
-    for node, feature, bin, left, by_category in zip(*(c.tolist() for c in columns), strict=True):
-        if not 0 <= feature < len(n_cuts):
-            limit = len(n_cuts) - 1
-            raise BeyondParametersError(f"node {node}: column {feature}; they are 0 to {limit}")
-        if not 0 <= bin < n_cuts[feature] and not by_category:
-            raise BeyondParametersError(f"node {node}: bin {bin} of column {feature} is no cut")
-        limits.split(node, left)
 
 
 #: Clipping rounds a bound down to a whole number of fixed-point units. With at least 2^16 units,
@@ -668,11 +629,7 @@ class HistogramServer(Coordinator):
             The tree that the clients grew as well.
         """
         total = self.ask_histograms(net, tree, ROOT)
-        grower = TreeGrower(
-            self.cuts, self.params, total.totals[0],
-            bits=total.bits, complete=self.schema.complete,
-            unbounded=math.isinf(self.objective.bounds[0]),
-        )  # fmt: skip
+        grower = self.params.grower(self.cuts, total, self.schema)
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             # Defenses can restrict the splits of a level, for example to bins with enough rows.

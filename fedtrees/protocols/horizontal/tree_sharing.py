@@ -88,6 +88,25 @@ class TreeSharingProtocol(BoostingProtocol):
         return None if dropped is None else ~dropped
 
 
+def _deployments(aggregation: str, arguments: str) -> dict[str, Deployed]:
+    """Return the settings of Flower and NVFlare for a protocol.
+
+    Parameters
+    ----------
+    aggregation : str
+        Flower's strategy.
+    arguments : str
+        Arguments of NVFlare's executor.
+    """
+    trees = {"trees": "num_rounds={}"}
+    depth_and_rate = {"max_depth": "max_depth={}", "learning_rate": "learning_rate={}"}
+    executor, only = f"FedXGBTreeExecutor({arguments}, ...)", {"local_trees": 1}
+    return {
+        "flower": Deployed(f"{aggregation}() in the ServerApp", {**XGBOOST, **trees}),
+        "nvflare": Deployed(executor, {**trees, **depth_and_rate}, only),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class FlowerProtocol(TreeSharingProtocol):
     """Trees grown on top of a global model, in `trees` federated rounds.
@@ -300,20 +319,7 @@ class FlowerBagging(FlowerProtocol):
     party_types = {"server": BaggingServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
-        deployments={
-            "flower": Deployed(
-                "FedXgbBagging() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-            ),
-            "nvflare": Deployed(
-                "FedXGBTreeExecutor(training_mode='bagging', num_client_bagging=1, ...)",
-                {
-                    "trees": "num_rounds={}",
-                    "max_depth": "max_depth={}",
-                    "learning_rate": "learning_rate={}",
-                },
-                {"local_trees": 1},
-            ),
-        },
+        deployments=_deployments("FedXgbBagging", "training_mode='bagging', num_client_bagging=1"),
     )
 
 
@@ -353,20 +359,7 @@ class FlowerCyclic(FlowerProtocol):
     party_types = {"server": CyclicServer, "client": BoostingClient}
     info = replace(
         TreeSharingProtocol.info,
-        deployments={
-            "flower": Deployed(
-                "FedXgbCyclic() in the ServerApp", {**XGBOOST, "trees": "num_rounds={}"}
-            ),
-            "nvflare": Deployed(
-                "FedXGBTreeExecutor(training_mode='cyclic', ...)",
-                {
-                    "trees": "num_rounds={}",
-                    "max_depth": "max_depth={}",
-                    "learning_rate": "learning_rate={}",
-                },
-                {"local_trees": 1},
-            ),
-        },
+        deployments=_deployments("FedXgbCyclic", "training_mode='cyclic'"),
     )
 
 

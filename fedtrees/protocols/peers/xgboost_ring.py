@@ -103,10 +103,8 @@ class Worker(HorizontalPeer):
     def agree_cuts(self) -> Script:
         """Return the cut points that follow from all sketches, or the declared ones."""
         if self.net.cut_plan() is None:
-            cuts, reason = (
-                (yield from self.merge_sketches()),
-                "cut points, as they follow from all sketches",
-            )
+            cuts = yield from self.merge_sketches()
+            reason = "cut points, as they follow from all sketches"
         else:
             cuts = public_cuts(self.schema, self.params.max_bin)
             reason = "cut points from the declared ranges"

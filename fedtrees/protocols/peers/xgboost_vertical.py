@@ -10,11 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import XGBOOST, Deployed
-from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message
-from fedtrees.core.network import Network
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema
 from fedtrees.messages.captured import BestSplits, Intercept, PartitionBits, RowGradients
@@ -289,43 +287,3 @@ class XGBoostVertical(VerticallyPartitioned, PlainBoosting):
         if local_data.weight is not None or not len(local_data.columns) or not len(local_data):
             raise DataError(f"{self.name!r} takes rows and columns of {name!r}, without weights")
         super().check_local_data(name, local_data, schema)
-
-    def predict(
-        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
-    ) -> NDArray[np.float64]:
-        """Return the scores of test rows by the model, which all parties have.
-
-        Parameters
-        ----------
-        net : Network or None
-            Not used.
-        model : Model
-            The trained model.
-        queries : mapping of str to LocalData
-            Test rows by party.
-        """
-        scores: NDArray[np.float64] = model.predict(join_columns(queries))
-        return scores
-
-    def leaves(
-        self, net: Network | None, model: Model, queries: Mapping[str, LocalData]
-    ) -> NDArray[np.int32]:
-        """Return the leaf of every test row in every tree, int32, shape (n, T).
-
-        Parameters
-        ----------
-        net, model, queries
-            As for `predict`.
-        """
-        reached: Any = model
-        leaves: NDArray[np.int32] = reached.apply(join_columns(queries))
-        return leaves
-
-
-def join_columns(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
-    """Return rows with the columns of all parties at their positions in the schema."""
-    parts = [*queries.values()]
-    X = np.zeros((len(parts[0]), sum(len(p.columns) for p in parts)), np.float32)
-    for part in parts:
-        X[:, part.columns] = part.X
-    return X

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedtrees.core.errors import (
-    DataError,
-    UsageError,
-)
+from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.parameters import check_parameters, flag, one_of, positive, whole
 from fedtrees.core.schema import Schema

@@ -30,8 +30,8 @@ from fedtrees.messages.networks import (
     tree_outputs,
 )
 from fedtrees.neural.opacus_engine import OPACUS, per_sample_gradients
+from fedtrees.neural.perceptron import Adam, RatesNetwork
 from fedtrees.neural.torch_module import rates_module, torch_module
-from fedtrees.neural.tree_outputs import Adam, RatesNetwork
 from fedtrees.protocols.base import ENCODED_FILE, Seat
 from fedtrees.protocols.horizontal.tree_sharing import (
     BoostingClient,

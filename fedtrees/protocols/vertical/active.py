@@ -259,10 +259,8 @@ class Active(Coordinator):
         is_known = np.zeros((len(open_nodes), self.cuts.total_bins), dtype=bool)
         self.bins.compute_bins(tree.rows, requested)
         local_places = self._places(tree.columns[self.name])
-        out[:, local_places], is_known[:, local_places] = (
-            self.bins.sums(tree.statistics, tree.rows, requested),
-            True,
-        )
+        out[:, local_places] = self.bins.sums(tree.statistics, tree.rows, requested)
+        is_known[:, local_places] = True
         if shown.any():
             is_shown = np.isin(requested, open_nodes[shown])
             for party, party_sums in self._ask_sums(

@@ -22,8 +22,8 @@ from fedtrees.core.transcript import Transcript
 from fedtrees.messages.horizontal import GrowRequest
 from fedtrees.messages.vertical import ChosenSplits, HeldModel, RowBuckets
 from fedtrees.privacy.accounting import compose_releases
+from fedtrees.privacy.mechanisms import odds_within
 from fedtrees.privacy.noise import Response
-from fedtrees.privacy.randomised_response import odds_within
 from fedtrees.protocols.base import Seat
 from fedtrees.protocols.settings import (
     ACTIVE,

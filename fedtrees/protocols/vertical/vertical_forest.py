@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.defense import Requirements
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -156,11 +156,7 @@ class VerticalForest(VerticalProtocol, ForestParams):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.max_leaf_nodes is not None:
-            raise UsageError(
-                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
-                "max_depth or min_samples_leaf instead"
-            )
+        self.check_whole_levels()
 
     def check(self, schema: Schema) -> None:
         """Refuse a target without classes."""

@@ -10,26 +10,17 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
 from fedtrees.trees.boosted.losses import LOGISTIC, Objective
-from fedtrees.trees.routing import LeafRouting
+from fedtrees.trees.routing import LeafRouting, TreeStructure
 
 
 @dataclass(frozen=True, eq=False)
-class Tree:
-    """One binary decision tree.
-
-    Node 0 is the root, and children are numbered in pairs, level by level.
+class Tree(TreeStructure):
+    """One boosted tree.
 
     Attributes
     ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 at a leaf.
-    threshold : float32 array, shape (n_nodes,)
-        A row goes left if and only if ``x < threshold`` (float32 comparison). 0 at a leaf, NaN if
-        the split is by categories.
-    left, right : int32 array, shape (n_nodes,)
-        Children, -1 at a leaf.
-    default_left : bool array, shape (n_nodes,)
-        Whether a missing value goes left.
+    feature, threshold, left, right, default_left : arrays, shape (n_nodes,)
+        As in `TreeStructure`.
     value : float32 array, shape (n_nodes,), or (n_nodes, K) in a multi-output tree
         Leaf value in units of the margin, including the learning rate. 0 at an inner node.
     g, h : float64 array, shape (n_nodes,), or None
@@ -41,24 +32,11 @@ class Tree:
         code go left, as in XGBoost. None if no split is by categories.
     """
 
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
     value: NDArray[np.float32]
     g: NDArray[np.float64] | None = None
     h: NDArray[np.float64] | None = None
     gain: NDArray[np.float32] | None = None
     categories: NDArray[np.bool_] | None = None
-
-    @property
-    def leaves(self) -> NDArray[np.intp]:
-        """Node numbers of the leaves, ascending."""
-        return np.flatnonzero(self.feature < 0)
-
-    def __len__(self) -> int:
-        return int(self.feature.shape[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from fedtrees.trees.binning import Cuts
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.histogram import UNIT_BITS, Bits, from_fixed
 from fedtrees.trees.boosted.params import TreeParams
-from fedtrees.trees.boosted.splitting import Splits, best_splits, leaf_values
+from fedtrees.trees.boosted.splitting import SplitFinder, Splits, leaf_values
 from fedtrees.trees.partition import ROOT, Decisions
 
 
@@ -30,18 +30,15 @@ class TreeBuilder:
     """
 
     def __init__(self) -> None:
-        self._feature = [-1]
-        self._threshold = [np.float32(0)]
-        self._left = [-1]
-        self._default_left = [False]
-        self._value = [np.float32(0)]
-        self._gain = [np.float32(0)]
+        self._size, self._has_gain = 1, False
+        # Feature, threshold, left child, direction of missing values and gain by inner node.
+        self._splits: dict[int, tuple[Any, ...]] = {}
+        self._categories: dict[int, NDArray[np.bool_]] = {}  # by node that is split by categories
         self._sums: dict[int, tuple[float, float]] = {}
-        self._has_gain = False
-        self._categories: dict[int, NDArray[np.bool_]] = {}
+        self._values: dict[int, np.float32] = {}  # by leaf, 0 if it has no entry
 
     def __len__(self) -> int:
-        return len(self._feature)
+        return self._size
 
     def expand(
         self,
@@ -71,44 +68,28 @@ class TreeBuilder:
         DataError
             If a node does not exist or was split before.
         """
-        ids = np.asarray(nodes, dtype=np.int64)
-        columns = np.asarray(feature, dtype=np.int64)
+        columns, missing_left = np.asarray(feature), np.asarray(default_left)
         cuts = np.asarray(threshold, dtype=np.float32)
-        missing_left = np.asarray(default_left, dtype=bool)
-        gains = np.zeros(len(ids), np.float32) if gain is None else np.asarray(gain, np.float32)
+        gains = np.zeros(len(columns)) if gain is None else np.asarray(gain)
         self._has_gain = self._has_gain or gain is not None
-        left = np.full(len(ids), -1, dtype=np.int32)
-        for k, node in enumerate(ids.tolist()):
+        left = np.full(len(columns), -1, dtype=np.int32)
+        for k, node in enumerate(np.asarray(nodes).tolist()):
             self._check_leaf(node)
-            # The node stays a leaf.
             if columns[k] < 0:
                 continue
-            left[k] = len(self)
-            self._feature[node] = int(columns[k])
-            self._threshold[node] = cuts[k]
-            self._default_left[node] = bool(missing_left[k])
-            self._left[node] = len(self)
-            self._gain[node] = gains[k]
+            left[k] = self._size
+            self._splits[node] = columns[k], cuts[k], left[k], missing_left[k], gains[k]
             if categories is not None and np.isnan(cuts[k]):
                 self._categories[node] = categories[k]
-            self._value[node] = np.float32(0)
-            self._append_leaves(2)
+            self._values.pop(node, None)
+            self._size += 2
         return left
-
-    def _append_leaves(self, count: int) -> None:
-        """Append leaves with value 0."""
-        self._feature += [-1] * count
-        self._threshold += [np.float32(0)] * count
-        self._left += [-1] * count
-        self._default_left += [False] * count
-        self._value += [np.float32(0)] * count
-        self._gain += [np.float32(0)] * count
 
     def _check_leaf(self, node: int) -> None:
         """Raise `DataError` unless a node exists and is a leaf."""
         if not 0 <= node < len(self):
             raise DataError(f"node {node} does not exist yet; the tree has {len(self)} nodes")
-        if self._feature[node] >= 0:
+        if node in self._splits:
             raise DataError(f"node {node} was split before")
 
     def set_sums(self, nodes: ArrayLike, sums: ArrayLike) -> None:
@@ -123,7 +104,7 @@ class TreeBuilder:
         """Return gradient sum, hessian sum and gain of nodes, shape (k,) each."""
         ids = np.asarray(nodes).tolist()
         sums = np.array([self._sums[i] for i in ids], dtype=np.float64).reshape(-1, 2)
-        gain = np.array([self._gain[i] for i in ids], dtype=np.float32)
+        gain = np.array([self._splits[i][-1] if i in self._splits else 0 for i in ids], np.float32)
         return sums[:, 0], sums[:, 1], gain
 
     def set_values(self, nodes: ArrayLike, values: ArrayLike) -> None:
@@ -137,26 +118,31 @@ class TreeBuilder:
         outputs = np.asarray(values, dtype=np.float32)
         for node, value in zip(np.asarray(nodes).tolist(), outputs, strict=True):
             self._check_leaf(node)
-            self._value[node] = value
+            self._values[node] = value
 
     def build(self) -> Tree:
         """Return the tree.
 
         Sums that were not set are NaN. If no sums were set, ``g`` and ``h`` are None.
         """
-        left = np.array(self._left, dtype=np.int32)
-        unknown = (np.nan, np.nan)
-        sums = np.array([self._sums.get(i, unknown) for i in range(len(self))], dtype=np.float64)
+        n = self._size
+        feature, left = (np.full(n, -1, dtype=np.int32) for _ in range(2))
+        threshold, value, gain = (np.zeros(n, dtype=np.float32) for _ in range(3))
+        default_left, unknown = np.zeros(n, dtype=bool), (np.nan, np.nan)
+        for node, split in self._splits.items():
+            feature[node], threshold[node], left[node], default_left[node], gain[node] = split
+        value[list(self._values)] = list(self._values.values())
+        sums = np.array([self._sums.get(i, unknown) for i in range(n)], dtype=np.float64)
         return Tree(
-            feature=np.array(self._feature, dtype=np.int32),
-            threshold=np.array(self._threshold, dtype=np.float32),
-            left=left,
+            feature,
+            threshold,
+            left,
             right=np.where(left < 0, -1, left + 1).astype(np.int32),
-            default_left=np.array(self._default_left, dtype=bool),
-            value=np.array(self._value, dtype=np.float32),
+            default_left=default_left,
+            value=value,
             g=sums[:, 0] if self._sums else None,
             h=sums[:, 1] if self._sums else None,
-            gain=np.array(self._gain, dtype=np.float32) if self._has_gain else None,
+            gain=gain if self._has_gain else None,
             categories=self._sets(),
         )
 
@@ -165,7 +151,7 @@ class TreeBuilder:
         if not self._categories:
             return None
         width = max(map(len, self._categories.values()))
-        sets = np.zeros((len(self), width), dtype=bool)
+        sets = np.zeros((self._size, width), dtype=bool)
         for node, row in self._categories.items():
             sets[node, : len(row)] = row
         return sets
@@ -258,7 +244,7 @@ class TreeGrower:
         self._between, self._complete = between_values(cuts, complete), complete
         self._unbounded = unbounded
         self._cuts, self._params, self._subtract, self.bits = cuts, params, subtract, bits
-        self._builder = TreeBuilder()
+        self._builder, self._finder = TreeBuilder(), SplitFinder(cuts, params, bits)
         self._n_leaves = 1
         self._queue: list[_Candidates] = []  # each element contains one node, lossguide only
         self._leaves: list[NDArray[np.int32]] = []
@@ -358,9 +344,7 @@ class TreeGrower:
         consistent_hist = hist
         if self._complete is not None and self._unbounded:
             consistent_hist = adding_up(hist, self.sums, self._cuts, self._complete)
-        return best_splits(
-            consistent_hist, self.sums, self._cuts, self._params, mask, self.bits, pruned=pruned
-        )
+        return self._finder.best(consistent_hist, self.sums, mask, pruned=pruned)
 
     def accept(self, splits: Splits, hist: NDArray[np.int64] | None = None) -> Decisions:
         """Split the open nodes as given, and open their children.

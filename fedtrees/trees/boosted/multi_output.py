@@ -15,7 +15,7 @@ from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
 from fedtrees.trees.boosted.losses import Objective
-from fedtrees.trees.boosted.splitting import MIN_GAIN, Splits, _gain, node_weights
+from fedtrees.trees.boosted.splitting import MIN_GAIN, Splits, _gain, node_weights, scan_limits
 from fedtrees.trees.jit import readonly
 from fedtrees.trees.partition import RowPartition
 from fedtrees.trees.routing import LeafRouting
@@ -137,16 +137,12 @@ class MultiOutputGrower(TreeGrower):
             Whether splits with too small a gain are leaves.
         """
         p, n = self._params, len(hist)
-        limits = np.array(  # XGBoost stores its parameters in float32
-            [p.reg_lambda, p.reg_alpha, p.min_child_weight], dtype=np.float32
-        ).astype(np.float64)
-        limits = np.append(limits, np.ldexp(1.0, np.negative(self.bits)))
         best, gain = np.full((n, 3), -1, dtype=np.int32), np.zeros(n, dtype=np.float32)
         left = np.zeros_like(self.sums)
         allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
         _scan(
-            readonly(hist), readonly(self.sums), self._cuts.offsets, readonly(allowed), limits,
-            best, gain, left,
+            readonly(hist), readonly(self.sums), self._cuts.offsets, readonly(allowed),
+            scan_limits(p, self.bits), best, gain, left,
         )  # fmt: skip
         if pruned:
             best[(gain <= MIN_GAIN) | (gain < np.float32(p.gamma))] = -1

@@ -205,77 +205,6 @@ def _of_feature(
     return np.zeros_like(last), last, np.repeat([True, False], tried)
 
 
-def best_categories(
-    hist: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    cuts: Cuts,
-    params: TreeParams,
-    mask: NDArray[np.bool_] | None = None,
-    bits: Bits = UNIT_BITS,
-) -> Splits:
-    """Choose the best split by categories of every node, even if its gain is small.
-
-    Gains are those of `fedtrees.trees.boosted.splitting.best_splits`. A feature is used only if
-    `mask` allows all of its bins, because a set of categories is not a single bin.
-
-    Parameters
-    ----------
-    hist : int64 array, shape (n_nodes, total_bins, 2)
-        Fixed-point sums per bin.
-    totals : int64 array, shape (n_nodes, 2)
-        Fixed-point sums of the nodes, including missing values.
-    cuts : Cuts
-        Borders of the bins.
-    params : TreeParams
-        In addition to the parameters of gains, ``max_cat_to_onehot`` and ``max_cat_threshold`` are
-        used.
-    mask : bool array, shape (n_nodes, total_bins), optional
-        Splits that may be chosen.
-    bits : Bits
-        Binary places of the sums.
-    """
-    c = _Candidates.of(cuts, params)
-    line = hist[:, c.columns]
-    order = _sort_categories(line, c, params, bits)
-    sums, missing = _sums(np.take_along_axis(line, order[..., None], axis=1), totals, c)
-    right = sums[:, c.last]
-    # Some candidates send missing values to the right.
-    right[:, ~c.missing_left] += missing[:, c.last[~c.missing_left]]
-    gain = _gains(totals, right, params, bits)
-    if mask is not None:
-        starts = np.unique(c.begin)
-        allowed = np.logical_and.reduceat(mask[:, c.columns], starts, axis=1)
-        gain[~allowed[:, np.searchsorted(starts, c.begin[c.last])]] = 0
-    node, best = np.arange(len(hist)), gain.argmax(axis=1)
-    left_sums = totals - right[node, best]
-    gain = gain[node, best]
-    # The feature of a candidate follows from the bin of its last category.
-    feature = np.searchsorted(cuts.offsets, c.columns[c.last[best]], side="right") - 1
-    return Splits(
-        feature=np.where(gain > 0, feature, -1).astype(np.int32),
-        bin=np.full(len(hist), -1, dtype=np.int32),
-        threshold=np.full(len(hist), np.nan, dtype=np.float32),
-        default_left=c.missing_left[best],
-        gain=gain,
-        left_sums=left_sums,
-        right_sums=totals - left_sums,
-        categories=_sets(order, best, c),
-    )
-
-
-def _sort_categories(
-    line: NDArray[np.int64], c: _Candidates, params: TreeParams, bits: Bits
-) -> NDArray[np.intp]:
-    """Return the sorted order of the categories, shape (n_nodes, c).
-
-    They are sorted by weight in float32, and by code if weights are equal. One-hot features are not
-    sorted.
-    """
-    with np.errstate(over="ignore"):  # infinite in float32: first or last in the order
-        weight = np.where(c.partitioned, node_weights(line, params, bits), np.float32(0))
-    return np.lexsort((weight, np.broadcast_to(c.begin, weight.shape)), axis=-1)
-
-
 def _sums(
     line: NDArray[np.int64], totals: NDArray[np.int64], c: _Candidates
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -285,21 +214,6 @@ def _sums(
     before = upto[:, c.begin]
     sums = np.where(c.partitioned[:, None], upto[:, 1:] - before, line)
     return sums, totals[:, None] - (upto[:, c.end] - before)
-
-
-def _gains(
-    totals: NDArray[np.int64], right: NDArray[np.int64], params: TreeParams, bits: Bits
-) -> NDArray[np.float32]:
-    """Return the gain of every candidate, 0 if a child is too light, shape (n_nodes, m)."""
-    left = totals[:, None] - right
-    # Overflows and divisions by 0 give gains that are refused below.
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        gain = node_gains(left, params, bits) + node_gains(right, params, bits)
-        gain -= node_gains(totals, params, bits)[:, None]
-    weight = np.float64(np.float32(params.min_child_weight))
-    lightest = from_fixed(np.minimum(left[..., 1], right[..., 1]), bits[1])
-    gain[~((lightest >= weight) & (gain > 0) & (gain < np.inf))] = 0
-    return gain
 
 
 def _sets(order: NDArray[np.intp], best: NDArray[np.intp], c: _Candidates) -> NDArray[np.bool_]:
@@ -343,6 +257,14 @@ def _split_gain(
     )
     # An overflow or a division by 0 gives infinity or NaN, which is not greater than any gain.
     return gain if gain < np.inf else np.float32(-np.inf)
+
+
+def scan_limits(params: TreeParams, bits: Bits) -> NDArray[np.float64]:
+    """Return lambda, alpha, the least weight of a child, and the units of both sums, for a scan."""
+    limits = np.array(  # XGBoost stores its parameters in float32
+        [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
+    ).astype(np.float64)
+    return np.append(limits, np.ldexp(1.0, np.negative(bits)))
 
 
 @kernel
@@ -406,53 +328,137 @@ def _scan(
         gain[node] = best
 
 
-def best_splits(
-    hist: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    cuts: Cuts,
-    params: TreeParams,
-    mask: NDArray[np.bool_] | None = None,
-    bits: Bits = UNIT_BITS,
-    *,
-    pruned: bool = True,
-) -> Splits:
-    """Choose the best split of every node.
+class SplitFinder:
+    """Search for the best splits of the nodes of one tree.
 
     Gains follow XGBoost's CPU `hist`: ``G^2`` and ``H + lambda`` are rounded to float32 and divided
     in float32. The gains of both children are added and that of the parent is subtracted, also in
     float32. Only a strictly larger gain replaces an earlier one. Ties therefore go to the lowest
     feature, then to the scan that sends missing values right, then to the first scanned bin.
-    Features that `cuts` declares categorical are split as in `fedtrees.trees.boosted.splitting`.
+
+    A feature that is split by categories is used only if all of its bins are allowed, because a set
+    of categories is not a single bin.
 
     Parameters
     ----------
-    hist : int64 array, shape (n_nodes, total_bins, 2)
-        Fixed-point sums per bin. They may contain noise: children with a hessian sum of 0 or less
-        have a gain of 0, and the second child need not be plausible.
-    totals : int64 array, shape (n_nodes, 2)
-        Fixed-point sums of the nodes, including missing values.
     cuts : Cuts
-        Borders of the bins.
+        Borders of the bins, and the features that are split by categories.
     params : TreeParams
         Uses ``reg_lambda``, ``reg_alpha``, ``gamma``, ``min_child_weight`` and, for categories,
         ``max_cat_to_onehot``, ``max_cat_threshold``.
-    mask : bool array, shape (n_nodes, total_bins), optional
-        Splits that may be chosen, by the bin after which they split.
     bits : Bits
-        Binary places of the gradients and of the hessians in `hist`.
-    pruned : bool
-        Whether nodes stay leaves if their best split gains too little (`prune`).
+        Binary places of the gradients and of the hessians in histograms.
     """
-    splits = _best_thresholds(hist, totals, cuts, params, mask, bits)
-    if cuts.categorical is not None:
-        rival = best_categories(hist, totals, cuts, params, mask, bits)
-        # Of equal gains, the lower feature wins, as in a common scan.
-        tie = (rival.gain == splits.gain) & (rival.feature < splits.feature)
-        rival.replace(~((rival.gain > splits.gain) | tie), splits)
-        splits = rival
-    if pruned:
-        prune(splits, params)
-    return splits
+
+    def __init__(self, cuts: Cuts, params: TreeParams, bits: Bits = UNIT_BITS) -> None:
+        self._cuts, self._params, self._bits = cuts, params, bits
+        self._limits = scan_limits(params, bits)
+        self._categories: _Candidates | None = None
+        if cuts.categorical is not None:
+            self._categories = _Candidates.of(cuts, params)
+            self._ordered = ~np.repeat(cuts.categorical, cuts.n_bins)
+
+    def best(
+        self,
+        hist: NDArray[np.int64],
+        totals: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None = None,
+        *,
+        pruned: bool = True,
+    ) -> Splits:
+        """Return the best split of every node.
+
+        Parameters
+        ----------
+        hist : int64 array, shape (n_nodes, total_bins, 2)
+            Fixed-point sums per bin. They may contain noise: children with a hessian sum of 0 or
+            less have a gain of 0, and the second child need not be plausible.
+        totals : int64 array, shape (n_nodes, 2)
+            Fixed-point sums of the nodes, including missing values.
+        mask : bool array, shape (n_nodes, total_bins), optional
+            Splits that may be chosen, by the bin after which they split.
+        pruned : bool
+            Whether nodes stay leaves if their best split gains too little (`prune`).
+        """
+        splits = self._best_thresholds(hist, totals, mask)
+        if self._categories is not None:
+            rival = self._best_categories(hist, totals, mask, self._categories)
+            # Of equal gains, the lower feature wins, as in a common scan.
+            tie = (rival.gain == splits.gain) & (rival.feature < splits.feature)
+            rival.replace(~((rival.gain > splits.gain) | tie), splits)
+            splits = rival
+        if pruned:
+            prune(splits, self._params)
+        return splits
+
+    def _best_thresholds(
+        self, hist: NDArray[np.int64], totals: NDArray[np.int64], mask: NDArray[np.bool_] | None
+    ) -> Splits:
+        """Return the best split by a threshold of every node, even if its gain is small."""
+        best, cuts = Splits.leaves(len(hist)), self._cuts
+        allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
+        if self._categories is not None:
+            allowed = np.broadcast_to(self._ordered, hist.shape[:2])
+            allowed = allowed if mask is None else allowed & mask
+        _scan(
+            readonly(hist), readonly(totals), cuts.offsets, readonly(allowed), self._limits,
+            best.feature, best.bin, best.default_left, best.gain, best.left_sums,
+        )  # fmt: skip
+        best.threshold[:] = cuts.thresholds(np.maximum(best.feature, 0), best.bin)
+        np.subtract(totals, best.left_sums, out=best.right_sums)
+        return best
+
+    def _best_categories(
+        self,
+        hist: NDArray[np.int64],
+        totals: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None,
+        c: _Candidates,
+    ) -> Splits:
+        """Return the best split by categories of every node, even if its gain is small."""
+        line = hist[:, c.columns]
+        # Categories are sorted by weight in float32, and by code if weights are equal. One-hot
+        # features are not sorted.
+        with np.errstate(over="ignore"):  # infinite in float32: first or last in the order
+            weight = node_weights(line, self._params, self._bits)
+        weight = np.where(c.partitioned, weight, np.float32(0))
+        order = np.lexsort((weight, np.broadcast_to(c.begin, weight.shape)), axis=-1)
+        sums, missing = _sums(np.take_along_axis(line, order[..., None], axis=1), totals, c)
+        right = sums[:, c.last]
+        # Some candidates send missing values to the right.
+        right[:, ~c.missing_left] += missing[:, c.last[~c.missing_left]]
+        gain = self._gains(totals, right)
+        if mask is not None:
+            starts = np.unique(c.begin)
+            allowed = np.logical_and.reduceat(mask[:, c.columns], starts, axis=1)
+            gain[~allowed[:, np.searchsorted(starts, c.begin[c.last])]] = 0
+        node, best = np.arange(len(hist)), gain.argmax(axis=1)
+        left_sums = totals - right[node, best]
+        gain = gain[node, best]
+        # The feature of a candidate follows from the bin of its last category.
+        feature = np.searchsorted(self._cuts.offsets, c.columns[c.last[best]], side="right") - 1
+        return Splits(
+            feature=np.where(gain > 0, feature, -1).astype(np.int32),
+            bin=np.full(len(hist), -1, dtype=np.int32),
+            threshold=np.full(len(hist), np.nan, dtype=np.float32),
+            default_left=c.missing_left[best],
+            gain=gain,
+            left_sums=left_sums,
+            right_sums=totals - left_sums,
+            categories=_sets(order, best, c),
+        )
+
+    def _gains(self, totals: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the gain of every candidate, 0 if a child is too light, shape (n_nodes, m)."""
+        left, params, bits = totals[:, None] - right, self._params, self._bits
+        # Overflows and divisions by 0 give gains that are refused below.
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            gain = node_gains(left, params, bits) + node_gains(right, params, bits)
+            gain -= node_gains(totals, params, bits)[:, None]
+        weight = np.float64(np.float32(params.min_child_weight))
+        lightest = from_fixed(np.minimum(left[..., 1], right[..., 1]), bits[1])
+        gain[~((lightest >= weight) & (gain > 0) & (gain < np.inf))] = 0
+        return gain
 
 
 def prune(s: Splits, params: TreeParams) -> None:
@@ -460,41 +466,6 @@ def prune(s: Splits, params: TreeParams) -> None:
     leaf = (s.feature < 0) | (s.gain <= MIN_GAIN) | (s.gain < np.float32(params.gamma))
     leaf |= (s.left_sums[:, 1] == 0) | (s.right_sums[:, 1] == 0)
     s.replace(leaf, Splits.leaves(len(s)))
-
-
-def _best_thresholds(
-    hist: NDArray[np.int64],
-    totals: NDArray[np.int64],
-    cuts: Cuts,
-    params: TreeParams,
-    mask: NDArray[np.bool_] | None,
-    bits: Bits,
-) -> Splits:
-    """Choose the best split by a threshold of every node, even if its gain is small."""
-    best = Splits.leaves(len(hist))
-    limits = np.array(  # XGBoost stores its parameters in float32
-        [params.reg_lambda, params.reg_alpha, params.min_child_weight], dtype=np.float32
-    ).astype(np.float64)
-    limits = np.append(limits, np.ldexp(1.0, np.negative(bits)))
-    allowed = np.zeros((0, 0), dtype=bool) if mask is None else mask
-    if cuts.categorical is not None:
-        ordered = ~np.repeat(cuts.categorical, cuts.n_bins)
-        allowed = np.broadcast_to(ordered, hist.shape[:2]) if mask is None else mask & ordered
-    _scan(
-        readonly(hist),
-        readonly(totals),
-        cuts.offsets,
-        readonly(allowed),
-        limits,
-        best.feature,
-        best.bin,
-        best.default_left,
-        best.gain,
-        best.left_sums,
-    )
-    best.threshold[:] = cuts.thresholds(np.maximum(best.feature, 0), best.bin)
-    np.subtract(totals, best.left_sums, out=best.right_sums)
-    return best
 
 
 def leaf_values(

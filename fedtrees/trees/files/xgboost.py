@@ -26,8 +26,7 @@ from fedtrees.trees.boosted.losses import (
 )
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.categories import Names, write_categories
-from fedtrees.trees.files.model_file import read_model_file
-from fedtrees.trees.files.ubjson import decode_ubjson
+from fedtrees.trees.files.model_file import decode_ubjson, read_model_file
 from fedtrees.trees.files.xgboost_tree import check_categories, check_kind, read_tree, write_tree
 
 READ_OBJECTIVES = (

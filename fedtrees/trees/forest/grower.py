@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from fedtrees.core.errors import DataError
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Bins, Cuts, bin_rows
-from fedtrees.trees.forest.gini import (
-    child_keys,
-    choose_splits,
-    feature_orders,
-    pair_starts,
-)
+from fedtrees.trees.forest.gini import child_keys, choose_splits, feature_orders, pair_starts
 from fedtrees.trees.forest.growth import assemble, grow_whole_tree
 from fedtrees.trees.forest.params import ForestParams, feature_count
 from fedtrees.trees.forest.random_forest import ClassTree, RandomForest, keep_best_splits

@@ -95,6 +95,14 @@ class ForestParams:
                 "has another number)"
             )
 
+    def check_whole_levels(self) -> None:
+        """Raise `UsageError` if the number of leaves is limited, for growth by whole levels."""
+        if self.max_leaf_nodes is not None:
+            raise UsageError(
+                f"max_leaf_nodes={self.max_leaf_nodes}: levels are grown whole here; limit "
+                "max_depth or min_samples_leaf instead"
+            )
+
     @property
     def depth(self) -> int:
         """The depth limit as a number."""

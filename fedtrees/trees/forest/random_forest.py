@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError
-from fedtrees.trees.routing import NODE_KINDS, LeafRouting, join_nodes, split_nodes
+from fedtrees.trees.routing import NODE_KINDS, LeafRouting, TreeStructure, join_nodes, split_nodes
 
 #: dtype of each node array of a forest in messages and files. Right children are not sent.
 FOREST_DTYPES: dict[str, Any] = {
@@ -22,19 +22,13 @@ FOREST_DTYPES: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class ClassTree:
-    """One classification tree. Node 0 is the root, and children are in pairs, level by level.
+class ClassTree(TreeStructure):
+    """One classification tree. No split is by categories.
 
     Attributes
     ----------
-    feature : int32 array, shape (n_nodes,)
-        Split column, -1 at a leaf.
-    threshold : float32 array, shape (n_nodes,)
-        A row goes left if and only if ``x < threshold`` (float32 comparison). 0 at a leaf.
-    left, right : int32 array, shape (n_nodes,)
-        Children, -1 at a leaf.
-    default_left : bool array, shape (n_nodes,)
-        Whether a missing value goes left.
+    feature, threshold, left, right, default_left : arrays, shape (n_nodes,)
+        As in `TreeStructure`.
     probability : float64 array, shape (n_nodes, K)
         Share of each class among the training rows of the node. Inner nodes of a tree without
         counts may contain NaN.
@@ -44,27 +38,14 @@ class ClassTree:
         Distinct training rows in the node, if known.
     """
 
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    default_left: NDArray[np.bool_]
     probability: NDArray[np.float64]
     counts: NDArray[np.int64] | None = None
     distinct: NDArray[np.int64] | None = None
 
     @property
-    def leaves(self) -> NDArray[np.intp]:
-        """Node numbers of the leaves, ascending."""
-        return np.flatnonzero(self.feature < 0)
-
-    @property
     def n_classes(self) -> int:
         """Number of classes K."""
         return int(self.probability.shape[1])
-
-    def __len__(self) -> int:
-        return int(self.feature.shape[0])
 
     def released(
         self, probability: NDArray[np.float64], counts: NDArray[np.int64] | None
