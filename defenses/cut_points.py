@@ -120,7 +120,7 @@ class SummedCounts(SettledCuts):
 @register.defense("grid-cuts")
 @dataclass(frozen=True)
 class GridCuts(SummedCounts):
-    """Read quantiles off the secure sum of all clients' counts in the cells of a grid.
+    """Compute cut points from a secure sum of all clients' counts in the cells of a grid.
 
     No party learns the counts of a single client. The sum reveals which cells contain a row. The
     first grid is public. Its cells have equal width over the declared range, or contain equally
@@ -147,7 +147,7 @@ class GridCuts(SummedCounts):
 @register.defense("dp-grid-cuts")
 @dataclass(frozen=True)
 class PrivateGridCuts(SummedCounts):
-    """Read quantiles off noisy counts in the cells of a grid: `grid-cuts`, differentially private.
+    """Compute cut points from noisy counts in the cells of a grid, with differential privacy.
 
     Every cell of the sum carries discrete Laplace noise of scale ``rounds d / epsilon`` for d
     counted features, as a row is in one cell of each (Ghosh et al. 2012). Each of m clients adds a

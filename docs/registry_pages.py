@@ -142,12 +142,16 @@ def page_of(kind: str, name: str, results: pd.DataFrame) -> str:
     parts = [f"# {name}\n", f"{summary}\n", use_of(kind, name, cls)]
     if kind == "attack":
         parts += attack_sections(name, cls, results)
+    elif kind == "defense":
+        parts += claim_sections(name)
     parameters = parameters_of(cls)
     if parameters:
         rows = [[f"`{p}`", default] for p, default in parameters]
         parts += ["## Parameters\n", markdown_table(["Name", "Default"], rows)]
     if kind == "protocol":
         parts += protocol_sections(name)
+    if kind != "attack":
+        parts += source_section(name, cls)
     parts += [
         "## Documentation\n",
         f"```{{eval-rst}}\n.. autoclass:: {cls.__module__}.{cls.__qualname__}\n"
@@ -168,17 +172,46 @@ def attack_notes(name: str) -> dict[str, Any]:
     return dict(read_notes().get(name, {}))
 
 
-def sources_of(name: str) -> list[str]:
-    """Return the works in the list of references that describe an attack, with BibTeX keys."""
+def source_section(name: str, cls: type) -> list[str]:
+    """Return the section with the works that a component implements, and the place of its code."""
     page = (ROOT / "docs/references.md").read_text(encoding="utf-8")
-    works = []
-    for line in page.partition("## Components without a paper")[0].splitlines():
+    with_paper, _, without_paper = page.partition("## Components without a paper")
+    lines = []
+    for line in with_paper.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and len(cells) == 3 and name in names_in(cells[1]):
-            works.append(
-                f"{cells[0].replace('(explanation/', '(../../explanation/')}. BibTeX: {cells[2]}"
-            )
-    return works
+        if line.startswith("|") and len(cells) == 3 and name in base_names_in(cells[1]):
+            lines.append(f"- {cells[0]}. BibTeX: {cells[2]}")
+    for line in without_paper.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 2 and name in base_names_in(cells[0]):
+            lines.append(f"- No paper of its own. Origin: {cells[1].removesuffix('.')}.")
+    code = f"The code is the class `{cls.__qualname__}` in `{cls.__module__}`.\n"
+    return ["## Source\n", "\n".join(lines) + "\n", code]
+
+
+def base_names_in(text: str) -> set[str]:
+    """Return the names in backticks, without parameters.
+
+    For example, the name in ```laplace-hist[epsilon=]``` is ``laplace-hist``.
+    """
+    return {name.partition("[")[0] for name in names_in(text)}
+
+
+def claim_sections(name: str) -> list[str]:
+    """Return the sections about the effect and the claim of a defense."""
+    page = (ROOT / "docs/reference/defenses.md").read_text(encoding="utf-8")
+    for line in page.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("| `") and len(cells) == 3 and name in base_names_in(cells[0]):
+            effect, claim = (re.sub(r"\]\((?=\.\./|[\w#])", "](../", c) for c in cells[1:])
+            kinds = "[kinds of claims](../defenses.md#kinds-of-claims)"
+            return [
+                "## What it does\n",
+                effect + "\n",
+                "## Claim\n",
+                f"{claim[:1].upper()}{claim[1:]} ({kinds}).\n",
+            ]
+    return []
 
 
 @cache
@@ -213,13 +246,17 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
     """Return the sections of an attack, from its threat model to its limits."""
     notes = attack_notes(name)
     parts = ["## Threat model\n", notes["threat"] + "\n"]
-    rows = [
-        [cells[0], cells[1]]
-        for cells in read_table("Which attacks apply")
-        if name in names_in(cells[2])
-    ]
-    if rows:
-        parts += [markdown_table(["Protocols without a defense", "Adversaries"], rows)]
+    applies: dict[str, list[str]] = {}
+    for cells in read_table("Which attacks apply"):
+        if name in names_in(cells[2]):
+            for adversary in cells[1].split(", "):
+                applies.setdefault(adversary, []).extend(names_in(cells[0]))
+    if applies:
+        rows = [
+            [adversary, ", ".join(f"`{p}`" for p in sorted(protocols))]
+            for adversary, protocols in sorted(applies.items())
+        ]
+        parts += [markdown_table(["Adversary", "Protocols without a defense"], rows)]
     threats = getattr(cls, "threats", ())
     if threats:
         texts = " or ".join(f"`--threat {threat}`" for threat in threats)
@@ -234,12 +271,7 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
         ]
     steps = [f"{number}. {step}" for number, step in enumerate(notes["algorithm"], 1)]
     parts += ["## Algorithm\n", "\n".join(steps) + "\n"]
-    works = sources_of(name)
-    if works:
-        parts += ["## Source\n", "\n".join(f"- {work}" for work in works) + "\n"]
-    else:
-        parts += ["## Source\n", "The attack has no paper. It was written for fedtrees.\n"]
-    parts += [f"The code is the class `{cls.__qualname__}` in `{cls.__module__}`.\n"]
+    parts += source_section(name, cls)
     parts += ["## What it achieves\n", notes["achieves"] + "\n"]
     strongest = results[results.attack == name].sort_values("advantage", ascending=False)
     strongest = strongest.groupby("metric", sort=False).head(2)
@@ -261,7 +293,7 @@ def attack_sections(name: str, cls: type, results: pd.DataFrame) -> list[str]:
         heads += ["Deviation", "Blind", "Seeds"]
         parts += [
             "The two largest advantages for each measure in the "
-            '<a href="../../../leaderboard.html">stored submissions</a>, without a defense: mean '
+            '<a href="../../leaderboard.html">stored submissions</a>, without a defense: mean '
             "and standard deviation over the seeds, and the blind baseline.\n",
             markdown_table(heads, rows),
         ]

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -59,6 +60,37 @@ def test_every_public_name_has_a_page_with_its_documentation(site):
     for name in set(fedtrees.__all__) - {"__version__"}:
         page = (site / f"reference/api/fedtrees.{name}.html").read_text(encoding="utf-8")
         assert f"<h1>{name}" in page
+
+
+def broken_links(site):
+    """Return the links between pages whose file or whose heading does not exist."""
+    identifiers = {
+        page: set(re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8")))
+        for page in site.rglob("*.html")
+    }
+    broken = []
+    for page in identifiers:
+        for link in set(re.findall(r'(?:href|src)="([^"]+)"', page.read_text(encoding="utf-8"))):
+            parts = urlsplit(html.unescape(link))
+            if parts.scheme:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            heading = unquote(parts.fragment)
+            known = identifiers.get(target, {heading})
+            if not target.exists() or (heading and heading not in known):
+                broken.append((page.relative_to(site).as_posix(), link))
+    return broken
+
+
+@pytest.mark.long
+def test_every_link_between_pages_leads_to_a_page_and_a_heading(site):
+    assert broken_links(site) == []
+
+
+def test_a_broken_link_is_reported(tmp_path):
+    text = '<h1 id="top">A</h1><a href="#top">a</a><a href="b.html">b</a><a href="#no">c</a>'
+    (tmp_path / "a.html").write_text(text, encoding="utf-8")
+    assert sorted(broken_links(tmp_path)) == [("a.html", "#no"), ("a.html", "b.html")]
 
 
 @pytest.mark.long

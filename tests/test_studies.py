@@ -8,6 +8,7 @@ import pytest
 from fedtrees.benchmarks.charts import save
 from fedtrees.benchmarks.papers import study_figures
 from fedtrees.core.errors import UsageError
+from fedtrees.data import catalogue
 
 STUDIES = Path(__file__).parents[1] / "docs/studies"
 #: Lists of results instead of a study of one question. `papers` is generated.
@@ -86,6 +87,16 @@ def positions(file):
     """Return the coordinates of the lines and bars of an SVG file, rounded to a point."""
     paths = re.findall(r' d="([^"]*)"', file.read_text(encoding="utf-8"))
     return [[round(float(x)) for x in re.findall(r"-?[\d.]+", path)] for path in paths]
+
+
+def test_the_list_of_tables_states_their_sizes():
+    text = (STUDIES / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `([\w-]+)` \| ([\d,]+) \| (\d+) \|", text, re.M)
+    assert len(rows) == 14
+    for name, n_rows, n_columns in rows:
+        if name in catalogue.BUNDLED:
+            shape = catalogue.load(name).table.X.shape
+            assert shape == (int(n_rows.replace(",", "")), int(n_columns)), name
 
 
 def test_a_changed_value_of_a_page_changes_its_figure(tmp_path):

@@ -1,10 +1,10 @@
 """Write the page of all published tables and figures: `docs/studies/papers.md`.
 
 ``python -m fedtrees.benchmarks.papers.page RUN ...`` stores the comparisons of runs in
-``docs/studies/papers``, and writes the page and the tables of
-``docs/studies/published-tables.md`` from all stored files. A run is the folder of a study,
-for example ``runs/timberstrike_table8``, which may have been interrupted (Ctrl-C). Without an
-argument, the command only writes the page. `published/items.csv` lists all tables and figures, and
+``docs/studies/papers``, and writes the page from all stored files. It also writes the tables and
+the figure of ``docs/studies/published-tables.md``. A run is the folder of a study, for example
+``runs/timberstrike_table8``, which may have been interrupted (Ctrl-C). Without an argument, the
+command only writes the pages. `published/items.csv` lists all tables and figures, and
 `published/reasons.csv` the reasons for values that differ or that were not computed.
 """
 
@@ -33,6 +33,8 @@ from fedtrees.benchmarks.papers.comparisons import (
     write_comparisons,
 )
 from fedtrees.benchmarks.papers.tables import markdown
+from fedtrees.benchmarks.papers.timberstrike import draw
+from fedtrees.report.figures import static
 from fedtrees.report.results import load_rows
 
 FOLDER, PAGE = "docs/studies/papers", "docs/studies/papers.md"
@@ -252,6 +254,8 @@ def main(runs: Sequence[str], root: Path = Path()) -> None:
     study = root / STUDY
     if study.exists():
         study.write_text(write_study(study.read_text(encoding="utf-8"), every), encoding="utf-8")
+        values = with_results(every)["timberstrike", "Table 6"]
+        static.save(draw(values), root / "docs/images/table6.svg")
 
 
 if __name__ == "__main__":

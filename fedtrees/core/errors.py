@@ -23,11 +23,11 @@ def many(n: int, word: str, plural: str = "") -> str:
     return f"{n:,} {word if n == 1 else plural or word + 's'}"
 
 
-def listed(texts: Sequence[str], last: str = "and") -> str:
+def listed(texts: Sequence[str]) -> str:
     """Write several texts as a list: ``a``, ``a and b``, ``a, b and c``."""
     if len(texts) < 2:
         return "".join(texts)
-    return f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+    return f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
 _NEURAL = "pip install 'fedtrees[neural]' --extra-index-url https://download.pytorch.org/whl/cpu"
@@ -38,6 +38,8 @@ INSTALL = {
     "opacus": _NEURAL,
     "interpret": "pip install 'fedtrees[ebm]'",
 }
+#: Prefix of the module names of plug-in files.
+PLUGIN = "fedtrees_plugin_"
 _LISTED = 60  # limit of names in one line of a message, and of characters of each name
 
 
@@ -54,15 +56,13 @@ class FedtreesError(Exception):
     exit_code: ClassVar[int] = 1
 
 
-def describe_error(err: BaseException, *, plugins: str = "fedtrees_plugin_") -> str:
+def describe_error(err: BaseException) -> str:
     """Return an error of Python in one line, with the line of the plug-in file that raised it.
 
     Parameters
     ----------
     err : BaseException
         The error. An error of fedtrees explains itself, so that only its message is returned.
-    plugins : str
-        Prefix of the module names of plug-in files (`fedtrees.core.registry.PLUGIN`).
 
     Returns
     -------
@@ -73,7 +73,7 @@ def describe_error(err: BaseException, *, plugins: str = "fedtrees_plugin_") -> 
     if isinstance(err, FedtreesError):
         return str(err)
     text = f"{type(err).__name__}: {err}"
-    modules = [m for name, m in sys.modules.items() if name.startswith(plugins)]
+    modules = [m for name, m in sys.modules.items() if name.startswith(PLUGIN)]
     files = {getattr(m, "__file__", None) for m in modules}
     for frame in reversed(traceback.extract_tb(err.__traceback__)):
         if frame.filename in files:

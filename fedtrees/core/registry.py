@@ -23,12 +23,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedtrees.core.errors import UsageError, describe_error, did_you_mean, short
+from fedtrees.core.errors import PLUGIN, UsageError, describe_error, did_you_mean, short
 from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.specs import Spec, parse_grid
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
-PLUGIN = "fedtrees_plugin_"  # prefix of the module names of plug-in files
 #: Seconds that the import of a plug-in may take if no ``--time-limit`` is given.
 IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."

@@ -9,8 +9,8 @@ from inspect import Parameter, Signature
 from typing import Any, ClassVar, NoReturn
 
 from fedtrees.core.attack import Attack
-from fedtrees.core.errors import ProtocolError, UsageError
-from fedtrees.core.registry import PLUGIN, register
+from fedtrees.core.errors import PLUGIN, ProtocolError, UsageError
+from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec
 from fedtrees.core.wire import type_name
 from fedtrees.isolation import transfer

@@ -27,10 +27,10 @@ from fedtrees.core.claims import Guess
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.endpoint import Answer, Oracle
-from fedtrees.core.errors import FedtreesError, ProtocolError
+from fedtrees.core.errors import PLUGIN, FedtreesError, ProtocolError
 from fedtrees.core.local_data import KnownEntries, LocalData
 from fedtrees.core.reasons import Reason
-from fedtrees.core.registry import PLUGIN, register
+from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, OneHot, Schema, Table
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import Seen, View

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 
 from fedtrees.core.attack import claims_of
-from fedtrees.core.registry import KINDS, PLUGIN, load_plugin, register
+from fedtrees.core.errors import PLUGIN
+from fedtrees.core.registry import KINDS, load_plugin, register
 from fedtrees.core.wire import type_name
 
 HOLD_TRUTH = ("fedtrees.data", "fedtrees.metrics", "fedtrees.experiments", "fedtrees.report")

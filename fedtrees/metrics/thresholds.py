@@ -237,7 +237,7 @@ class BranchesMetric(Metric[TrueBranches]):
 
     of: ClassVar[type[Claim]] = Branches
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("branches", "branches of new rows inferred", "share of branches", klass="person",
+        Measure("branches", "inferred branches of rows", "share of branches", klass="person",
                 head="branches of new rows", severity=62,
                 phrase="infer {} of the branches of new rows at the splits of other parties"),
     )  # fmt: skip
