@@ -8,7 +8,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_grid
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.protocols.training import train
 from fedtrees.protocols.views import view_of
 

@@ -52,7 +52,7 @@ FAMILIES = {
     ),
     "queries": ("defenses.endpoint",),
     "crypto": ("defenses.paillier", "defenses.masking"),
-    "audit": ("model_audit", "cli.audit", "cli.audit_report"),
+    "audit": ("model_audit", "cli.audit"),
 }  # fmt: skip
 #: Packages that combine families.
 ABOVE = ("cli", "api", "estimators", "benchmarks", "model_audit", "capture")

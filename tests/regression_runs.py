@@ -8,7 +8,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import parse_composed, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import train

@@ -11,8 +11,7 @@ from fedtrees.core import attack
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
 from fedtrees.core.errors import GlassWallError, LocalDataError, UsageError
-from fedtrees.data.layout import ONCE, lay_out
-from fedtrees.data.partition import Partition
+from fedtrees.data.partition import ONCE, Partition, lay_out
 from fedtrees.estimators.federated import FederatedEstimator
 from fedtrees.moved import DEFENSE_NAMES
 from fedtrees.protocols import base

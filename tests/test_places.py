@@ -31,7 +31,7 @@ from fedtrees.core.claims import (
 )
 from fedtrees.core.registry import register
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.data.layout import LAYOUTS
+from fedtrees.data.partition import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
 NEW = ROOT / "fedtrees" / "cli" / "templates"  # templates of `fedtrees plugin new`
@@ -169,11 +169,11 @@ def spelled(path, name):
 def test_layouts_are_named_by_the_data_layer_and_by_protocols():
     for name in LAYOUTS:
         places = {place(path) for path in EVERYTHING if spelled(path, name)}
-        assert "fedtrees/data/layout.py" in places
+        assert "fedtrees/data/partition.py" in places
         site_code = {"fedtrees/federation/site.py"}  # columns that the table of a site must have
         assert {
             path for path in places - site_code if not path.startswith("fedtrees/protocols/")
-        } == {"fedtrees/data/layout.py"}
+        } == {"fedtrees/data/partition.py"}
 
 
 #: Roles of horizontal federations, and the files besides those of `THEIRS` that may name them.
@@ -220,7 +220,7 @@ def test_the_holder_of_the_released_model_has_one_name():
         "fedtrees/federation/log.py",  # the same, of a run between sites
         "fedtrees/federation/attack.py",  # the same, when such a log is read
         "fedtrees/experiments/suite.py",  # possible adversary
-        "fedtrees/api/advice.py",  # the same, of every recipe that is tried
+        "fedtrees/api/recommend.py",  # the same, of every recipe that is tried
         "fedtrees/report/coverage.py",  # adversary that may be missing
         "fedtrees/report/adversaries.py",  # the same
         "fedtrees/conformance/protocols.py",  # its messages need not be declared

@@ -107,5 +107,7 @@ def test_a_changed_value_of_a_page_changes_its_figure(tmp_path):
     chart = study_figures.chart_of("peeling", tmp_path)
     assert (chart.panels[0].values[0], chart.panels[0].texts[0]) == (42.5, "42.5")
     (tmp_path / "peeling.md").write_text(text.replace("| Rows right |", "| Rows |"), "utf-8")
-    with pytest.raises(UsageError, match="no table with the columns Table, Depth, Rows right"):
+    with pytest.raises(
+        UsageError, match="no table with the columns Table, Adversary, Defense, Rows right"
+    ):
         study_figures.chart_of("peeling", tmp_path)

@@ -16,7 +16,7 @@ from fedtrees.benchmarks.papers.comparisons import (
     write_comparisons,
 )
 from fedtrees.benchmarks.papers.study import Study, suite_study
-from fedtrees.benchmarks.papers.suite_tables import table_sections
+from fedtrees.benchmarks.papers.tables import table_sections
 from fedtrees.core.errors import FedtreesError, UsageError, did_you_mean
 from fedtrees.experiments.suite import bundled_suites
 

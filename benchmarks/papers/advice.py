@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedtrees.api.advice import Search, candidates, narrowed
+from fedtrees.api.recommend import Search, candidates, narrowed
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite
 from fedtrees.benchmarks.papers.tables import Table, markdown
 from fedtrees.core.errors import UsageError

@@ -39,8 +39,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from fedtrees.benchmarks.papers.suite_tables import suite_sections
-from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.benchmarks.papers.tables import Table, suite_sections
 from fedtrees.core.registry import register
 
 #: Papers by the name of their file in ``published``.

@@ -5,25 +5,338 @@ with every measurement. The first contains the leaves of the first tree whose co
 and whose most probable counts are right, by rounding step and number of clients in a sum. The
 second contains the AUC that histogram defenses cost, and the leaves and rows that an attack still
 recovers if it ignores or uses bins.
+
+`infer_leaf_counts` infers the counts of a first tree from sums of one, two and three clients.
+`measure_cost` trains a model with a defense and lets the server attack it.
 """
 
 import csv
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedtrees.benchmarks.papers.counts_measurements import (
-    SUMS,
-    DefenseSetting,
-    infer_leaf_counts,
-    measure_cost,
-)
+import numpy as np
+from numpy.typing import NDArray
+
+from fedtrees.attacks.counts.count_bounds import CountBounds
+from fedtrees.attacks.counts.count_estimate import likely_counts
+from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
+from fedtrees.attacks.counts.sum_bounds import members
+from fedtrees.attacks.observations.reading import read_boosting
 from fedtrees.benchmarks.papers.study import Study
 from fedtrees.benchmarks.papers.tables import markdown
+from fedtrees.core.claims import Records
+from fedtrees.core.local_data import LocalData, over_clients
+from fedtrees.core.registry import register
+from fedtrees.core.schema import Schema, Table
+from fedtrees.core.specs import Spec, parse_composed, parse_grid
+from fedtrees.experiments.evaluate import make_defense, score_guess
+from fedtrees.experiments.federation import Federation, federation_of
+from fedtrees.experiments.plan import FederationConfig
+from fedtrees.experiments.suite import DataRef
+from fedtrees.metrics.metric import Case
+from fedtrees.metrics.records import score_records
+from fedtrees.metrics.utility import utility_scores
+from fedtrees.metrics.victims_rows import RecordMetric
+from fedtrees.protocols.training import Training, train
+from fedtrees.protocols.views import view_of
+from fedtrees.trees.binning import Cuts, bin_rows
+
+CLIENTS, CUTS = 3, "dp-grid-cuts[epsilon=1.0]"
+#: The attack with bins, and the same attack without them.
+READ, IGNORED = "timberstrike", "timberstrike[max_level=statistics]"
+#: Number of clients in a sum, without the clients of the adversary, by its name.
+SUMS = {"one client": 1, "a client of its sum": 2, "the secure sum": 3}
+
+
+@dataclass(frozen=True)
+class DefenseSetting:
+    """One defense of the study, and how its model is trained.
+
+    Attributes
+    ----------
+    defense : str
+        Defense in addition to `CUTS`.
+    settings : tuple of tuple
+        Parameters of the protocol.
+    random_rows : int
+        Number of random rows that every client adds.
+    protocol : str
+        Another protocol, for models without a first tree to read.
+    """
+
+    defense: str
+    settings: tuple[tuple[str, float], ...] = ()
+    random_rows: int = 0
+    protocol: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        if self.protocol:
+            return f"`{self.protocol}`"
+        more = [f"{k}={v}" for k, v in self.settings]
+        rows = [f"{self.random_rows} random rows a client"] if self.random_rows else []
+        guard = [f"`{self.defense}`"] if self.defense != "none" or not rows else []
+        return ", ".join([*guard, *more, *rows])
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Results of one training.
+
+    Attributes
+    ----------
+    auc : float
+        AUC on test rows.
+    read, ignored : float or None
+        Reconstruction accuracy of the server's attack with and without bins.
+    blind : float or None
+        Reconstruction accuracy of the blind baseline.
+    among : float or None
+        Reconstruction accuracy if all reconstructed rows count, including those that match random
+        rows of the clients.
+    """
+
+    auc: float
+    read: float | None = None
+    ignored: float | None = None
+    blind: float | None = None
+    among: float | None = None
+
+
+def train_setting(
+    data: str, protocol: Spec, defense: str, line: DefenseSetting, seed: int, data_dir: str | None
+) -> tuple[Training, Federation, Mapping[str, LocalData]]:
+    """Train a protocol. Return the training, the federation, and the training data of clients.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    protocol : Spec
+        Protocol with its parameters.
+    defense : str
+        Defenses, joined by ``+``.
+    line : DefenseSetting
+        Provides the number of random rows.
+    seed : int
+        Seed of the partition and of the training.
+    data_dir : str or None
+        Folder of the data sets.
+    """
+    protocol_object = register.make("protocol", protocol)
+    setting = FederationConfig.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
+    federation = federation_of(setting, data_dir)
+    local_data = federation.local_data
+    if line.random_rows:
+        rng = np.random.default_rng(seed)
+        tables = (h.table for h in local_data.values())
+        local_data = over_clients(
+            [add_random_rows(t, federation.schema, line.random_rows, rng) for t in tables]
+        )
+    parts = "+".join(p for p in defense.split("+") if p != "none")
+    guard = make_defense(parse_composed([parts])[0])
+    run = train(
+        protocol_object, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
+    )
+    return run, federation, local_data
+
+
+def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
+    """Add random rows to a client's table.
+
+    Values are uniform in the range of their column, and labels are uniform.
+
+    Parameters
+    ----------
+    table : Table
+        Rows of the client.
+    schema : Schema
+        Marks categorical columns.
+    rows : int
+        Number of random rows.
+    rng : numpy.random.Generator
+        Randomness of the rows.
+    """
+    low, high = np.nanmin(table.X, axis=0), np.nanmax(table.X, axis=0)
+    X = rng.uniform(low, high + schema.categorical, (rows, len(low)))
+    X = np.where(schema.categorical, np.minimum(np.floor(X), high), X)
+    return Table.concat([table, Table(X.astype(np.float32), rng.integers(0, 2, rows))])
+
+
+def measure_cost(
+    data: str, line: DefenseSetting, seed: int, data_dir: str | None, *, rows: bool, **settings: int
+) -> Cost:
+    """Train ten trees under a secure sum, and optionally let the server attack.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    line : DefenseSetting
+        Defense and parameters.
+    seed : int
+        Seed of the run.
+    data_dir : str or None
+        Folder of the data sets.
+    rows : bool
+        Whether to run the attack on rows.
+    **settings : int
+        Further parameters of the protocol.
+    """
+    plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
+    protocol = parse_grid(line.protocol)[0] if line.protocol else plain
+    defenses = f"secure-sum+{CUTS}+{line.defense}"
+    run, federation, local_data = train_setting(data, protocol, defenses, line, seed, data_dir)
+    auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
+    assert auc is not None
+    if not rows:
+        return Cost(auc)
+    case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
+    read, among = _score_attack(run, local_data, case, READ, seed)
+    ignored, _ = _score_attack(run, local_data, case, IGNORED, seed)
+    return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
+
+
+def _score_attack(
+    run: Training, local_data: Mapping[str, LocalData], case: Case, name: str, seed: int
+) -> tuple[float, float]:
+    """Return two accuracies of an attack by the server.
+
+    The first compares as many rows as are true. The second compares all reconstructed rows.
+    """
+    attack = register.make("attack", parse_grid(name)[0])
+    guess = attack.run(view_of(run, ("server",), local_data), np.random.default_rng(seed))
+    scores = {r["metric"]: r["value"] for r in score_guess(attack.name, guess, case, None)}
+    table, true = guess.first(Records).table, case.victims_rows
+    assert true is not None
+    among = score_records(table, true, case.schema, limit=max(len(table), len(true))).ra
+    return scores["ra"], among
+
+
+def _blind(case: Case) -> float:
+    """Return the reconstruction accuracy of the blind baseline."""
+    metric = RecordMetric()
+    truth = metric.truth(case)
+    assert truth is not None
+    guesses = metric.blind(case, truth).items()
+    scored = {name: metric.score(claims, truth) for name, claims in guesses}
+    return metric.best_of(scored)["ra"].value
+
+
+@dataclass(frozen=True)
+class InferredCounts:
+    """Shares of the leaves of a first tree.
+
+    Attributes
+    ----------
+    certain : float
+        Leaves with certain and correct counts.
+    likely : float
+        Leaves whose most probable counts are correct.
+    wrong : int
+        Number of leaves whose certain counts are wrong.
+    """
+
+    certain: float
+    likely: float
+    wrong: int
+
+
+def infer_leaf_counts(
+    data: str, line: DefenseSetting, seed: int, data_dir: str | None
+) -> list[InferredCounts]:
+    """Infer the counts of a first tree from sums of one, two and three clients.
+
+    The server without a secure sum sees the sums of each client (the result is a mean over
+    clients). A client of `nvflare-hist` sees the joint sums of the remaining clients. The server
+    under a secure sum sees the sums of all clients. The truth are the rows that the training sent
+    to a leaf, without random rows that clients add.
+
+    Parameters
+    ----------
+    data : str
+        Data set.
+    line : DefenseSetting
+        Defense and parameters.
+    seed : int
+        Seed of the run.
+    data_dir : str or None
+        Folder of the data sets.
+
+    Returns
+    -------
+    shares : list of InferredCounts
+        In the order of `SUMS`.
+    """
+    protocol = Spec("nvflare-hist", {"trees": 1, "max_depth": 4, **dict(line.settings)})
+    shares = []
+    for parts in ("", "+secure-sum"):
+        defenses = f"{CUTS}+{line.defense}{parts}"
+        run, federation, local_data = train_setting(data, protocol, defenses, line, seed, data_dir)
+        for adversary in ("server",) if parts else ("server", "client-0"):
+            view = view_of(run, (adversary,), local_data)
+            evidence = read_boosting(view)
+            trees = None if evidence is None else first_trees(view, evidence)
+            if evidence is None or evidence.observed.cuts is None or not trees:
+                shares.append(InferredCounts(0.0, 0.0, 0))
+                continue
+            tables = {
+                name: (federation.local_data[name].table, local_data[name].table)
+                for name in local_data
+                if name != adversary
+            }
+            shares.append(_mean_shares(trees[0], tables, evidence.observed.cuts))
+    return shares
+
+
+def _mean_shares(
+    tree: FirstTreeCounts, tables: dict[str, tuple[Table, Table]], cuts: Cuts
+) -> InferredCounts:
+    """Return the mean shares over the sources of sums."""
+    parts = []
+    for source in tree.sources:
+        names = [source.name] if source.name in tables else list(tables)
+        real, used = (
+            _true(tree, cuts, Table.concat(list(rows)))
+            for rows in zip(*(tables[name] for name in names), strict=True)
+        )
+        guess = likely_counts(source.counted, tree.tree, source.sums, tree.row)
+        parts.append(_against(tree, source.counted, guess, real, used))
+    certain, likely, wrong = np.mean(parts, axis=0) * [1, 1, len(parts)]
+    return InferredCounts(float(certain), float(likely), round(float(wrong)))
+
+
+def _against(
+    tree: FirstTreeCounts,
+    counted: CountBounds,
+    guess: NDArray[np.int64],
+    real: NDArray[np.int64],
+    used: NDArray[np.int64],
+) -> tuple[float, float, int]:
+    """Compare the counts of one source with the real rows and with the rows in training."""
+    leaves = tree.tree.leaves
+    lo, hi = (end[leaves] for end in counted.nodes)
+    is_certain = (lo == hi).all(axis=1)
+    wrong = is_certain & (lo != used[leaves]).any(axis=1)
+    certain = is_certain & (lo == real[leaves]).all(axis=1)
+    right = (guess[leaves] == real[leaves]).all(axis=1)
+    return float(certain.mean()), float(right.mean()), int(wrong.sum())
+
+
+def _true(tree: FirstTreeCounts, cuts: Cuts, rows: Table) -> NDArray[np.int64]:
+    """Count the rows of either class that reached each node, int64 (n_nodes, 2)."""
+    counts = np.zeros((len(tree.tree), 2), dtype=np.int64)
+    bins = bin_rows(rows.X, cuts).codes.astype(np.int64)
+    for node, rows_of_node in members(tree.tree, cuts, bins):
+        counts[node] = np.bincount(rows.y[rows_of_node], minlength=2)
+    return counts
+
 
 #: German Credit is not bundled. A sample of Adult has the same size, a similar mixture (8 of 14
 #: columns are categorical) and a similar imbalance of labels. In contrast to German Credit, it has

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedtrees.benchmarks.papers.study import suite_study
-from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Table, percent
+from fedtrees.benchmarks.papers.tables import Table, percent, suite_tables
 from fedtrees.report.figures import static
 from fedtrees.report.findings import frontiers
 from fedtrees.report.results import ordered

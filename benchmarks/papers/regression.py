@@ -14,7 +14,7 @@ from typing import Any
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, read_published
 from fedtrees.benchmarks.papers.study import suite_study
-from fedtrees.benchmarks.papers.suite_tables import suite_tables
+from fedtrees.benchmarks.papers.tables import suite_tables
 from fedtrees.core.errors import UsageError
 from fedtrees.report.figures import model, static
 

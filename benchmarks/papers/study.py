@@ -1,7 +1,7 @@
 """Studies that the runner executes, and the steps that they share.
 
 A study is a function that yields tables. Most studies complete the run of a bundled suite and
-describe their tables in its TOML file (`fedtrees.benchmarks.papers.suite_tables`).
+describe their tables in its TOML file (`fedtrees.benchmarks.papers.tables`).
 """
 
 import sys
@@ -14,8 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite
-from fedtrees.benchmarks.papers.suite_tables import suite_tables
-from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.benchmarks.papers.tables import Table, suite_tables
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.experiments.evaluate import make_defense

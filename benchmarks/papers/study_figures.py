@@ -117,18 +117,101 @@ def table_with(page: StudyPage, *columns: str, at: int = 0) -> PageTable:
     return fitting[at]
 
 
-def _defense(name: str) -> str:
-    """Return the label of a defense."""
-    return "no defense" if name == "none" else name
+Blind = Callable[[StudyPage, PageTable], Sequence[float]]
 
 
-def _panel(
-    title: str, table: PageTable, column: str, limits: tuple[float, float], *, at: int = 0,
-    blind: Sequence[float] = (), colour: str = COLOURS[1], log: bool = False,
-) -> BarPanel:  # fmt: skip
-    """Return a panel with the values of a column. An empty cell has no bar."""
-    texts = [text or "–" for text in table.texts(column, at)]
-    return BarPanel(title, table.numbers(column, at), limits, texts, blind, colour=colour, log=log)
+@dataclass(frozen=True)
+class Bars:
+    """One panel of a bar chart: the values of a column of a table.
+
+    Attributes
+    ----------
+    title, column, limits, colour, log
+        As in `BarPanel`. An empty cell of the column has no bar.
+    blind : callable or None
+        Function of the page and the table that returns the score of the blind baseline in each row.
+    table : int
+        Which one of several tables with the same columns.
+    """
+
+    title: str
+    column: str
+    limits: tuple[float, float]
+    blind: Blind | None = None
+    colour: str = COLOURS[1]
+    log: bool = False
+    table: int = 0
+
+
+@dataclass(frozen=True)
+class BarFigure:
+    """The bar chart of a page.
+
+    Attributes
+    ----------
+    labels : str
+        Label of a bar, with names of columns in braces. For example, ``"{Table}, {Adversary}"``.
+    panels : tuple of Bars
+        The panels.
+    note, label_width
+        As in `BarChart`.
+    none : str
+        Text for the cell ``none`` in labels.
+    """
+
+    labels: str
+    panels: tuple[Bars, ...]
+    note: str = ""
+    label_width: int = 26
+    none: str = "no defense"
+
+    def draw(self, page: StudyPage) -> Chart:
+        """Return the chart with the values of the page."""
+        columns = [*re.findall(r"{(.*?)}", self.labels), *(bars.column for bars in self.panels)]
+        tables = [table_with(page, *columns, at=bars.table) for bars in self.panels]
+        labels = [
+            self.labels.format_map(
+                {head: self.none if cell == "none" else cell
+                 for head, cell in zip(tables[0].head, row, strict=True)}
+            )
+            for row in tables[0].rows
+        ]  # fmt: skip
+        panels = [
+            BarPanel(
+                bars.title, table.numbers(bars.column), bars.limits,
+                [text or "–" for text in table.texts(bars.column)],
+                bars.blind(page, table) if bars.blind else (), colour=bars.colour, log=bars.log,
+            )
+            for bars, table in zip(self.panels, tables, strict=True)
+        ]  # fmt: skip
+        return BarChart(labels, panels, self.note, self.label_width)
+
+
+def _blind_column(at: int) -> Blind:
+    """Return a function that reads a column ``Blind``."""
+    return lambda page, table: table.numbers("Blind", at)
+
+
+def _blind_sentence(pattern: str, *tables: str) -> Blind:
+    """Return a function that reads the baseline of each table from a sentence of the page."""
+
+    def read(page: StudyPage, table: PageTable) -> list[float]:
+        stated = page.stated(pattern)
+        if not tables:
+            return [*stated] * len(table.rows)
+        by_table = dict(zip(tables, stated, strict=True))
+        return [by_table[name] for name in table.texts("Table")]
+
+    return read
+
+
+def _lines(table: PageTable, x: str, name: str, y: str) -> tuple[list[str], list[Series]]:
+    """Return the values of a column, and a line over them for each value of another column."""
+    values = [*dict.fromkeys(table.texts(x))]
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for value, line, score in zip(table.texts(x), table.texts(name), table.numbers(y), strict=True):
+        lines.setdefault(line, []).append((float(values.index(value)), score))
+    return values, [Series(line, points) for line, points in lines.items()]
 
 
 def _ablation(page: StudyPage) -> Chart:
@@ -189,166 +272,31 @@ def _counts(page: StudyPage) -> Chart:
     )  # fmt: skip
 
 
-def _crypto_cost(page: StudyPage) -> Chart:
-    table = table_with(page, "Defense", "CPU seconds")
-    panel = _panel("CPU seconds of a training, all parties (logarithmic)", table, "CPU seconds",
-                   (0.01, 40), colour=COLOURS[0], log=True)  # fmt: skip
-    return BarChart([*map(_defense, table.texts("Defense"))], [panel])
-
-
 def _exact_solvers(page: StudyPage) -> Chart:
-    table = table_with(page, "Epsilon", "Solver", "RA")
-    epsilons = [*dict.fromkeys(table.texts("Epsilon"))]
-    baselines = table_with(page, "Baseline", "RA")
-    series = []
-    for solver in dict.fromkeys(table.texts("Solver")):
-        rows_of_solver = table.where(solver=solver)
-        at = [epsilons.index(e) for e in rows_of_solver.texts("Epsilon")]
-        series.append(
-            Series(solver, [*zip(map(float, at), rows_of_solver.numbers("RA"), strict=True)])
-        )
+    epsilons, series = _lines(
+        table_with(page, "Epsilon", "Solver", "RA"), "Epsilon", "Solver", "RA"
+    )
     names = ("blind guess", "rows of the population only")
-    for name, value in zip(names, baselines.numbers("RA"), strict=True):
+    for name, value in zip(names, table_with(page, "Baseline", "RA").numbers("RA"), strict=True):
         series.append(Series(name, [(0.0, value), (len(epsilons) - 1.0, value)], baseline=True))
-    labels = ["no noise" if e == "inf" else e for e in epsilons]
     return LineChart(
         [LinePanel("", series)], "epsilon of the forest", "reconstruction accuracy (%)",
-        [float(k) for k in range(len(epsilons))], labels, height=3.4,
+        range(len(epsilons)), ["no noise" if e == "inf" else e for e in epsilons], height=3.4,
     )  # fmt: skip
-
-
-def _fedxgbllr(page: StudyPage) -> Chart:
-    table = table_with(page, "Defense", "Share of correct leaves")
-    blind = page.stated(r"\*\*Over a run\*\*[^\n]*blind baseline (\.\d+)") * len(table.rows)
-    return BarChart(
-        [*map(_defense, table.texts("Defense"))],
-        [
-            _panel("share of leaves that the attack gets right", table, "Share of correct leaves",
-                   (0, 1), blind=blind),
-            _panel("AUC of the model", table, "AUC", (0.5, 1), colour=COLOURS[0]),
-        ],
-        "Black mark: a guess without any message.",
-    )  # fmt: skip
-
-
-def _joint(page: StudyPage) -> Chart:
-    table = table_with(page, "Table", "Visible", "RA")
-    labels = [
-        ", ".join(cells)
-        for cells in zip(
-            table.texts("Table"), (f"depth {depth}" for depth in table.texts("Depth")),
-            table.texts("Visible"), table.texts("Attack"), strict=True,
-        )
-    ]  # fmt: skip
-    baselines = page.stated(r"baseline of RA is ([\d.]+) ± [\d.]+ on Pima and ([\d.]+) ")
-    blind_of = dict(zip(("Pima", "Stroke"), baselines, strict=True))
-    blind = [blind_of[data] for data in table.texts("Table")]
-    panel = _panel("reconstruction accuracy (%)", table, "RA", (70, 100), blind=blind)
-    return BarChart(labels, [panel], "Black mark: a guess without any message.", label_width=40)
-
-
-def _model_files(page: StudyPage) -> Chart:
-    table = table_with(page, "Information in addition to the file", "Depth 1")
-    panels = [
-        _panel(f"depth {depth}", table, f"Depth {depth}", (0, 60), colour=COLOURS[1])
-        for depth in (1, 2, 3)
-    ]
-    knowledge = ["only the file" if k == "none" else k
-             for k in table.texts("Information in addition to the file")]  # fmt: skip
-    note = "Files, of 60, in which the counts of the first tree are determined. –: not measured."
-    return BarChart(knowledge, panels, note)
-
-
-def _numeric_targets(page: StudyPage) -> Chart:
-    table = table_with(page, "Adversary", "RA", "Exact rows")
-    labels = [
-        f"{data}, {who}, {_defense(defense)}"
-        for data, who, defense in zip(
-            *(table.texts(c) for c in ("Table", "Adversary", "Defense")), strict=True
-        )
-    ]
-    panels = [
-        _panel("reconstruction accuracy (%)", table, "RA", (0, 100), blind=table.numbers("Blind")),
-        _panel("exact rows (%)", table, "Exact rows", (0, 100), blind=table.numbers("Blind", 1)),
-    ]
-    return BarChart(labels, panels, "Black mark: a guess without any message.")
-
-
-def _peeling(page: StudyPage) -> Chart:
-    table = table_with(page, "Table", "Depth", "Rows right")
-    labels = [
-        f"{data}, {who}, {_defense(defense)}"
-        for data, who, defense in zip(
-            *(table.texts(c) for c in ("Table", "Adversary", "Defense")), strict=True
-        )
-    ]
-    return BarChart(
-        labels, [_panel("rows that the attack returns exactly (%)", table, "Rows right", (0, 100))]
-    )
 
 
 def _private_forests(page: StudyPage) -> Chart:
     table = table_with(page, "Epsilon", "Protocol", "AUC")
-    epsilons = [*dict.fromkeys(table.texts("Epsilon"))]
-    series = []
-    for protocol in dict.fromkeys(table.texts("Protocol")):
-        rows_of_protocol = table.where(protocol=protocol)
-        at = [float(epsilons.index(e)) for e in rows_of_protocol.texts("Epsilon")]
-        series.append(Series(protocol, [*zip(at, rows_of_protocol.numbers("AUC"), strict=True)]))
-    ticks = [float(k) for k in range(len(epsilons))]
+    epsilons, series = _lines(table, "Epsilon", "Protocol", "AUC")
+    ticks = range(len(epsilons))
     return LineChart([LinePanel("", series)], "epsilon", "AUC on Adult", ticks, epsilons)
 
 
 def _private_regressions(page: StudyPage) -> Chart:
-    table = table_with(page, "Table", "Noise", "AUC")
-    noises = [*dict.fromkeys(table.texts("Noise"))]
-    series = [
-        Series(data, [*zip(map(float, range(len(noises))), table.where(table=data).numbers("AUC"),
-                           strict=True)])
-        for data in dict.fromkeys(table.texts("Table"))
-    ]  # fmt: skip
+    noises, series = _lines(table_with(page, "Table", "Noise", "AUC"), "Noise", "Table", "AUC")
     return LineChart(
-        [LinePanel("", series)], "", "AUC of the model", [float(k) for k in range(len(noises))],
+        [LinePanel("", series)], "", "AUC of the model", range(len(noises)),
         [noise.lower() for noise in noises], limits=(0.5, 1.02),
-    )  # fmt: skip
-
-
-def _queries(page: StudyPage) -> Chart:
-    table = table_with(page, "Answers", "Found")
-    panels = [
-        _panel("thresholds found (%)", table, "Found", (0, 100)),
-        _panel("records queried", table, "Records queried", (0, 2000), colour=COLOURS[0]),
-    ]
-    return BarChart(table.texts("Answers"), panels, label_width=34)
-
-
-def _shared_trees(page: StudyPage) -> Chart:
-    table = table_with(page, "Protocol", "Leaf counts")
-    labels = [
-        f"{data}, {protocol}, {_defense(defense)}"
-        for data, protocol, defense in zip(
-            *(table.texts(c) for c in ("Table", "Protocol", "Defense")), strict=True
-        )
-    ]
-    baselines = page.stated(r"baseline of counts is (\d+) on Pima and (\d+) on breast cancer")
-    blind_of = dict(zip(("Pima", "breast cancer"), baselines, strict=True))
-    blind = [blind_of[data] for data in table.texts("Table")]
-    panels = [
-        _panel("leaves with exact class counts (%)", table, "Leaf counts", (0, 100), blind=blind),
-        _panel("AUC of the model", table, "AUC", (0.5, 1), colour=COLOURS[0]),
-    ]
-    return BarChart(labels, panels, "Black mark: a guess without any message.", label_width=34)
-
-
-def _sketches(page: StudyPage) -> Chart:
-    by_data = [
-        (data, table_with(page, "Cut points", "Exact rows", at=at))
-        for at, data in enumerate(("breast cancer", "Pima", "Stroke"))
-    ]
-    panels = [_panel(f"{data}", table, "Exact rows", (0, 100)) for data, table in by_data]
-    return BarChart(
-        by_data[0][1].texts("Cut points"), panels,
-        "Rows (%) that a client reconstructs exactly, by the kind of cut points.",
     )  # fmt: skip
 
 
@@ -376,24 +324,70 @@ def _evidence(folder: Path) -> Chart:
     return BarChart([*_REASONS.values()], [panel])
 
 
+_BLIND_MARK = "Black mark: a guess without any message."
+_AUC = Bars("AUC of the model", "AUC", (0.5, 1), colour=COLOURS[0])
 #: Page without suffix -> function of the page.
 FIGURES: dict[str, Callable[[StudyPage], Chart]] = {
     "ablation": _ablation,
     "audited-epsilons": _audited_epsilons,
     "counts": _counts,
-    "crypto-cost": _crypto_cost,
+    "crypto-cost": BarFigure(
+        "{Defense}",
+        (Bars("CPU seconds of a training, all parties (logarithmic)", "CPU seconds", (0.01, 40),
+              colour=COLOURS[0], log=True),),
+    ).draw,
     "exact-solvers": _exact_solvers,
-    "fedxgbllr": _fedxgbllr,
-    "joint": _joint,
-    "model-files": _model_files,
-    "numeric-targets": _numeric_targets,
-    "peeling": _peeling,
+    "fedxgbllr": BarFigure(
+        "{Defense}",
+        (Bars("share of leaves that the attack gets right", "Share of correct leaves", (0, 1),
+              _blind_sentence(r"\*\*Over a run\*\*[^\n]*blind baseline (\.\d+)")), _AUC),
+        _BLIND_MARK,
+    ).draw,
+    "joint": BarFigure(
+        "{Table}, depth {Depth}, {Visible}, {Attack}",
+        (Bars("reconstruction accuracy (%)", "RA", (70, 100),
+              _blind_sentence(r"baseline of RA is ([\d.]+) ± [\d.]+ on Pima and ([\d.]+) ",
+                              "Pima", "Stroke")),),
+        _BLIND_MARK, label_width=40,
+    ).draw,
+    "model-files": BarFigure(
+        "{Information in addition to the file}",
+        tuple(Bars(f"depth {depth}", f"Depth {depth}", (0, 60)) for depth in (1, 2, 3)),
+        "Files, of 60, in which the counts of the first tree are determined. –: not measured.",
+        none="only the file",
+    ).draw,
+    "numeric-targets": BarFigure(
+        "{Table}, {Adversary}, {Defense}",
+        (Bars("reconstruction accuracy (%)", "RA", (0, 100), _blind_column(0)),
+         Bars("exact rows (%)", "Exact rows", (0, 100), _blind_column(1))),
+        _BLIND_MARK,
+    ).draw,
+    "peeling": BarFigure(
+        "{Table}, {Adversary}, {Defense}",
+        (Bars("rows that the attack returns exactly (%)", "Rows right", (0, 100)),),
+    ).draw,
     "private-forests": _private_forests,
     "private-regressions": _private_regressions,
-    "queries": _queries,
-    "shared-trees": _shared_trees,
-    "sketches": _sketches,
-}
+    "queries": BarFigure(
+        "{Answers}",
+        (Bars("thresholds found (%)", "Found", (0, 100)),
+         Bars("records queried", "Records queried", (0, 2000), colour=COLOURS[0])),
+        label_width=34,
+    ).draw,
+    "shared-trees": BarFigure(
+        "{Table}, {Protocol}, {Defense}",
+        (Bars("leaves with exact class counts (%)", "Leaf counts", (0, 100),
+              _blind_sentence(r"baseline of counts is (\d+) on Pima and (\d+) on breast cancer",
+                              "Pima", "breast cancer")), _AUC),
+        _BLIND_MARK, label_width=34,
+    ).draw,
+    "sketches": BarFigure(
+        "{Cut points}",
+        tuple(Bars(data, "Exact rows", (0, 100), table=at)
+              for at, data in enumerate(("breast cancer", "Pima", "Stroke"))),
+        "Rows (%) that a client reconstructs exactly, by the kind of cut points.",
+    ).draw,
+}  # fmt: skip
 
 
 def chart_of(page: str, studies: Path) -> Chart:

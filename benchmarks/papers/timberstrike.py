@@ -26,8 +26,7 @@ import pandas as pd
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite, read_published
 from fedtrees.benchmarks.papers.study import suite_study
-from fedtrees.benchmarks.papers.suite_tables import AttackResult, suite_tables
-from fedtrees.benchmarks.papers.tables import Table
+from fedtrees.benchmarks.papers.tables import AttackResult, Table, suite_tables
 from fedtrees.experiments.suite import Grid, Suite
 from fedtrees.report.figures import model, static
 

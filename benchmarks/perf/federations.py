@@ -23,7 +23,7 @@ from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
 from fedtrees.core.specs import Spec
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.messages.vertical import visible_leaves
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import train

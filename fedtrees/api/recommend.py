@@ -1,24 +1,355 @@
-"""Recommend a protocol and a defense for a table, from Python and for the command `recommend`."""
+"""Recommend a protocol and a defense for a table, from Python and for the command `recommend`.
 
-from collections.abc import Callable, Sequence
+`Search` runs the recipes that can meet the limits of the user, within a time budget.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
+from itertools import combinations, pairwise
+from math import inf
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pandas as pd
 
-from fedtrees.api.advice import Search
 from fedtrees.api.bench import Names, remove_files, with_table_written
 from fedtrees.api.run import warn_each
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, check_known, listed, many
 from fedtrees.core.files import write_listed
-from fedtrees.experiments.options import BenchOptions
-from fedtrees.report.advice import Advice, Wish
+from fedtrees.core.limits import TimeLimit
+from fedtrees.core.registry import register
+from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
+from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.partition import LAYOUTS
+from fedtrees.experiments.defaults import complete_suite, default_size
+from fedtrees.experiments.evaluate import parts_of
+from fedtrees.experiments.executor import Processes
+from fedtrees.experiments.options import (
+    BenchOptions,
+    describe_missing_restrictions,
+    load_plugins,
+    print_notes,
+)
+from fedtrees.experiments.session import (
+    BenchSession,
+    default_workers,
+    fresh_folder,
+    read_suite_of_run,
+)
+from fedtrees.experiments.suite import Grid, Suite, with_budgets
+from fedtrees.protocols.compatibility import check_fit
+from fedtrees.report.advice import Advice, Wish, tried, unreachable_limits
 from fedtrees.report.advice import recipe as split_recipe
-from fedtrees.report.results import load_rows
+from fedtrees.report.recipe import runs_in, systems
+from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
 from fedtrees.report.statistics import describe_thin_evidence
+from fedtrees.report.trials import trials_of
+
+_SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
+# A round may take this share of the remaining time, so that time remains for the next one.
+_SHARE = 0.5
+# Share of the time for one seed of all candidates if none of them is within the limits. The slowest
+# attack on the nearest one follows.
+_LAST_SHARE = 0.8
+# This attack takes longer than all other attacks together. It is not run on candidates that are
+# refuted without it.
+_DEAR = frozenset({"joint"})
+_NAMES_OF_DEAR = f"the slowest attack, {listed(sorted(_DEAR))},"
+
+
+def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> Suite:
+    """Return the suite of the first round: recipes of several protocols, and the default defenses.
+
+    Parameters
+    ----------
+    options : BenchOptions
+        Options of the user. They must name exactly one table and one partition.
+    layout : str
+        A layout, for example "vertical". Only protocols of this layout and defenses that fit them
+        are tried. "" for the layout of the suite.
+    deployed : str
+        A system. Only protocols and defenses that it supports are tried. "" for all.
+
+    Raises
+    ------
+    UsageError
+        If there is not exactly one table and partition, if the layout or system is unknown, or if a
+        named protocol or defense does not belong to it.
+    """
+    if not options.grid.get("data"):
+        raise UsageError("advice is for a table; give --csv FILE --target COLUMN, or --data NAME")
+    base, usual = Suite.load("recipes"), Suite.load("quick")
+    first = base.grids[0]
+    composed = dict.fromkeys([*first.defenses, *usual.grids[0].defenses])
+    grids = (replace(first, defenses=tuple(composed)), *base.grids[1:])
+    suite = base.of(grids)
+    grid = options.grid | _permitted_parts(options, layout, deployed)
+    selected = complete_suite(suite, grid, "1", options.data_dir)
+    if not options.threat:
+        selected = selected.of([replace(g, threats=_adversaries(g)) for g in selected.grids])
+    places = {(d, p, n) for g in selected.grids for d in g.data for p in g.partitions
+              for n in g.clients}  # fmt: skip
+    if len(places) > 1:
+        raise UsageError("advice is for one table and one way to spread it; give one of each")
+    if options.time_limit is not None:
+        selected = replace(selected, time_limit=options.time_limit)
+    return selected
+
+
+def _adversaries(grid: Grid) -> tuple[str, ...]:
+    """Return the threats of a grid, and all adversaries that its protocols name."""
+    protocols: list[Any] = [register.make("protocol", p) for p in grid.protocols]
+    named_threats = [t for m in protocols for t in m.info.adversaries]
+    public = [PUBLIC] * any(m.released for m in protocols)
+    return tuple(dict.fromkeys([*grid.threats, *named_threats, *public]))
+
+
+def _permitted_parts(options: BenchOptions, layout: str, deployed: str) -> dict[str, list[str]]:
+    """Return the protocols and defenses that a layout and a system permit, as keys of a grid."""
+    if layout:
+        check_known("layout", layout, LAYOUTS)
+    if deployed:
+        check_known("system", deployed, systems())
+    named = parse_list(options.protocol)
+    # The protocols of the suite have this layout.
+    if not (deployed or named) and layout in ("", next(iter(LAYOUTS))):
+        return {}
+    considered = named or list(filter(None, map(default_size, register.names("protocol"))))
+    able = [p for p in considered if not deployed or runs_in(deployed, p)]
+    layouts = {p: register.get("protocol", p.name).layout for p in able}  # type: ignore[attr-defined]
+    layout = layout or next((x for x in LAYOUTS if x in layouts.values()), "")
+    permitted = [p for p in able if layouts[p] == layout]
+    if unfit := [str(p) for p in named if p not in permitted] or [""] * (not permitted):
+        where = listed(
+            [f"--layout {layout}"] * bool(layout) + [f"--deployed {deployed}"] * bool(deployed)
+        )
+        alternatives = listed([p.name for p in permitted])
+        raise UsageError(
+            f"{unfit[0] or 'nothing'} is not of {where}" + f"; try {alternatives}" * bool(permitted)
+        )
+    keys = {"protocols": [*map(str, permitted)]}
+    return keys | ({"defenses": _defenses(options, permitted, deployed)} if deployed else {})
+
+
+def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> list[str]:
+    """Return the defenses that a system supports, single ones and pairs.
+
+    If the user named defenses, these are returned. Raises `UsageError` if the system does not
+    support one of them.
+    """
+    for composed in parse_composed(options.defense):
+        if not any(runs_in(system, p, composed.parts) for p in protocols):
+            raise UsageError(f"{system} has no {composed} without a change; leave --defense out")
+    if options.defense:
+        return [*options.defense]
+    plugins: dict[str, Any] = {n: register.get("defense", n) for n in register.names("defense")}
+    names = [name for name, plugin in plugins.items() if system in plugin.info.deployments]
+    each = [spec for name in names for spec in with_budgets(Spec(name))]
+    pairs = [pair for pair in combinations(each, 2) if pair[0].name != pair[1].name]
+    compositions = [Composed(parts) for parts in (*((s,) for s in each), *pairs)]
+    instances = [register.make("protocol", p) for p in protocols]
+    fitting = [str(c) for c in compositions if any(check_fit(m, parts_of(c)).ok for m in instances)]
+    return fitting or [UNDEFENDED]
+
+
+def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) -> Suite:
+    """Return a suite with the remaining recipes and the given seeds.
+
+    The run without a defense of the first protocol is always included, as the first grid, because
+    prices are relative to it.
+
+    Parameters
+    ----------
+    suite : Suite
+        The suite of all candidates.
+    recipe_names : iterable of str
+        Names of the remaining recipes.
+    seeds : sequence of int
+        The seeds.
+    """
+    recipes = {split_recipe(name) for name in recipe_names}
+    first = suite.grids[0]
+    reference = replace(first, protocols=first.protocols[:1], defenses=(Composed(),))
+    remaining = [
+        replace(grid, protocols=(protocol,), defenses=defenses, undefended=False)
+        for grid in suite.grids
+        for protocol in grid.protocols
+        if (defenses := tuple(d for d in grid.defenses if (str(protocol), str(d)) in recipes))
+    ]
+    return suite.of([reference, *remaining], seeds)
+
+
+def without_dear(suite: Suite) -> Suite:
+    """Return a suite without the attack that takes the longest."""
+    return suite.of([
+        replace(g, attacks=tuple(a for a in g.every_attack if a.name not in _DEAR) or g.attacks)
+        for g in suite.grids
+    ])  # fmt: skip
+
+
+@dataclass
+class Search:
+    """Successive halving over seeds.
+
+    All candidates run on one seed. The best candidates that meet the limits then run on more seeds.
+    On the first seed, candidates that already exceed the limits are not attacked by the slowest
+    attack.
+
+    Attributes
+    ----------
+    options : BenchOptions
+        Options of the user.
+    wish : Wish
+        Limits of the user.
+    seconds : float
+        Time for the complete search. Results that are not finished by then are not used. 0: only
+        the first seed, without a time limit.
+    log : callable
+        Receives the number of cells of a round, and returns a function that is called after each
+        cell with its status and label.
+    layout, deployed : str
+        As in `candidates`.
+    """
+
+    options: BenchOptions
+    wish: Wish
+    seconds: float
+    log: Callable[[int], Callable[[str, str], None]]
+    layout: str = ""
+    deployed: str = ""
+
+    def run(self) -> tuple[Path, Advice]:
+        """Run the rounds, and return the run folder and the advice.
+
+        Raises `UsageError` if no training without a defense is possible, because prices are
+        relative to it.
+        """
+        begun = monotonic()
+        until = begun + self.seconds if self.seconds else inf
+        suite = candidates(self.options, self.layout, self.deployed)
+        folder = Path(self.options.output or fresh_folder(Path("runs"), "advice"))
+        bench = self._bench(without_dear(suite), folder)
+        print_notes([*bench.notes, *filter(None, [describe_missing_restrictions()])])
+        resume = self._begun(folder, suite)
+        # More seeds of some candidates are more informative than one seed of all, so that all
+        # candidates together may take half of the time. If none of those that ran is within the
+        # limits, the remaining ones are more informative.
+        for share, name in (
+            (_SHARE, "one seed of every candidate"),
+            (_LAST_SHARE, "the remaining candidates, because none of the others meets your limits"),
+        ):
+            deadline = begun + share * (until - begun)
+            rows, left_out = self._round(bench, resume, deadline, name)
+            # Recipes without the other attacks are not compared: the time ran out before.
+            compared = tried(rows[~rows["attack"].isin(_DEAR)], self.wish)
+            complete, resume = [t for t in compared if not t.candidate.untested], True
+            remaining = [t.name for t in complete if t.excess <= 1]
+            if remaining or not left_out:
+                break
+        latest = {t.name: t for t in compared}
+        # Without a recipe within the limits, the slowest attack runs on the nearest one only.
+        nearest = (
+            [] if remaining else [t.name for t in sorted(complete, key=lambda t: t.excess)[:1]]
+        )
+        remaining = remaining or nearest
+        for seeds, after in pairwise((*_SEEDS, 0)):
+            todo = narrowed(suite, remaining, range(seeds))
+            recipes = many(len(remaining), "recipe")
+            if seeds > _SEEDS[0]:
+                deadline, name = until, f"{seeds} seeds of {recipes}"
+            elif nearest:
+                reference = without_dear(todo.of(todo.grids[:1]))
+                todo = todo.of([*reference.grids, *todo.grids[1:]])
+                deadline, name = until, f"{_NAMES_OF_DEAR} on the nearest recipe, {nearest[0]}"
+            else:
+                deadline = monotonic() + _SHARE * (until - monotonic())
+                name = f"{_NAMES_OF_DEAR} on {recipes}"
+            round_rows, late = self._round(self._bench(todo, folder), True, deadline, name)
+            # The round is incomplete. The results of the previous round remain valid.
+            if late and seeds > _SEEDS[0]:
+                break
+            rows, left_out = round_rows, left_out or late
+            compared = tried(rows, self.wish)
+            if not compared:
+                raise UsageError(late or "nothing was run without a defense, which prices are of; "
+                                 "give no --protocol, or one that promises no epsilon by itself"
+                )  # fmt: skip
+            now = {t.name: t for t in compared}
+            latest = now | {n: t for n, t in latest.items() if n not in now}
+            left = [t.name for t in sorted(compared, key=lambda t: t.read) if not t.broken]
+            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(latest), 'tested recipe')} "
+                  "may meet your limits",
+                  file=sys.stderr)  # fmt: skip
+            more = (after - seeds) / seeds / bench.workers
+            spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
+            while left and more * _seconds(rows, left) > spare:
+                left.pop()  # the candidate with the largest leak
+            # More seeds of a candidate that exceeds a limit would not change the result.
+            if not (left and after and self.seconds):
+                break
+            remaining = left
+        # The sort is stable, so that the best candidate remains first.
+        ranked = sorted(latest.values(), key=lambda t: -len(t.auc))
+        return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out, *nearest)
+
+    def _begun(self, folder: Path, suite: Suite) -> bool:
+        """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""
+        if not self.options.resume:
+            return False
+        if {d for g in read_suite_of_run(folder).grids for d in g.data} != {
+            d for g in suite.grids for d in g.data
+        }:
+            raise UsageError(f"--resume: {folder} is of another table; choose another --output")
+        return True
+
+    def _bench(self, suite: Suite, folder: Path) -> BenchSession:
+        """Return the benchmark of one round."""
+        options = self.options
+        workers = default_workers() if options.jobs is None else options.jobs
+        plugins = load_plugins(options.plugin, options.unprotected, options.time_limit)
+        return BenchSession(suite, folder, workers, options.data_dir, plugins)
+
+    def _round(
+        self, bench: BenchSession, resume: bool, until: float, name: str
+    ) -> tuple[pd.DataFrame, str]:
+        """Run the missing cells of a round.
+
+        Return the rows, and a note if the time did not suffice.
+        """
+
+        def announce() -> None:
+            """Print the limits that no defense can meet, as soon as the first results show them."""
+            undefended = trials_of(load_rows(bench.folder)).get(UNDEFENDED, ())
+            for line in unreachable_limits(undefended, self.wish):
+                print(line, file=sys.stderr)
+
+        bench.open(resume)
+        todo = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
+        limit = "" if until == inf else f", at most {max(0.0, until - monotonic()) / 60:.1f} min"
+        print(f"{name}: {many(todo, 'cell')} to compute{limit}", file=sys.stderr)
+        late = ""
+        try:
+            bench.run(self.log(todo), announce, engine=Processes(bench.runner, until=until))
+        except TimeLimit:
+            remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
+            cells = f"{remaining:,} of {many(todo, 'cell')}"
+            print(f"{cells} were not computed in this time", file=sys.stderr)
+            late = f"the time ran out before {cells} were computed; give more --minutes"
+        return load_rows(bench.folder), late
+
+
+def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
+    """Return the total seconds of all cells of some recipes and of the run without a defense."""
+    recipes = {split_recipe(name) for name in recipe_names}
+    cells = rows.drop_duplicates([*CELL_COLUMNS])
+    names = zip((s.protocol for s in cells["setting"]), cells["defense_spec"], strict=True)
+    selected = [name in recipes or name[1] == UNDEFENDED for name in names]
+    return float(cells.loc[selected, "seconds"].sum())
+
 
 _PAGE, _HTML = "advice.md", "advice.html"
 _ALARMS = "1%FPR"  # the rate of false alarms of `max_membership`
@@ -132,7 +463,7 @@ def search(
     Raises
     ------
     UsageError
-        If a limit is out of range, or as in `fedtrees.api.advice.candidates`.
+        If a limit is out of range, or as in `fedtrees.api.recommend.candidates`.
     """
     member_share, _, alarms = str(max_membership).partition("@")
     if alarms not in ("", _ALARMS):

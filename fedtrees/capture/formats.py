@@ -10,10 +10,10 @@ from typing import Any
 from fedtrees.capture.collective import Decoding, Ended
 from fedtrees.capture.lightgbm import decode_lightgbm
 from fedtrees.capture.models import decode_models
-from fedtrees.capture.rabit import decode_rabit
 from fedtrees.capture.records import Capture, Record, Run, Writer
 from fedtrees.capture.relay import RabitRelay, Relay
 from fedtrees.capture.xgboost_server import decode_server
+from fedtrees.capture.xgboost_training import decode_rabit
 from fedtrees.core.errors import DataError, check_known
 from fedtrees.core.supported import SYSTEMS, TESTED, name_versions, untested
 

@@ -1,10 +1,12 @@
 """The `audit` command: find leaks in an existing model file, and remove avoidable ones."""
 
-from typing import Annotated
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedtrees.cli.console import emit
+from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import (
     Decimal,
     Details,
@@ -17,6 +19,15 @@ from fedtrees.cli.options import (
     option,
 )
 from fedtrees.experiments.options import DATA, FEDERATION, OUTPUT, RUN
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as TextTable
+
+    from fedtrees.api.model_audit import ModelAudit
+    from fedtrees.model_audit.tables import ReportTable
+
+_FEW = 3  # leaves that are printed without `--details`
 
 
 def audit(
@@ -93,7 +104,6 @@ def audit(
         fedtrees model audit model.json --scrub published.json
     """
     from fedtrees.api.model_audit import audit as audit_model
-    from fedtrees.cli.audit_report import print_audit
 
     result = audit_model(
         model, own=own, truth=truth, data=data, reserve=reserve, target=target, positive=positive,
@@ -101,4 +111,62 @@ def audit(
         decimal=decimal, missing=missing, sheet=sheet, scrub=scrub, report=report, rows=rows,
         learning_rate=learning_rate, reg_lambda=reg_lambda, seed=seed,
     )  # fmt: skip
-    emit(result.to_json, format, lambda: print_audit(result, details))
+    emit(result.to_json, format, lambda: _print_audit(result, details))
+
+
+def _print_audit(result: ModelAudit, details: bool) -> None:
+    """Print the findings of an audit as text, with `details` all tables."""
+    from fedtrees.model_audit import tables
+    from fedtrees.model_audit.verdict import advice, verdict
+
+    findings, attacked, facts = result.findings, result.attack, result.to_json()
+    out = console()
+    out.print(tables.headline(findings), markup=False)
+    out.print()
+    for at, line in enumerate(verdict(findings)):
+        _paragraph(out, line if details or not at else line.short, "  * ")
+    for note in facts["notes"]:
+        _paragraph(out, f"note: {note}", "  ")
+    out.print()
+    shown_tables = [tables.leaves_table(findings, _FEW)]
+    if details:
+        makers = (tables.fields_table, tables.trees_table, tables.leaves_table)
+        shown_tables = [make_table(findings) for make_table in makers]
+    for shown in shown_tables:
+        if shown.lines:
+            out.print(_text_table(shown, plain=not details))
+    if details:
+        _paragraph(out, f"eta and lambda: {tables.settings_text(findings)}")
+    if attacked is not None and attacked.reason is not None:
+        _paragraph(out, f"no attack: {attacked.reason}")
+    elif attacked is not None:
+        out.print(_text_table(tables.attack_table(attacked)))
+    out.print()
+    todo = advice(findings, "scrub" in facts)
+    scrubbed = facts.get("scrub", {}).get("says", [])
+    for line in [*scrubbed, *(todo if details else [t.short for t in todo])]:
+        _paragraph(out, line)
+    if not details:
+        out.print("For all fields, trees and leaves, use --details.")
+    if "report" in facts:
+        out.print(f"report: {facts['report']}", markup=False, soft_wrap=True)
+    for sentence in result.membership.lines() if result.membership else ():
+        _paragraph(out, sentence)
+
+
+def _paragraph(out: Console, text: str, begin: str = "") -> None:
+    """Print a text that is wrapped to the console, with aligned lines."""
+    from rich.text import Text
+
+    for at, line in enumerate(Text(text).wrap(out, max(out.width - len(begin), 20))):
+        out.print(Text(begin if at == 0 else " " * len(begin)) + line)
+
+
+def _text_table(shown: ReportTable, plain: bool = False) -> TextTable:
+    """Return a table of the audit as a table for the terminal."""
+    style: dict[str, Any] = {"caption": shown.note or None, "caption_justify": "left"}
+    style |= {"box": None, "pad_edge": False} if plain else {}
+    table = text_table(shown.title, shown.columns, shown.lines, **style)
+    for k in shown.numeric:
+        table.columns[k].justify = "right"
+    return table

@@ -25,7 +25,7 @@ from fedtrees.cli.options import (
 )
 from fedtrees.core.errors import UsageError
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.fact_cache import recall
+from fedtrees.experiments.environment import recall
 from fedtrees.experiments.options import DATA, DEFENSE, check_clients, load_plugins
 
 
@@ -283,8 +283,7 @@ def list_exposures() -> list[dict[str, Any]]:
     """Return the attacks that apply to every protocol and threat, for a target of two classes."""
     from fedtrees.conformance.samples import sample_training
     from fedtrees.core.registry import register
-    from fedtrees.experiments.explain import adversaries_of, applicable_attacks
-    from fedtrees.experiments.preview import BRIEF, limit_size
+    from fedtrees.experiments.explain import BRIEF, adversaries_of, applicable_attacks, limit_size
 
     facts = []
     for name in register.names("protocol"):

@@ -15,7 +15,7 @@ from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import Format, Output, Plugins, Unprotected, option
 from fedtrees.core.errors import UsageError, check_known, did_you_mean, listed, many
 from fedtrees.core.specs import Composed, parse_grid
-from fedtrees.experiments.fact_cache import recall
+from fedtrees.experiments.environment import recall
 from fedtrees.experiments.options import OUTPUT, load_plugins
 
 _KINDS = (
@@ -82,8 +82,7 @@ def _entries(kind: str) -> list[dict[str, str]]:
     if kind == "threats":
         return _threats()
     if kind == "partitions":
-        from fedtrees.data.column_partition import BY_FILE, COLUMN_PARTITIONS
-        from fedtrees.data.partition import PARTITIONS
+        from fedtrees.data.partition import BY_FILE, COLUMN_PARTITIONS, PARTITIONS
 
         by_name: list[tuple[str, Mapping[str, Any]]] = [
             ("rows", PARTITIONS),

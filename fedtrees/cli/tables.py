@@ -102,7 +102,7 @@ def _read(table: TextTable, column: Column) -> Column:
 
 def _facts(table: TextTable, column: Column) -> dict[str, Any]:
     """Return the facts about a column that are printed."""
-    from fedtrees.data.categories import look_alikes
+    from fedtrees.data.cells import look_alikes
 
     cells = (cell for cell in table.column(column.name) if column.present)
     comma = "decimal comma" if column.name in table.commas else ""

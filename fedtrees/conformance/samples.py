@@ -31,8 +31,7 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.view import View
 from fedtrees.core.wire import encode
-from fedtrees.data.layout import LAYOUTS, lay_out
-from fedtrees.data.partition import Partition
+from fedtrees.data.partition import LAYOUTS, Partition, lay_out
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train

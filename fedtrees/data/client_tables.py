@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, UsageError, did_you_mean, many
 from fedtrees.core.files import unique_labels
-from fedtrees.data.categories import categories_of, difference, look, look_alikes
-from fedtrees.data.cells import number
+from fedtrees.data.cells import categories_of, difference, look, look_alikes, number
 from fedtrees.data.cleaning import with_empty_cells
 from fedtrees.data.csv_file import TextTable, cells_as_text, plain_name
 from fedtrees.data.dataset import Dataset

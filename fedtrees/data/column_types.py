@@ -19,8 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, many
-from fedtrees.data.categories import categories_of, codes_of_cells, with_leading_zeros, yes_and_no
-from fedtrees.data.cells import MOSTLY, assumptions_of_dates, dates, numbers, plain
+from fedtrees.data.cells import (
+    MOSTLY,
+    assumptions_of_dates,
+    categories_of,
+    codes_of_cells,
+    dates,
+    numbers,
+    plain,
+    with_leading_zeros,
+    yes_and_no,
+)
 from fedtrees.data.csv_file import TextTable
 
 # Complete words of a column name in English, German, French, Italian and Spanish, by kind.

@@ -5,6 +5,7 @@ No other code of the project uses the network for data.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import http.client
 import os
@@ -30,80 +31,18 @@ class Source:
     origin: str  # where users obtain the file by hand
 
 
-SOURCES: dict[str, Source] = {
-    "pima": Source(
-        "pima.csv",
-        "c980e5e01dc1c554a358102b773f34b29599d0051ec5cf5b56ad1c6fcb3a23b0",
-        "https://raw.githubusercontent.com/plotly/datasets/master/diabetes.csv",
-        "Kaggle 'Pima Indians Diabetes Database' (uciml/pima-indians-diabetes-database)",
-    ),
-    "stroke": Source(
-        "stroke.csv",
-        "0fa8d6526d7e2749ea61f721210d8797950f9ddd5fe27bf9f2810a4838b0bc0b",
-        None,
-        "Kaggle 'Stroke Prediction Dataset' (fedesoriano/stroke-prediction-dataset)",
-    ),
-    "adult": Source(
-        "adult.csv",
-        "6f8f2babc5ee744afd03f6d978d8d6b3e3b0aae240d931c4976a9cce7af0d347",
-        None,
-        "UCI 'Adult' (both parts, with a header line)",
-    ),
-    "phishing": Source(
-        "phishing.csv",
-        "685e9fbdbe08c8b23fdb82e06cf5e154a8516e93f7b07f8a67328f17f86d0d72",
-        None,
-        "UCI 'Phishing Websites'",
-    ),
-    "obesity": Source(
-        "obesity.csv",
-        "b41979c96aa1ac4d71df84fe32e2b514b74cf2fd76fb167a529b2d642fa242d7",
-        None,
-        "UCI 'Estimation of Obesity Levels Based On Eating Habits and Physical Condition'",
-    ),
-    "compas-binary": Source(
-        "compas_binary.csv",
-        "88aa496e8b32e549f089f457fd3244e1706860bee5e6162d259090a91b5bee17",
-        None,
-        "the data published with Gorgé et al. (binarised COMPAS)",
-    ),
-    "adult-binary": Source(
-        "adult_binary.csv",
-        "09c54f274f1b4b16c9fa6e6a7ef7b80c65bad852ea6b16381970d81ee3a99b02",
-        None,
-        "the data published with Gorgé et al. (binarised Adult)",
-    ),
-    "default-credit-binary": Source(
-        "default_credit_binary.csv",
-        "e1c6fce3d9487a8fce82277c6649b91f9fb3e5f79ad1770e7b8e44a0189a43d6",
-        None,
-        "the data published with Gorgé et al. (binarised Default of Credit Card Clients)",
-    ),
-    "german-credit": Source(
-        "german_credit.csv",
-        "28f3620682c5fb73ac8f35401d79cea86c40cc4513bca7cc8f100b84743677ea",
-        None,
-        "UCI 'Statlog (German Credit Data)' (with a header line)",
-    ),
-    "vehicle": Source(
-        "vehicle.csv",
-        "59a1210827b420739cc22b6678960a74fe622d927d2a6114c94b229b2a38fe2f",
-        None,
-        "UCI 'Statlog (Vehicle Silhouettes)' (with a header line)",
-    ),
-    "wine-quality": Source(
-        "winequality_red.csv",
-        "7affe05aac7154083714df209538763cfc39965828b5c833c900592c194c089a",
-        None,
-        "UCI 'Wine Quality' (the red wines, separated by commas)",
-    ),
-    "housing": Source(
-        "housing.csv",
-        "cd20974acf8d4410da21c3bc274c74da333d393bb5f38250ba610586c4695e79",
-        None,
-        "UCI 'Housing' (Boston, with a header line)",
-    ),
-}
+def _read_sources() -> dict[str, Source]:
+    """Return the data files that ``sources.csv`` lists, by name."""
+    text = Path(__file__).with_name("sources.csv").read_text("utf-8")
+    lines = csv.DictReader(text.splitlines())
+    return {
+        line["name"]: Source(line["filename"], line["sha256"], line["url"] or None, line["origin"])
+        for line in lines
+    }
+
+
+#: Data files by name.
+SOURCES = _read_sources()
 
 
 def data_directory(directory: str | Path | None = None) -> Path:

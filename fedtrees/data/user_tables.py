@@ -28,8 +28,7 @@ from fedtrees.core.errors import (
 )
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import joined_names, split_names
-from fedtrees.data.categories import look_alikes
-from fedtrees.data.cells import marks_note, probable_marks
+from fedtrees.data.cells import look_alikes, marks_note, probable_marks
 from fedtrees.data.cleaning import POSSIBLE_VALUES
 from fedtrees.data.column_types import (
     FEW,

@@ -20,8 +20,7 @@ from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.streams import NoiseFrom, Streams
 from fedtrees.core.view import View
-from fedtrees.data.layout import splits_columns
-from fedtrees.data.partition import Rows, split
+from fedtrees.data.partition import Rows, split, splits_columns
 from fedtrees.estimators.columns import (
     categories_of,
     coded,

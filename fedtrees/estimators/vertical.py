@@ -11,7 +11,7 @@ from fedtrees.core.errors import UsageError, did_you_mean
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.streams import NoiseFrom, Streams
-from fedtrees.data.column_partition import spread_columns
+from fedtrees.data.partition import spread_columns
 from fedtrees.estimators.boosting import TREE_PARAMETERS
 from fedtrees.estimators.federated import ClassifierPart, FederatedEstimator, target_name
 from fedtrees.protocols.base import Protocol

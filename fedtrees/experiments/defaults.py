@@ -27,9 +27,9 @@ from fedtrees.experiments.environment import (
     missing_modules,
 )
 from fedtrees.experiments.evaluate import build_view, parts_of
+from fedtrees.experiments.explain import limit_size, preview
 from fedtrees.experiments.federation import federation_of, load_dataset
 from fedtrees.experiments.plan import FederationConfig, Task
-from fedtrees.experiments.preview import limit_size, preview
 from fedtrees.experiments.suite import (
     ALL,
     AXES,

@@ -1,17 +1,20 @@
 """Explain a protocol: which party receives which messages and why, and which attacks apply.
 
-All facts are computed from the transcript of a short training (`fedtrees.experiments.preview`).
+All facts are computed from the transcript of a short training: two trees or two rounds send every
+type of message. Such a training also runs before a bench, to complete a suite and to check the
+behaviour of a cheating party (`preview`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError
 from fedtrees.core.guarantee import join
+from fedtrees.core.limits import limited_if_possible
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Sealed, has_sealed_field
 from fedtrees.core.reasons import Reason
@@ -21,15 +24,52 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.environment import check_extras
-from fedtrees.experiments.evaluate import check_applicability
+from fedtrees.experiments.evaluate import check_applicability, run_training
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.options import check_parties
 from fedtrees.experiments.plan import FederationConfig, Task
-from fedtrees.experiments.preview import preview
 from fedtrees.experiments.suite import DataRef, roles_of
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training
+
+#: Largest size of a short training.
+BRIEF = {"trees": 2, "rounds": 2}
+
+
+def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
+    """Return a protocol with at most the given sizes, for example numbers of trees and levels."""
+    instance: Protocol = register.make("protocol", spec)
+    less = {
+        key: value
+        for key, value in limits.items()
+        if key in instance.parameters and (instance.parameters[key] or value + 1) > value
+    }
+    return Spec(spec.name, {**spec.params, **less})
+
+
+def preview(task: Task, federation: Federation, time_limit: float = 0.0) -> Training:
+    """Run a training with two trees or two rounds.
+
+    Parameters
+    ----------
+    task : Task
+        The training.
+    federation : Federation
+        Its data.
+    time_limit : float
+        Seconds that it may take, 0 for no limit.
+
+    Raises
+    ------
+    TimeLimit
+        If it takes longer.
+    Unfit
+        If the defense does not fit the protocol, or no party can execute a behaviour.
+    """
+    with limited_if_possible(time_limit):
+        return run_training(replace(task, protocol=limit_size(task.protocol, BRIEF)), federation)
+
 
 DECLARED = (
     "columns, public ranges, names of all categories and classes (of test rows, too), the "

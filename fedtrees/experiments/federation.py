@@ -22,8 +22,7 @@ from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
 from fedtrees.data.client_tables import load_clients, load_joined
 from fedtrees.data.dataset import Dataset, holdout, repeated, sample, thinned
-from fedtrees.data.layout import lay_out
-from fedtrees.data.partition import Partition
+from fedtrees.data.partition import Partition, lay_out
 from fedtrees.data.user_tables import load_csv
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.suite import DataRef
@@ -254,7 +253,7 @@ def spread(
     seed : int
         Seed of all random choices.
     layout : str
-        Whether parties have rows or columns (`fedtrees.data.layout.LAYOUTS`).
+        Whether parties have rows or columns (`fedtrees.data.partition.LAYOUTS`).
 
     Returns
     -------

@@ -382,8 +382,7 @@ def clients_of_table(
     DataError or UsageError
         As `fedtrees.data.client_tables.load_clients`.
     """
-    from fedtrees.data.column_partition import BY_FILE
-    from fedtrees.data.partition import BY_CLIENT
+    from fedtrees.data.partition import BY_CLIENT, BY_FILE
     from fedtrees.experiments.federation import load_dataset
 
     if ref is None or grid.get("partitions"):

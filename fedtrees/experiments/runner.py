@@ -24,7 +24,7 @@ from fedtrees.core.errors import FedtreesError, StoreError, describe_error
 from fedtrees.core.limits import TimeLimit, limited
 from fedtrees.core.reasons import FITS, Reason, Unfit
 from fedtrees.core.registry import load_plugin, register
-from fedtrees.experiments import evaluate, training_cache
+from fedtrees.experiments import evaluate, store
 from fedtrees.experiments.evaluate import TaskResult, run_training
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import (
@@ -309,14 +309,14 @@ class Runner:
             # The training is stored after its evaluation, because the transcript then also records
             # the changes that defenses made to the predictions.
             if group.attacks or job.keep:
-                training_cache.save(training, folder, key)
+                store.save_training(training, folder, key)
             return outcome
 
         def trained(federation: Federation) -> Training:
             if not trainings:  # an earlier process computed the training task
                 training = None
                 with contextlib.suppress(Exception):  # a damaged file is replaced by a new training
-                    training = training_cache.load(group.train, federation, folder, key)
+                    training = store.load_training(group.train, federation, folder, key)
                 if training is None:
                     training = run_training(group.train, federation)
                     # The transcript must contain the same predictions as after an evaluation.
@@ -339,7 +339,7 @@ class Runner:
             else:  # nothing is written: `results` derives the same reason from the same tasks
                 yield reason.status, f"{task.stage} {task.label}"
         if not job.keep:
-            training_cache.drop(folder, key)
+            store.drop_training(folder, key)
 
     def retry_steps(self, job: Job) -> list[Job]:
         """Return the jobs to run after the process of a job died: one step per task.
@@ -361,7 +361,7 @@ class Runner:
         """
         task = job.tasks[-1]
         if not job.keep and job.tasks[0].is_training:
-            training_cache.drop(self.store.cells, job.tasks[0].key(self.provenance))
+            store.drop_training(self.store.cells, job.tasks[0].key(self.provenance))
         return self._write(task, _make_empty_result(task, reason), reason)
 
     def _run_attack(

@@ -28,14 +28,13 @@ from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.data.downloads import sha256
-from fedtrees.data.layout import splits_columns
+from fedtrees.data.partition import splits_columns
 from fedtrees.experiments.environment import environment
 from fedtrees.experiments.evaluate import NOISE, parts_of
 from fedtrees.experiments.executor import Engine, run_jobs
-from fedtrees.experiments.explain import disclosures
+from fedtrees.experiments.explain import disclosures, preview
 from fedtrees.experiments.federation import Federation, federation_of, load_dataset
 from fedtrees.experiments.plan import Plan, Provenance, Task, TrainingGroup, build_plan
-from fedtrees.experiments.preview import preview
 from fedtrees.experiments.runner import Job, Runner
 from fedtrees.experiments.store import COPY, Store
 from fedtrees.experiments.suite import Suite, needs_complete_rows, threat_fits

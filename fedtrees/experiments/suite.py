@@ -29,7 +29,7 @@ from fedtrees.core.specs import (
 )
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.data.layout import splits_columns
+from fedtrees.data.partition import splits_columns
 from fedtrees.experiments.table_spec import NAME_LISTS, TableSpec
 
 DEFAULT_SUITE = "quick"
@@ -412,7 +412,7 @@ class Suite:
     def _of(cls, table: Mapping[str, Any], name: str) -> Suite:
         """Build a suite from a parsed table."""
         # `table` and `compare` describe the tables and the published values of a study
-        # (`fedtrees.benchmarks.papers.suite_tables` and `comparisons`).
+        # (`fedtrees.benchmarks.papers.tables` and `comparisons`).
         keys = {"name", "description", "seeds", "grid", "time_limit", "table", "compare"}
         for key in table:
             if key not in keys:

@@ -31,8 +31,7 @@ from fedtrees.core.source import code_digest
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import decode, read_call, write_call
 from fedtrees.data.csv_file import Reading, TextTable
-from fedtrees.data.csv_table import class_target, numeric, read_features
-from fedtrees.data.plain_file import read_plain
+from fedtrees.data.csv_table import class_target, numeric, read_features, read_plain
 from fedtrees.data.table_files import read_table
 from fedtrees.federation import agreement
 from fedtrees.federation.agreement import FederationAgreement, check_text, read

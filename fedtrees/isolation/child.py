@@ -37,13 +37,13 @@ from fedtrees.core.repeated import elsewhere
 from fedtrees.core.specs import Spec
 from fedtrees.core.view import View
 from fedtrees.isolation import kernels, sandbox, transfer
-from fedtrees.isolation.probe import probed
 from fedtrees.isolation.sandbox import (
     adopt_descendants,
     close_calls,
     close_for_good,
     end_children,
     end_with_parent,
+    probed,
 )
 from fedtrees.isolation.transfer import MOST_BYTES, Closed, ValuePipe
 from fedtrees.isolation.watch import describe_plugin, facts_of, record_access

@@ -78,7 +78,7 @@ class ThresholdsMetric(Metric[VictimsSplits]):
 
     of: ClassVar[type[Claim]] = Thresholds
     measures: ClassVar[tuple[Measure, ...]] = (
-        Measure("thresholds", "thresholds of other parties found", "share of thresholds",
+        Measure("thresholds", "inferred thresholds", "share of thresholds",
                 klass="group", slot="certain", head="split points", severity=50,
                 phrase="find {} of the other parties' thresholds"),
         Measure("ranges_covered", "training ranges known", "share of ranges", klass="group",

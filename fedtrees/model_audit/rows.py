@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from fedtrees.core.errors import DataError, did_you_mean
 from fedtrees.core.schema import Feature, Schema
-from fedtrees.data.categories import codes_of_cells
-from fedtrees.data.cells import marks_note, missing, numbers, probable_marks
+from fedtrees.data.cells import codes_of_cells, marks_note, missing, numbers, probable_marks
 from fedtrees.data.csv_file import UNDECLARED, Reading, TextTable, cells_as_text, plain_name
 from fedtrees.data.csv_table import numeric, read_target
 from fedtrees.data.dataset import Dataset, prepare

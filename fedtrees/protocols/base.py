@@ -282,7 +282,7 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
     info : ProtocolInfo
         Messages, capabilities, and the facts that benchmarks and reports use.
     layout : {"horizontal", "vertical", "centralised"}
-        How the data layer partitions a table over the parties (`fedtrees.data.layout`).
+        How the data layer partitions a table over the parties (`fedtrees.data.partition`).
     holders : tuple of str
         Roles that have local data.
     party_types : mapping of str to Party class

@@ -51,7 +51,7 @@ def render_report(analysis: RunAnalysis) -> str:
         settings=analysis.settings,
         texts=_TEXTS,
         tables=page_tables,
-        glossary=_glossary(analysis),
+        measures=_measures(analysis),
         command=" ".join(map(str, command)) if isinstance(command, list)
         else str(command or "fedtrees bench --suite suite.toml"),
         suite="(the run kept no suite.toml)" if suite is None else without_folders(suite),
@@ -259,27 +259,11 @@ _TEXTS = {
 }  # fmt: skip
 
 
-def _glossary(analysis: RunAnalysis) -> list[tuple[str, str]]:
-    """Return the terms of the page with their explanations."""
-    used = dict.fromkeys(m for f in analysis.settings for a in f.tested for m in a.all_metrics)
-    words = [
-        ("Blind guess", "The best of several guesses by the same adversary with an empty "
-         "transcript. An adversary without rows is also compared with the population baseline, "
-         "which knows other rows of the population, as its attacks do."),
-        *((wording.capital(measure(m).head), _explain_metric(m)) for m in used
-          if _explain_metric(m).lower() != f"{measure(m).head}."),
-        ("Leak ●", "The advantage over the better baseline is above the margin in the mean (of "
-         "persons: one row or more), and above zero in every seed or with its whole interval."),
-        ("Within the margin ■", "The mean advantage is at least minus the margin, and the upper "
-         "end of its 95% t interval lies below the margin; three seeds or more; every applicable "
-         "attack finished."),
-        ("Not settled ◆", "Neither is shown. More seeds settle it, unless the attack scored worse "
-         "than a blind guess: then the attack failed, and nothing is shown about the defense."),
-        ("Recipe", "The defense that resists every adversary of the run. If there is none, the "
-         "defense with the smallest leak: rows and labels first, then guesses, then group facts. "
-         "Of equal defenses, the cheapest one."),
-    ]  # fmt: skip
-    return words
+def _measures(analysis: RunAnalysis) -> list[tuple[str, str]]:
+    """Return the measures of the page whose name does not explain them, with explanations."""
+    keys = dict.fromkeys(m for f in analysis.settings for a in f.tested for m in a.all_metrics)
+    terms = [(measure(key).head, _explain_metric(key)) for key in keys]
+    return [(wording.capital(h), text) for h, text in terms if text.lower() != f"{h}."]
 
 
 def _explain_metric(metric: str) -> str:

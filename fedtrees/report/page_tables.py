@@ -1,9 +1,9 @@
 """Compute the tables and the figures on the page of the report.
 
 The template ``report.html.j2`` calls these functions: `score_columns` and `measures_without_leak`
-for the scores by adversary and defense, `untested` for the gaps, `detail_tables` for the detailed
-tables, `frontier` for the figures, and `utility_scale` and `forest_scale` for the drawings of
-changes in utility.
+for the scores by adversary and defense, `failed_attacks` for the gaps, `detail_tables` for the
+detailed tables, `frontier` for the figures, and `utility_scale` and `forest_scale` for the drawings
+of changes in utility.
 """
 
 from __future__ import annotations
@@ -211,50 +211,7 @@ def change(d: DefenseResult) -> str:
     )
 
 
-def untested(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
-    """Yield the gaps of the run: the gap, the reason, and an option that closes it ("" if none)."""
-    gaps = findings.untested
-    if gaps.unfinished:
-        yield "The rest of this run.", "It is not finished.", "--resume"
-    for name, threat in gaps.adversaries:
-        yield (
-            f"{wording.capital(name)}.",
-            "No view of this role was attacked.",
-            f"--threat {threat}",
-        )
-    for name, why in gaps.unfit:
-        yield f"{name}.", f"It does not fit here: {why}.", ""
-    for name, why in gaps.failed:
-        yield f"{name} failed.", f"{why}. A failed attack does not show that the defense works.", ""
-    for name, why in gaps.failed_trainings:
-        yield f"Training failed: {wording.short(name)}.", f"{why}.", ""
-    if gaps.attacks:
-        missing = many(len(gaps.attacks), "applicable attack")
-        yield f"{missing} did not run.", f"{listed([*gaps.attacks])}.", ""
-    if gaps.defenses:
-        yield (f"{many(len(gaps.defenses), 'further defense')} did not run.",
-               f"{listed([*gaps.defenses])}.", "")  # fmt: skip
-    for name, why in gaps.no_claim:
-        yield (
-            f"{name} returned no claim.",
-            f"{why[:1].upper()}{why[1:]}. This does not show that the defense works.",
-            "",
-        )
-    for name, defense, heads in _failed_attacks(findings):
-        yield (f"{wording.capital(name)}, {wording.short(defense)}.", f"By {heads} the attack "
-               "scored worse than a blind guess, which shows nothing.", "")  # fmt: skip
-    if gaps.cut:
-        yield ("Longer searches.", f"{listed([*gaps.cut])} stopped at their limits and may find "
-               "more.", "")  # fmt: skip
-    if findings.seeds < 10:
-        yield (f"Only {many(findings.seeds, 'seed')} ran.",
-               "Fewer than three seeds settle no result. About ten settle a difference of 0.01.",
-               "--seeds 10")  # fmt: skip
-    yield ("Collusion, knowledge from outside, attacks not yet written.",
-           "Only a finite epsilon limits them.", "")  # fmt: skip
-
-
-def _failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
+def failed_attacks(findings: SettingFindings) -> Iterator[tuple[str, str, str]]:
     """Yield adversary, defense and measures for which attacks scored below their baseline.
 
     Only the undefended run and the recipe are considered, because the sentences of the report are

@@ -17,7 +17,7 @@ from fedtrees.attacks.rank_inference import (
 )
 from fedtrees.core.claims import ColumnRanks
 from fedtrees.core.statistics import middle_ranks
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.splits import ColumnRanksMetric, orders_of_own
 from fedtrees.protocols.training import train

@@ -15,7 +15,7 @@ from fedtrees.core.errors import DataError, ProtocolError, UsageError
 from fedtrees.core.specs import Spec, parse_composed
 from fedtrees.core.threat import Threat
 from fedtrees.data import catalogue
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.experiments.evaluate import make_defense, score_guess
 from fedtrees.experiments.federation import Federation
 from fedtrees.isolation.process import attack_process

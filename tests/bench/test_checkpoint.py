@@ -12,7 +12,7 @@ from fedtrees.core.specs import Spec, parse_composed, parse_grid
 from fedtrees.core.wire import decode, encode
 from fedtrees.data.dataset import prepare
 from fedtrees.data.partition import Partition
-from fedtrees.experiments import training_cache
+from fedtrees.experiments import store
 from fedtrees.experiments.evaluate import run_training
 from fedtrees.experiments.federation import spread
 from fedtrees.experiments.plan import FederationConfig, Task
@@ -57,8 +57,8 @@ def trained(spec, folder, defense="none"):
     cell = Task.for_training(setting, grid, parse_composed([defense])[0])
     fed = federation(3 if "multi" in spec else 2)
     training = run_training(cell, fed)
-    training_cache.save(training, folder, "key")
-    return training, training_cache.load(cell, fed, folder, "key"), fed
+    store.save_training(training, folder, "key")
+    return training, store.load_training(cell, fed, folder, "key"), fed
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -119,21 +119,21 @@ def test_a_forest_may_mix_trees_with_and_without_category_sets():
 
 def test_a_truncated_or_missing_checkpoint_is_not_loaded(tmp_path):
     trained(SPECS[4], tmp_path)
-    transcript_path, model_path = training_cache.paths(tmp_path, "key")
+    transcript_path, model_path = store.training_files(tmp_path, "key")
     grid = parse_grid(SPECS[4])[0]
     setting = FederationConfig.of(
         DataRef("small"), Spec("iid"), 3, 0, register.make("protocol", grid)
     )
     cell, fed = Task.for_training(setting, grid, parse_composed(["none"])[0]), federation(2)
-    assert training_cache.load(cell, fed, tmp_path, "key") is not None
+    assert store.load_training(cell, fed, tmp_path, "key") is not None
     for path in (transcript_path, model_path):
         content = path.read_bytes()
         for length in (0, 3, len(content) // 2, len(content) - 1):
             path.write_bytes(content[:length])
-            assert training_cache.load(cell, fed, tmp_path, "key") is None
+            assert store.load_training(cell, fed, tmp_path, "key") is None
         path.write_bytes(content)
-    training_cache.drop(tmp_path, "key")
-    assert training_cache.load(cell, fed, tmp_path, "key") is None
+    store.drop_training(tmp_path, "key")
+    assert store.load_training(cell, fed, tmp_path, "key") is None
     assert list(tmp_path.iterdir()) == []
 
 

@@ -22,7 +22,7 @@ from fedtrees.core.composition import Composition
 from fedtrees.core.registry import load_plugin, register
 from fedtrees.core.specs import Spec
 from fedtrees.core.transcript import PUBLIC
-from fedtrees.experiments.preview import BRIEF, limit_size
+from fedtrees.experiments.explain import BRIEF, limit_size
 from fedtrees.protocols.compatibility import KnownFacts, check_attacks
 
 PRIVATE = (

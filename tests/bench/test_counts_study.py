@@ -8,16 +8,14 @@ import pytest
 from fedtrees.benchmarks.papers.counts import (
     FRONTIER,
     UNROUNDED,
-    Measurement,
-    measure_lines,
-    store,
-    text_of,
-)
-from fedtrees.benchmarks.papers.counts_measurements import (
     DefenseSetting,
+    Measurement,
     add_random_rows,
     infer_leaf_counts,
     measure_cost,
+    measure_lines,
+    store,
+    text_of,
 )
 from fedtrees.core.schema import Feature, Schema, Table
 

@@ -3,7 +3,7 @@
 import pytest
 
 from fedtrees.core.registry import register
-from fedtrees.experiments import fact_cache
+from fedtrees.experiments import environment
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def ask(tmp_path, monkeypatch):
             computed.append(question)
             return {"answer": [question, 1.5, None]}
 
-        return fact_cache.recall(question, compute)
+        return environment.recall(question, compute)
 
     return answer, computed
 
@@ -33,7 +33,7 @@ def test_an_answer_is_computed_once_and_equal_when_it_is_read(ask):
 def test_a_change_of_the_source_computes_the_answer_again(ask, monkeypatch):
     answer, computed = ask
     answer("a")
-    monkeypatch.setattr(fact_cache, "package_digest", lambda: "another")
+    monkeypatch.setattr(environment, "package_digest", lambda: "another")
     answer("a")
     assert computed == ["a", "a"]
 
@@ -62,6 +62,6 @@ def test_a_damaged_entry_or_an_impossible_folder_only_costs_time(ask, tmp_path):
 def test_unused_entries_are_removed(ask, tmp_path, monkeypatch):
     answer, _ = ask
     answer("a")
-    monkeypatch.setattr(fact_cache, "LIFETIME", -1.0)
+    monkeypatch.setattr(environment, "LIFETIME", -1.0)
     answer("b")
     assert len([*tmp_path.rglob("*.json")]) == 1

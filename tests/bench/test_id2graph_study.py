@@ -4,7 +4,7 @@ import pytest
 
 from fedtrees.benchmarks.papers.comparisons import compare_suite
 from fedtrees.benchmarks.papers.id2graph import defense_table
-from fedtrees.benchmarks.papers.suite_tables import suite_tables
+from fedtrees.benchmarks.papers.tables import suite_tables
 from fedtrees.experiments.session import BenchSession
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.results import load_rows

@@ -18,7 +18,7 @@ from fedtrees.core.schema import Schema
 from fedtrees.core.specs import Spec
 from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
-from fedtrees.data import layout
+from fedtrees.data import partition
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import blind_baseline, score_guess
 from fedtrees.metrics.leaf_counts import true_leaf_counts
@@ -343,11 +343,11 @@ def upper_and_lower(table, schema, names, partition, rng):
 
 
 def test_a_layout_is_one_entry_and_the_protocol_defines_its_roles(monkeypatch):
-    monkeypatch.setitem(layout.LAYOUTS, "upper-and-lower", upper_and_lower)
+    monkeypatch.setitem(partition.LAYOUTS, "upper-and-lower", upper_and_lower)
     protocol = Half()
     table, schema = some_rows(2, n=50)
     rng = np.random.default_rng(0)
-    local_data = layout.lay_out(
+    local_data = partition.lay_out(
         protocol.layout, table, schema, protocol.holder_names(2), Partition("iid"), rng
     )
     assert list(local_data) == ["upper", "lower"]

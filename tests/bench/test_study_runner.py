@@ -12,7 +12,7 @@ from fedtrees.benchmarks.papers.comparisons import (
     read_comparisons,
     write_comparisons,
 )
-from fedtrees.benchmarks.papers.suite_tables import LABELS, suite_tables, table_sections
+from fedtrees.benchmarks.papers.tables import LABELS, suite_tables, table_sections
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.suite import bundled_suites
 
@@ -61,9 +61,7 @@ def test_every_column_of_every_suite_can_be_formatted(name):
 
 def test_a_score_is_paired_with_the_first_attack_by_seed(monkeypatch):
     section = {"columns": ["attack", "RA", "over blind", "over first attack", "AUC"]}
-    monkeypatch.setattr(
-        "fedtrees.benchmarks.papers.suite_tables.table_sections", lambda name: [section]
-    )
+    monkeypatch.setattr("fedtrees.benchmarks.papers.tables.table_sections", lambda name: [section])
     rows = results(
         ("train", None, 0, "auc", 0.75, None),
         ("attack", "timberstrike", 0, "ra", 0.5, 0.25),

@@ -16,9 +16,9 @@ from fedtrees.core.registry import register
 from fedtrees.core.results import COLUMNS, Measure
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.experiments.evaluate import evaluate_adversary, evaluate_training, run_training
+from fedtrees.experiments.explain import BRIEF, limit_size
 from fedtrees.experiments.federation import federation_of
 from fedtrees.experiments.plan import FederationConfig, Task
-from fedtrees.experiments.preview import BRIEF, limit_size
 from fedtrees.experiments.suite import DataRef
 from fedtrees.metrics.metric import Metric, Score, headlines
 

@@ -16,8 +16,7 @@ from fedtrees.core.wire import encode
 from fedtrees.crypto.keys import KeyPair, Prime
 from fedtrees.crypto.obfuscators import OwnerObfuscators
 from fedtrees.crypto.phe_backend import PheBackend, PheKeyPair, keys_to_phe
-from fedtrees.data.layout import lay_out
-from fedtrees.data.partition import Partition
+from fedtrees.data.partition import Partition, lay_out
 from fedtrees.protocols.training import train
 
 SECRETS = (KeyPair, Prime, OwnerObfuscators)

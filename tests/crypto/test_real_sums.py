@@ -41,7 +41,7 @@ from fedtrees.crypto.primitives import (
     WrongKeyError,
 )
 from fedtrees.defenses.secure_sum import SealedSums
-from fedtrees.experiments import training_cache
+from fedtrees.experiments import store
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.explain import disclosures
 from fedtrees.experiments.session import BenchSession
@@ -542,16 +542,16 @@ def test_no_secret_is_stored_or_printed(tmp_path, monkeypatch, caplog, capfd):
         recording = record_derived(getattr(masks, name))
         monkeypatch.setattr(masks, name, recording)
     monkeypatch.setattr(shamir, "share", record_shares)
-    monkeypatch.setattr(training_cache, "drop", lambda folder, key: None)
+    monkeypatch.setattr(store, "drop_training", lambda folder, key: None)
     for kind, method in ((MaskingParty, "mask"), (Encrypter, "encrypt")):
         monkeypatch.setattr(kind, method, record_arrays(getattr(kind, method)))
-    transcripts, save = [], training_cache.save
+    transcripts, save = [], store.save_training
 
     def record_training(training, *where):
         transcripts.append(training.transcript)
         save(training, *where)
 
-    monkeypatch.setattr(training_cache, "save", record_training)
+    monkeypatch.setattr(store, "save_training", record_training)
     bench = BenchSession(Suite.parse(SUITE, "tiny"), tmp_path / "run")
     bench.open(resume=True)
     bench.run()

@@ -12,8 +12,7 @@ from fedtrees.core.errors import DataError, UsageError
 from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.specs import parse_grid
 from fedtrees.data.client_tables import load_joined
-from fedtrees.data.column_partition import spread_columns
-from fedtrees.data.partition import Partition, split
+from fedtrees.data.partition import Partition, split, spread_columns
 from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef
 

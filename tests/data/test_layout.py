@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import rows_of
-from fedtrees.data.layout import LAYOUTS, lay_out
-from fedtrees.data.partition import Partition, split
+from fedtrees.data.partition import LAYOUTS, Partition, lay_out, split
 
 (TABLE,), SCHEMA = sample_federation(rows=40, clients=1)
 WEIGHTED = type(TABLE)(TABLE.X, TABLE.y, np.arange(40) + 1)

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from fedtrees.data import plain_file
+from fedtrees.data import csv_table
 from fedtrees.data.csv_file import Reading
-from fedtrees.data.csv_table import class_target, coded, numeric
-from fedtrees.data.plain_file import read_plain
+from fedtrees.data.csv_table import class_target, coded, numeric, read_plain
 from fedtrees.data.table_files import read_table
 
 COLUMNS = {"a": (), "b": (), "kind": ("p", "q r"), "y": ("no", "yes")}
@@ -60,7 +59,7 @@ OTHER = {
 @pytest.mark.parametrize("rows", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("block", [7, 1000])
 def test_a_plain_table(rows, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(plain_file, "_BLOCK", block)
+    monkeypatch.setattr(csv_table, "_BLOCK", block)
     (tmp_path / "t.csv").write_text("\n".join(rows), "utf-8")
     X, y = read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y")
     expected = read_completely(tmp_path / "t.csv")
@@ -76,7 +75,7 @@ def test_a_file_that_is_not_plain_is_left_to_the_complete_reader(rows, tmp_path)
 
 
 def test_lines_that_end_as_on_old_machines(tmp_path, monkeypatch):
-    monkeypatch.setattr(plain_file, "_BLOCK", 1)
+    monkeypatch.setattr(csv_table, "_BLOCK", 1)
     (tmp_path / "t.csv").write_bytes("\r".join(ROWS).encode())
     assert read_plain(tmp_path / "t.csv", Reading(), COLUMNS, "y") is None
 

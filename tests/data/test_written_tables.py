@@ -8,8 +8,7 @@ from fedtrees.core.errors import DataError, Problems
 from fedtrees.core.files import unique_labels
 from fedtrees.data.client_tables import load_clients, load_joined
 from fedtrees.data.csv_file import Reading
-from fedtrees.data.csv_table import class_target, coded, numeric
-from fedtrees.data.plain_file import read_plain
+from fedtrees.data.csv_table import class_target, coded, numeric, read_plain
 from fedtrees.data.table_files import read_table
 from fedtrees.data.user_tables import load_csv
 

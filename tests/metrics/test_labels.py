@@ -12,7 +12,7 @@ from fedtrees.core.errors import ProtocolError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.streams import Streams
-from fedtrees.data.layout import columns_of
+from fedtrees.data.partition import columns_of
 from fedtrees.experiments.evaluate import score_guess
 from fedtrees.metrics.labels import LabelScores, TrueLabels
 from fedtrees.metrics.metric import Case

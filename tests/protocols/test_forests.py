@@ -17,7 +17,7 @@ from fedtrees.core.schema import Feature, Schema, Table
 from fedtrees.core.specs import Spec, parse_grid
 from fedtrees.core.streams import Streams
 from fedtrees.core.wire import decode
-from fedtrees.experiments import training_cache
+from fedtrees.experiments import store
 from fedtrees.messages.forests import (
     ClassCounts,
     ClassCountsRequest,
@@ -374,8 +374,8 @@ def test_targets_tables_and_parameters_that_a_forest_cannot_use_are_refused():
 def test_a_cached_training_is_read_back(tmp_path, leaf_counts):
     clients, schema = clients_and_schema(load_wine, 2)
     run = train(protocol("local-forests", leaf_counts=leaf_counts), over_clients(clients), schema)
-    training_cache.save(run, tmp_path, "key")
-    _, path = training_cache.paths(tmp_path, "key")
+    store.save_training(run, tmp_path, "key")
+    _, path = store.training_files(tmp_path, "key")
     decoded = decode(path.read_bytes()).model()
     assert decoded.n_classes == 3
     X = Table.concat(clients).X

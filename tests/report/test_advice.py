@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from synthetic_run import Table
 
-from fedtrees.api.advice import Search, candidates, narrowed
-from fedtrees.api.recommend import parse_share
+from fedtrees.api.recommend import Search, candidates, narrowed, parse_share
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
@@ -313,8 +312,8 @@ def test_candidates_that_did_not_run_come_before_more_seeds_of_excluded_ones(
 
     monkeypatch.setattr(Search, "_bench", bench_of)
     monkeypatch.setattr(Search, "_round", run_round)
-    monkeypatch.setattr("fedtrees.api.advice.tried", lambda rows, wish: (recipe,))
-    monkeypatch.setattr("fedtrees.api.advice._seconds", lambda rows, names: 0.0)
-    monkeypatch.setattr("fedtrees.api.advice.Advice.of_rows", lambda rows, wish, *more: more)
+    monkeypatch.setattr("fedtrees.api.recommend.tried", lambda rows, wish: (recipe,))
+    monkeypatch.setattr("fedtrees.api.recommend._seconds", lambda rows, names: 0.0)
+    monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
     Search(BenchOptions(data="iris[rows=60]"), WISH, 600, lambda total: None).run()
     assert rounds == seeds_of_rounds

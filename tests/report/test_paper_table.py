@@ -8,8 +8,16 @@ import pytest
 from synthetic_run import Table
 
 from fedtrees.core.errors import UsageError
-from fedtrees.report.markup_tables import _WIDEST, MarkupTable, TableCell, escape_latex, latex
-from fedtrees.report.paper_table import decimals, table_of, write_table
+from fedtrees.report.paper_table import (
+    _WIDEST,
+    MarkupTable,
+    TableCell,
+    decimals,
+    escape_latex,
+    latex,
+    table_of,
+    write_table,
+)
 from fedtrees.report.results import Selection
 from fedtrees.report.statistics import Estimate
 

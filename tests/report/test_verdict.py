@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import SETTINGS, Table, rows, write_run
 
 from fedtrees.core.reasons import Reason
-from fedtrees.report import page, page_tables
+from fedtrees.report import page
 from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
@@ -398,9 +398,9 @@ def test_a_failed_training_is_not_listed_as_a_failed_attack(table):
     text = verdict_texts(table)["NOT TESTED"]
     assert "The attack c failed." in text
     assert "The training failed with min-bin." in text
-    (setting,) = RunAnalysis(table.folder, table.rows(), margin=0.05).settings
-    assert setting.untested.failed_trainings == (("min-bin", "no room"),)
-    assert ("Training failed: min-bin.", "no room.", "") in page_tables.untested(setting)
+    analysis = RunAnalysis(table.folder, table.rows(), margin=0.05)
+    assert analysis.settings[0].untested.failed_trainings == (("min-bin", "no room"),)
+    assert "<b>Training failed: min-bin.</b> no room.</li>" in page.render_report(analysis)
 
 
 def test_a_price_without_a_common_seed_does_not_state_that_no_model_was_trained(table):
