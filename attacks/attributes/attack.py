@@ -16,7 +16,6 @@ from scipy.special import expit
 
 from fedtrees.attacks.membership.attack import model_in
 from fedtrees.attacks.membership.references import class_logits, forest_logits
-from fedtrees.attacks.membership.structure import passes
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import Column, columns_of
@@ -240,6 +239,18 @@ class _Reader:
         rows = np.flatnonzero(inside.reshape(self._shape).any(axis=1))
         both = [np.where(inside, x, 0.0).reshape(self._shape)[rows] for x in (g, h)]
         return rows, np.stack(both).astype(np.float32)
+
+
+def passes(X: NDArray[np.float32], tree: Tree) -> NDArray[np.bool_]:
+    """Return which nodes every row passes, bool, shape (n, nodes)."""
+    passed = np.zeros((len(X), len(tree)), dtype=bool)
+    passed[:, 0] = True
+    for node in np.flatnonzero(tree.feature >= 0):  # parents come before their children
+        x = X[:, tree.feature[node]]
+        goes = np.where(np.isnan(x), tree.default_left[node], x < tree.threshold[node])
+        passed[:, tree.left[node]] = passed[:, node] & goes
+        passed[:, tree.right[node]] = passed[:, node] & ~goes
+    return passed
 
 
 def fit_probabilities(p: Floats, sums: Sums | None, victims_values: Column | None) -> Floats:

@@ -20,9 +20,9 @@ from scipy.optimize import nnls
 from fedtrees.attacks.clients.per_client import ClientObservations, observe_clients
 from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, victim_sums
 from fedtrees.attacks.observations.boosting import BoostingObservations, add_values, gradients_of
-from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import cuts_of, hides
+from fedtrees.attacks.observations.replay import cell_variance, cuts_of, hides, law_of_sums
+from fedtrees.attacks.solvers.allocation import project_to_sum
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import ClassShares, Guess
 from fedtrees.core.reasons import Reason
@@ -289,16 +289,9 @@ def reconcile_counts(
     """
     counts = np.stack([*counts_by_client.values()])
     columns = [
-        _adding_up(x, total) for x, total in zip(counts.T, class_totals.tolist(), strict=True)
+        project_to_sum(x, total) for x, total in zip(counts.T, class_totals.tolist(), strict=True)
     ]
     return dict(zip(counts_by_client, np.column_stack(columns), strict=True))
-
-
-def _adding_up(x: Floats, total: float) -> Floats:
-    """Return the closest non-negative numbers with a given positive sum."""
-    descending = np.sort(x)[::-1]
-    less = (np.cumsum(descending) - total) / np.arange(1, len(x) + 1)
-    return np.maximum(x - less[np.flatnonzero(descending > less)[-1]], 0)
 
 
 def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:

@@ -28,7 +28,7 @@ from scipy.optimize import linear_sum_assignment
 from fedtrees.attacks.clients.masked_hessians import hessians_from_gains, is_masked
 from fedtrees.attacks.observations.applicability import released_trees
 from fedtrees.attacks.observations.boosting import leaves_below
-from fedtrees.attacks.observations.noise_channels import law_of_shared
+from fedtrees.attacks.observations.replay import law_of_shared
 from fedtrees.core.errors import check_known
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, SharedTrees

@@ -26,7 +26,6 @@ from fedtrees.attacks.observations.boosting import (
     Targets,
 )
 from fedtrees.attacks.observations.columns import all_sketched, are_drawn, columns_of
-from fedtrees.attacks.observations.noise_channels import law_of_shared
 from fedtrees.attacks.observations.reading import (
     histograms_of,
     noise_of,
@@ -34,7 +33,13 @@ from fedtrees.attacks.observations.reading import (
     read_boosting,
     with_opened,
 )
-from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, params_of, replay_trees
+from fedtrees.attacks.observations.replay import (
+    EVERYONE,
+    OTHERS,
+    law_of_shared,
+    params_of,
+    replay_trees,
+)
 from fedtrees.attacks.observations.rows_from_columns import likely_rows
 from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.claims import Guess, LeafCounts, Records

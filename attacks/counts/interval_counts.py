@@ -35,9 +35,15 @@ from fedtrees.attacks.counts.sum_bounds import (
 )
 from fedtrees.attacks.observations.applicability import classes_of_leaves
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.observations.noise_channels import law_of_sums, law_of_values
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, clients_in, params_of
+from fedtrees.attacks.observations.replay import (
+    EVERYONE,
+    OTHERS,
+    clients_in,
+    law_of_sums,
+    law_of_values,
+    params_of,
+)
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import UsageError
 from fedtrees.core.view import View

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from fedtrees.attacks.counts.count_bounds import LISTED, OPEN, Row, SumBounds
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.observations.noise_channels import law_of_sums
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
     bins_left,
     hides,
+    law_of_sums,
     own_histograms,
     sent_back,
 )

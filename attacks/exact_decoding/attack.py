@@ -12,9 +12,8 @@ from fedtrees.attacks.exact_decoding.decode import Decoded, count_by_hessians, d
 from fedtrees.attacks.exact_decoding.integer_sums import base_margin_of, certain_counts
 from fedtrees.attacks.observations.applicability import classes_of_leaves, no_trees, shows
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.observations.noise_channels import law_of_sums
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import trees_grown_locally
+from fedtrees.attacks.observations.replay import law_of_sums, trees_grown_locally
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.errors import check_known, check_share, check_whole

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.forest_gibbs.forests import (
+from fedtrees.attacks.forest_gibbs.gibbs import (
     FlatForest,
     Ints,
+    Numbers,
+    State,
     TargetForest,
+    advance,
+    likelihood,
     read_target_forests,
+    start,
 )
-from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
 from fedtrees.attacks.reconstruction.ensemble_vote import (
     BlindEnsemble,
     EvidenceWeight,

@@ -19,6 +19,7 @@ from fedtrees.attacks.gradients.observed import (
     layer_spaces,
     no_rows,
 )
+from fedtrees.attacks.solvers.allocation import largest_remainder
 from fedtrees.core.schema import Table
 from fedtrees.neural.encoding import Encoding
 from fedtrees.neural.perceptron import Layers
@@ -44,12 +45,7 @@ def restored_counts(bias: NDArray[Any], probability: NDArray[Any], rows: int) ->
     Yin et al. (2021) count labels in this way, with a bound in place of the predictions.
     """
     share = np.clip(np.asarray(probability, np.float64) - np.asarray(bias, np.float64), 0, None)
-    exact = rows * share / max(share.sum(), 1e-12)
-    counts = np.floor(exact).astype(np.int64)
-    # largest remainders, so that the counts add up
-    behind = np.argsort(-(exact - counts), kind="stable")
-    counts[behind[: rows - counts.sum()]] += 1
-    return counts
+    return largest_remainder(share, rows)
 
 
 #: Largest number of partial rows per half, and of candidates in total.

@@ -1,7 +1,7 @@
 """Maximum-likelihood labels, given the visible leaves and splits of vertical trees.
 
 The likelihood has two parts: the visible splits were better than all local candidates
-(`split_likelihood`), and rows of a leaf tend to have equal labels (label rates per leaf). The
+(`log_probability`), and rows of a leaf tend to have equal labels (label rates per leaf). The
 labels are relaxed to class shares, optimised by gradient ascent (Adam), and hardened by a falling
 temperature. Restarts from perturbed optima follow (iterated local search). Noisy labels are
 corrected with the local columns and the channel of the noise.
@@ -19,14 +19,15 @@ from scipy.special import softmax
 
 from fedtrees.attacks.labels.communities import Twins
 from fedtrees.attacks.labels.evidence import (
+    Candidates,
     Columns,
     SeenTree,
     candidate_bins,
     is_boosted,
+    log_probability,
     outputs,
     seen_trees,
 )
-from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
 from fedtrees.core.channel import Channel, VaryingChannel, chained
 from fedtrees.core.streams import Streams
 from fedtrees.core.view import View

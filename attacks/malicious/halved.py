@@ -27,13 +27,13 @@ from fedtrees.attacks.malicious.nodes import (
     unmoved_trees,
     unreadable,
 )
-from fedtrees.attacks.observations.noise_channels import (
+from fedtrees.attacks.observations.replay import (
     cell_variance,
+    hides,
     law_of_rows,
     law_of_sums,
     reach_of,
 )
-from fedtrees.attacks.observations.replay import hides
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Records
 from fedtrees.core.reasons import Reason

@@ -29,8 +29,7 @@ from fedtrees.attacks.malicious.nodes import (
     sums_by_node,
     unreadable,
 )
-from fedtrees.attacks.observations.noise_channels import cell_variance, law_of_sums
-from fedtrees.attacks.observations.replay import hides
+from fedtrees.attacks.observations.replay import cell_variance, hides, law_of_sums
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import BinClassCounts, Guess
 from fedtrees.core.reasons import Reason

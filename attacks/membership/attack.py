@@ -10,22 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.attacks.membership.base import Floats, LinearSums, MembershipAttack, Tests
+from fedtrees.attacks.membership.base import (
+    Floats,
+    LinearSums,
+    MembershipAttack,
+    Tests,
+    column_overlap,
+    shared_thresholds,
+)
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
 from fedtrees.attacks.membership.references import Trainer, class_logits, forest_logits
 from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
-from fedtrees.attacks.membership.structure import (
-    column_overlap,
-    hessian_shortfall,
-    shared_thresholds,
-)
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations
 from fedtrees.attacks.observations.columns import columns_of
 from fedtrees.attacks.observations.forests import announced_forest
 from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
-from fedtrees.attacks.observations.replay import cuts_of, trees_grown_locally
+from fedtrees.attacks.observations.replay import trees_grown_locally
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -46,10 +48,9 @@ class MembershipInference(MembershipAttack):
     """Infer which candidates were training rows, by likelihood ratios and released sums.
 
     The attack combines every test that the messages allow: whether a sketch contains the values of
-    the candidate, whether histogram sums are large enough to include it, the posterior of
-    membership given released sums with their stated noise, cut points that are values of the
-    candidate, and the likelihood ratios LiRA (Carlini et al. 2022) and RMIA (Zarifzadeh et al.
-    2024) over reference models.
+    the candidate, the posterior of membership given released sums with their stated noise, cut
+    points that are values of the candidate, and the likelihood ratios LiRA (Carlini et al. 2022)
+    and RMIA (Zarifzadeh et al. 2024) over reference models.
 
     Parameters
     ----------
@@ -109,28 +110,20 @@ class MembershipInference(MembershipAttack):
         return isinstance(model, RandomDecisionForest) or releases_leaves(view)
 
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
-        """Run the tests ``sketch``, ``path`` and ``thresholds``, then those of the base class."""
+        """Run the tests ``sketch`` and ``thresholds``, then those of the base class."""
         scores = dict[str, Floats]()
         sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
         if sketches:
             scores["sketch"] = column_overlap(rows.X, sketches)
-        seen, cuts = _evidence(view), cuts_of(view)
-        if seen is not None and cuts is not None and _paths_are_followed(seen):
-            scores["path"] = hessian_shortfall(rows, seen, cuts)
         trees = getattr(model, "trees", ())
         if trees and not isinstance(model, RandomDecisionForest) and _cuts_are_values(view):
             scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
         if sketches and not _sketches_are_changed(view):
-            # values of training records are stronger evidence than any test of the model
+            # values of training records are stronger evidence than the answers of the model
+            scores |= self.posterior(view, model, rows)
             return Tests(scores, notes={"reference_models": 0.0})
         more = super().tests(view, model, rows, rng)
         return Tests(scores | more.scores, more.weights, more.notes)
-
-
-def _paths_are_followed(seen: BoostingObservations) -> bool:
-    """Return whether histograms and thresholds of a single output are visible."""
-    by_sets = any(t.categories is not None for t in seen.trees)
-    return bool(seen.observed.histograms) and np.ndim(seen.base_margin) == 0 and not by_sets
 
 
 def _cuts_are_values(view: View) -> bool:

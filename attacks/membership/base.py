@@ -3,7 +3,9 @@
 The attacks differ in the model: trees and additive models (`fedtrees.attacks.membership.attack`),
 networks (`fedtrees.attacks.gradients.membership`) and regressions
 (`fedtrees.attacks.regression.membership`). All of them compare the model with reference models, and
-some solve for membership in released sums (`log_odds`).
+some solve for membership in released sums (`log_odds`), or compare a candidate with values of
+training rows that messages contain: `column_overlap` with the columns of sketches, and
+`shared_thresholds` with the thresholds of a model.
 
 A released sum, such as the gradient sum of a leaf, adds the contributions of all rows, and noise of
 a known variance. If the adversary can compute the contribution of every candidate, then the sums
@@ -14,7 +16,7 @@ directly.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -32,6 +34,7 @@ from fedtrees.attacks.membership.references import (
     references,
     rmia,
 )
+from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Membership
 from fedtrees.core.errors import UsageError
@@ -39,8 +42,79 @@ from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
 from fedtrees.core.statistics import middle_ranks
 from fedtrees.core.view import View
+from fedtrees.trees.boosted.forest import Tree
+from fedtrees.trees.forest.random_forest import ClassTree
 
 Floats = NDArray[np.float64]
+#: Weight of the rarity of a candidate's values, which only breaks ties.
+_RARE = 1e-6
+
+
+def shared_thresholds(
+    X: NDArray[np.float32], trees: Sequence[Tree | ClassTree], known_rows: Table | None = None
+) -> Floats:
+    """Return the evidence for membership from thresholds that equal values of a candidate.
+
+    A cut point of a sketch is the value of a training row. Of k candidates with this value at
+    least one is a member, and each is with probability 1/2. The value of a non-member must come
+    from one of the other candidates, which has the log probability log(1 - 2^(1-k)). A single
+    candidate with the value is a member, unless the value is also that of a row that is not a
+    candidate. The log-odds are set to log n in this case. Columns are added up.
+
+    Parameters
+    ----------
+    X : float32 array, shape (n, d)
+        Candidates.
+    trees : sequence of Tree or ClassTree
+        The model under attack.
+    known_rows : Table or None
+        Rows known to be members. Thresholds that are among their values are ignored.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        Log-odds in nats.
+    """
+    nats = np.zeros(len(X))
+    for column in range(X.shape[1]):
+        used = [t.threshold[t.feature == column] for t in trees]
+        values = np.unique(np.concatenate([*used, np.zeros(0, dtype=np.float32)]))
+        values = values[~np.isnan(values)]
+        if known_rows is not None:
+            values = np.setdiff1d(values, known_rows.X[:, column])
+        x = X[:, column]
+        _, at, count = np.unique(x, return_inverse=True, return_counts=True)
+        shared = -np.log1p(-(0.5 ** np.maximum(count - 1, 1)))
+        each = np.where(count == 1, np.log(len(x)), shared)
+        nats += np.where(np.isin(x, values), each[at.ravel()], 0.0)
+    return nats
+
+
+def column_overlap(X: NDArray[np.float32], owners: Iterable[Sequence[Column]]) -> Floats:
+    """Return the largest share of a candidate's values that the sketches of one client contain.
+
+    Parameters
+    ----------
+    X : float32 array, shape (n, d)
+        Candidates. A missing value counts as contained.
+    owners : iterable of sequence of Column
+        The d columns of each client's sketch.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        At least 1 if one client's sketch contains all values. Among candidates with the same share,
+        those with rare values have a score that is greater by at most `_RARE`.
+    """
+    best, rare = np.zeros(len(X)), np.zeros(len(X))
+    for x in X.T:
+        _, at, count = np.unique(x, return_inverse=True, return_counts=True)
+        rare -= np.log(count / len(X))[at.ravel()]
+    for columns in owners:
+        contained = [np.isin(x, c.values) | np.isnan(x) for x, c in zip(X.T, columns, strict=True)]
+        best = np.maximum(best, np.mean(contained, axis=0))
+    return np.asarray(best + _RARE * rare / max(rare.max(initial=0.0), 1.0))
+
 
 #: Standard deviations that a sum without noise may be given, as shares of the largest contribution
 #: to it. The first only covers rounding (float32 gradients, leaf values of 24 bits). The larger
@@ -262,6 +336,11 @@ class MembershipAttack(Attack):
         parts = (Membership(name, score) for name, score in tests.scores.items())
         return Guess((combined, *parts), tests.notes)
 
+    def posterior(self, view: View, model: Any, rows: Table) -> dict[str, Floats]:
+        """Return the test ``posterior``, or no test if there are no released sums."""
+        sums = self.linear_sums(view, model, rows)
+        return {"posterior": any_of([log_odds(part) for part in sums])} if sums else {}
+
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
         """Solve for membership in released sums, and compare with reference models.
 
@@ -282,16 +361,14 @@ class MembershipAttack(Attack):
             Scores by name of the test: ``posterior`` if there are sums, ``lira`` and ``rmia`` if
             there is a learner.
         """
-        scores, sums = dict[str, Floats](), self.linear_sums(view, model, rows)
-        if sums:
-            scores["posterior"] = any_of([log_odds(part) for part in sums])
+        scores = self.posterior(view, model, rows)
         trainer = self.trainer(view, model)
         if trainer is None:
             return Tests(scores, notes={"reference_models": 0.0})
         refs = references(rows, view.rows, trainer, self.models, rng, not view.schema.classes)
         logit = self.logits(view, model, rows)
         scores |= {"lira": lira(logit, refs), "rmia": rmia(logit, refs)}
-        covered = bool(sums) and self.sums_determine_model(view, model)
+        covered = "posterior" in scores and self.sums_determine_model(view, model)
         weights = {} if covered else ratio_weights(refs)
         return Tests(scores, weights, {"reference_models": float(self.models)})
 
@@ -299,11 +376,10 @@ class MembershipAttack(Attack):
 def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None = None) -> Floats:
     """Combine the scores of all tests into one score per candidate.
 
-    Candidates are ordered first by the conditions that every member fulfils: one sketch contains
-    all its values, and no histogram sum is too small to include it. Within a class of equal
-    candidates, the log-odds of the posterior, of shared thresholds and of the likelihood ratios are
-    added up. Without a posterior, the extent to which the conditions are violated counts as well,
-    by its rank.
+    Candidates are ordered first by the condition that every member fulfils: one sketch contains all
+    its values. Among candidates that are equal in this, the log-odds of the posterior, of shared
+    thresholds and of the likelihood ratios are added up. Without a posterior, the share of values
+    that a sketch contains counts as well, by its rank.
 
     Parameters
     ----------
@@ -316,30 +392,21 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
     Returns
     -------
     float64 array, shape (n,)
-        Number of fulfilled conditions (0, 1 or 2) plus a mean rank.
+        Whether a sketch contains all values (0 or 1), plus a mean rank.
 
     Examples
     --------
-    The second candidate is ruled out by a histogram sum, although its posterior is highest:
+    No sketch contains all values of the second candidate, although its posterior is highest:
 
-    >>> scores = {"path": np.array([0.0, -1.0, 0.0]), "posterior": np.array([0.3, 2.0, -0.5])}
+    >>> scores = {"sketch": np.array([1.0, 0.9, 1.0]), "posterior": np.array([0.3, 2.0, -0.5])}
     >>> together(scores).argsort()[::-1].tolist()
     [0, 2, 1]
     """
-    weights = weights or {}
+    weights = {"posterior": 1.0, "thresholds": 1.0, **(weights or {})}
     n = len(next(iter(scores.values())))
-    conditions = sum(
-        (np.where(scores[name] >= full, 1.0, 0.0)
-         for name, full in (("sketch", 1.0), ("path", 0.0)) if name in scores),
-        np.zeros(n),
-    )  # fmt: skip
-    odds = np.zeros(n)
-    for name in ("posterior", "thresholds"):
-        odds = odds + scores.get(name, 0.0)
-    for name in ("lira", "rmia"):
-        if name in scores:
-            odds = odds + weights.get(name, 0.0) * scores[name]
+    contained = scores.get("sketch", np.zeros(n))
+    odds = sum((weights.get(name, 0.0) * s for name, s in scores.items()), np.zeros(n))
     ranks = [middle_ranks(odds)]
-    if "posterior" not in scores:
-        ranks += [middle_ranks(scores[name]) for name in ("sketch", "path") if name in scores]
-    return np.asarray(conditions + np.mean(ranks, axis=0), dtype=np.float64)
+    if "sketch" in scores and "posterior" not in scores:
+        ranks.append(middle_ranks(contained))
+    return np.asarray((contained >= 1) + np.mean(ranks, axis=0), dtype=np.float64)

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from fedtrees.attacks.membership.margins import is_plain, margins
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
@@ -138,15 +137,11 @@ def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None)
         used_cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
         bins, rows = bin_rows(every.X, used_cuts), every.take(np.arange(n))
         numbers = isinstance(objective, SquaredError)
-        plain = is_plain(params, objective, used_cuts)
 
         def train(used: Bools) -> Floats:
             y = every.y[used]
             classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
             started = params if classes else replace(params, base_score=0.5)
-            if plain:  # margins are the log-odds of class 1
-                margin = margins(bins, every.y, used, started)[:n]
-                return np.where(rows.y == 1, margin, -margin)
             forest = grow_forest(
                 bins.take(used), y, used_cuts, started, objective, streams=Streams(0)
             )

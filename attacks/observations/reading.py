@@ -32,25 +32,23 @@ from fedtrees.attacks.observations.boosting import (
 )
 from fedtrees.attacks.observations.columns import are_drawn
 from fedtrees.attacks.observations.lightgbm import machines_model
-from fedtrees.attacks.observations.noise_channels import (
-    cell_variance,
-    law_of_rows,
-    law_of_sums,
-    law_of_values,
-    leaf_sum_variance,
-    reach_of,
-    row_variance,
-)
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
     OTHERS,
     ReplayedTree,
     bins_left,
+    cell_variance,
     clients_in,
     cuts_of,
+    law_of_rows,
+    law_of_sums,
+    law_of_values,
+    leaf_sum_variance,
     own_sums,
     params_of,
+    reach_of,
     replay_trees,
+    row_variance,
     trees_grown_locally,
 )
 from fedtrees.core.schema import Table

@@ -11,9 +11,8 @@ from fedtrees.attacks.clients.per_client import observe_client_histograms
 from fedtrees.attacks.counts.leaf_sums import counts_bins
 from fedtrees.attacks.observations.applicability import classes_of_leaves, shows, squared_error
 from fedtrees.attacks.observations.columns import Column, columns_of
-from fedtrees.attacks.observations.noise_channels import law_of_rows
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.attacks.observations.replay import EVERYONE, OTHERS
+from fedtrees.attacks.observations.replay import EVERYONE, OTHERS, law_of_rows
 from fedtrees.attacks.observations.rows_from_columns import pool_columns, victims_rows
 from fedtrees.attacks.peeling.annealing import CHAINS, LIKELY, Sought, likely_rows
 from fedtrees.attacks.peeling.bin_values import (
@@ -32,7 +31,7 @@ from fedtrees.attacks.peeling.class_histograms import (
     counts_are_altered,
     presence,
 )
-from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
+from fedtrees.attacks.peeling.fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import LEAST_CONFIDENCE, MOST_WORK, peel
 from fedtrees.attacks.peeling.regression_peeling import (
     SURE_NUMBER,

@@ -21,13 +21,14 @@ from fedtrees.attacks.observations.lightgbm import (
     shares,
     values_of,
 )
-from fedtrees.attacks.observations.noise_channels import law_of_sums, reach_of
 from fedtrees.attacks.observations.replay import (
     EVERYONE,
     ReplayedTree,
     clients_in,
     cuts_of,
+    law_of_sums,
     params_of,
+    reach_of,
     replay_trees,
 )
 from fedtrees.attacks.peeling.rows import BinnedForest, Ints, Residual

@@ -28,8 +28,8 @@ def largest_remainder(weights: Floats, total: int) -> Ints:
     return low
 
 
-def project_to_sum(x: Floats, n: int) -> Floats:
-    """Project x onto the non-negative vectors with sum n (Held, Wolfe and Crowder 1974)."""
+def project_to_sum(x: Floats, n: float) -> Floats:
+    """Return the closest non-negative vector of positive sum n (Held, Wolfe and Crowder 1974)."""
     down = np.sort(x)[::-1]
     excess = (np.cumsum(down) - n) / np.arange(1, len(x) + 1)
     return np.maximum(x - excess[np.flatnonzero(down - excess > 0)[-1]], 0.0)

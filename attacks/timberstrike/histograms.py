@@ -23,7 +23,7 @@ from fedtrees.attacks.counts.leaf_sums import Counts, initial_gradient
 from fedtrees.attacks.observations.boosting import BoostingObservations, gradients
 from fedtrees.attacks.observations.columns import columns_in
 from fedtrees.attacks.peeling.bin_values import sketched_values, to_bins, values_in
-from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
+from fedtrees.attacks.peeling.fingerprints import marked_rows
 from fedtrees.attacks.peeling.peel import peel
 from fedtrees.attacks.peeling.rows import (
     BinnedForest,

@@ -2,8 +2,8 @@
 
 The second phase of FedXGBllr trains a network on the outputs of all clients' trees. The adversary
 sees a client's gradient of this network, and searches for rows with the same gradient. `matching`
-collects the trees and the gradients from the view and computes the loss, `soft_trees` makes the
-trees differentiable, and `search` minimises the loss. `KnownRows` contains rows that the adversary
+collects the trees and the gradients from the view, makes the trees differentiable and computes the
+loss, and `search` minimises the loss. `KnownRows` contains rows that the adversary
 has, or that other attacks reconstructed from the trees. They are starts of the search, an
 alternative guess, and values of the cells.
 """
@@ -22,12 +22,12 @@ from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.attacks.tree_network_inversion.matching import (
     Matching,
+    SoftTrees,
     models_of,
     seen_batches,
     soft_trees,
 )
 from fedtrees.attacks.tree_network_inversion.search import Batch, search
-from fedtrees.attacks.tree_network_inversion.soft_trees import SoftTrees
 from fedtrees.blind_baselines.consensus import matched_consensus
 from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.attack import Attack

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.attacks.membership.base import together
+from fedtrees.attacks.membership.base import shared_thresholds, together
 from fedtrees.attacks.membership.references import (
     REFERENCES,
     boosted_trainer,
@@ -26,7 +26,6 @@ from fedtrees.attacks.membership.references import (
     references,
     rmia,
 )
-from fedtrees.attacks.membership.structure import shared_thresholds
 from fedtrees.core.errors import DataError
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams

@@ -9,8 +9,16 @@ from peeling_world import SERVER, Run, gaussian_table
 from scipy.stats import poisson
 
 from fedtrees.attacks.forest_gibbs.attack import ForestBoxes
-from fedtrees.attacks.forest_gibbs.forests import FlatForest, TargetForest, read_target_forests
-from fedtrees.attacks.forest_gibbs.gibbs import Numbers, State, advance, likelihood, start
+from fedtrees.attacks.forest_gibbs.gibbs import (
+    FlatForest,
+    Numbers,
+    State,
+    TargetForest,
+    advance,
+    likelihood,
+    read_target_forests,
+    start,
+)
 from fedtrees.attacks.peeling.annealing import LIKELY
 from fedtrees.attacks.peeling.row_support import SURE, least_support
 from fedtrees.blind_baselines.recipes import agreement

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from federations import sample_federation
 
-from fedtrees.attacks.forest_gibbs.forests import read_target_forests
+from fedtrees.attacks.forest_gibbs.gibbs import read_target_forests
 from fedtrees.core.local_data import over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.specs import parse_grid

@@ -13,9 +13,15 @@ from fedtrees.attacks.labels import mixture
 from fedtrees.attacks.labels.attack import FewShot, ID2Graph, LabelMixture, Spectral
 from fedtrees.attacks.labels.communities import contract
 from fedtrees.attacks.labels.endpoint import AskedLabels, RoutedRows
-from fedtrees.attacks.labels.evidence import own_columns, seen_leaves, seen_trees, tree_weights
+from fedtrees.attacks.labels.evidence import (
+    Candidates,
+    log_probability,
+    own_columns,
+    seen_leaves,
+    seen_trees,
+    tree_weights,
+)
 from fedtrees.attacks.labels.mixture import denoise_labels, mixture_of
-from fedtrees.attacks.labels.split_likelihood import Candidates, log_probability
 from fedtrees.core.claims import Labels, RoutedLabels
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import UsageError

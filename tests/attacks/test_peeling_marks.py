@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from peeling_world import SERVER, Run, gaussian_table, misleading_table, patients, schema_of
 
-from fedtrees.attacks.observations.noise_channels import law_of_rows
-from fedtrees.attacks.peeling.noise_fingerprints import marked_rows
+from fedtrees.attacks.observations.replay import law_of_rows
+from fedtrees.attacks.peeling.fingerprints import marked_rows
 from fedtrees.attacks.peeling.sources import sources_of
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.core.schema import Table

@@ -13,8 +13,8 @@ from scipy import stats
 
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.counts.leaf_sums import NOISE_FLOOR, leaf_sums, victim_sums
-from fedtrees.attacks.observations.noise_channels import row_variance
 from fedtrees.attacks.observations.reading import read_boosting
+from fedtrees.attacks.observations.replay import row_variance
 from fedtrees.attacks.reconstruction.boxes import Grid
 from fedtrees.attacks.reconstruction.context import equations
 from fedtrees.attacks.timberstrike.attack import TimberStrike, as_published
