@@ -49,7 +49,10 @@ def limit_size(spec: Spec, limits: Mapping[str, int]) -> Spec:
 
 
 def preview(task: Task, federation: Federation, time_limit: float = 0.0) -> Training:
-    """Run a training with two trees or two rounds.
+    """Run a training with two trees or two rounds, and predict the test rows.
+
+    The messages of the prediction belong to the transcript, as in a benchmark, because some attacks
+    need them.
 
     Parameters
     ----------
@@ -68,7 +71,11 @@ def preview(task: Task, federation: Federation, time_limit: float = 0.0) -> Trai
         If the defense does not fit the protocol, or no party can execute a behaviour.
     """
     with limited_if_possible(time_limit):
-        return run_training(replace(task, protocol=limit_size(task.protocol, BRIEF)), federation)
+        brief = replace(task, protocol=limit_size(task.protocol, BRIEF))
+        training = run_training(brief, federation)
+        if not training.refused:
+            training.predict(federation.test.X)
+        return training
 
 
 DECLARED = (

@@ -500,6 +500,14 @@ def test_explain_prints_brackets_and_the_parties_that_can_open_sealed_messages(c
     assert summary.count("\n") < output.count("\n") / 2
 
 
+def test_explain_names_attacks_on_the_messages_of_predictions(capsys):
+    code, output, _ = call(capsys, "explain", "secureboost", "--format", "json")
+    assert code == 0
+    by_attack = {row["attack"]: row for row in json.loads(output)["attacks"]}
+    assert by_attack["routed-labels"]["passive"]["applies"]
+    assert by_attack["path-restriction"]["active"]["applies"]
+
+
 @pytest.mark.long
 def test_explain_without_a_protocol_lists_the_attacks_for_every_threat(capsys):
     code, output, _ = call(capsys, "explain", "--format", "json")
