@@ -8,6 +8,7 @@ repository: the submissions of the leaderboard, and the files ``recipes.csv`` an
 import argparse
 import csv
 import math
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -36,7 +37,7 @@ _PLACE = "pima · server+client"
 
 @dataclass(frozen=True)
 class Study:
-    """A figure of ``gallery.csv``.
+    """A figure of ``gallery.csv``, described in ``gallery.toml``.
 
     Attributes
     ----------
@@ -63,26 +64,8 @@ class Study:
     page: str
 
 
-STUDIES = (
-    Study("histograms", "Little noise stops reading rows off histograms", "The server",
-          "rows right in every bin, Pima", "AUC",
-          "python -m fedtrees.benchmarks.papers frontiers --data-dir DATA", "exposure"),
-    Study("numbers", "A numeric target is a fingerprint", "The server", "exact rows, diabetes",
-          "R²", "fedtrees bench --data diabetes-regression -p 'nvflare-hist[trees=10,max_depth=4]' "
-          "-d min-bin -a timberstrike --threat server,client --seeds 5,6,7", "numeric-targets"),
-    Study("labels", "Record ids tell labels", "A passive party", "V-measure of labels, Phishing",
-          "AUC", "python -m fedtrees.benchmarks.papers id2graph", "labels"),
-    Study("queries", "Answers tell thresholds of others", "The active party",
-          "thresholds found, breast cancer", "AUC",
-          "python -m fedtrees.benchmarks.papers secureboost_queries", "queries"),
-    Study("networks", "Gradients of a network are rows", "The server",
-          "cells of a batch of 8, Adult", "AUC",
-          'fedtrees bench -p "fedsgd-mlp[batch=8]" -d "dp-sgd[epsilon=1,4,16]" --data adult',
-          "networks"),
-    Study("fedxgbllr", "So are those over trees' outputs", "The server", "cells of a batch of 8",
-          "AUC", 'fedtrees bench -p "fedxgbllr[batch=8,sends=gradient]" '
-          '-d "split-only,gradient-noise[scale=0.001],dp-sgd[epsilon=1,8]"', "fedxgbllr"),
-)  # fmt: skip
+_DESCRIBED = (resources.files("fedtrees.benchmarks") / "gallery.toml").read_text("utf-8")
+STUDIES = [Study(**study) for study in tomllib.loads(_DESCRIBED)["study"]]
 
 
 def figures() -> Iterator[dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedtrees.benchmarks.charts import BarChart, BarPanel, save
 from fedtrees.core.errors import UsageError
+from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.figures.model import COLOURS
 from fedtrees.report.findings import DefenseResult, SettingFindings, analyze_run
 from fedtrees.report.leakage import LeakageResult
@@ -80,14 +81,15 @@ def _leak(setting: SettingFindings, defense: DefenseResult, metric: str) -> Leak
 def _utility(setting: SettingFindings, defense: DefenseResult) -> Estimate:
     """Return the mean AUC of a defense."""
     trains = setting.trains[setting.trains["defense_spec"] == defense.spec]
-    return t_estimate(by_seed(trains, "auc").values())
+    return t_estimate(by_seed(trains, "auc").values(), bounds=UTILITY[0].bounds)
 
 
 def _leak_panel(title: str, recipes: Recipes, metric: str, total: float) -> BarPanel:
     """Return the panel of a leak, in rows."""
     results = [_leak(s, d, metric) for _, s, d in recipes]
     blind = [total * mean_of(r.blinds) for r in results]
-    estimates = [t_estimate([total * score for score in r.scores]) for r in results]
+    high = total * measure(metric).bounds[1]
+    estimates = [t_estimate([total * s for s in r.scores], bounds=(0.0, high)) for r in results]
     return _panel(title, estimates, (0.0, total), _count, blind)
 
 

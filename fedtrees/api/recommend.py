@@ -42,18 +42,23 @@ from fedtrees.experiments.session import (
 )
 from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import check_fit
-from fedtrees.report.advice import Advice, Tried, Wish, tried
+from fedtrees.report.advice import Advice, Wish, tried, unreachable_limits
 from fedtrees.report.advice import recipe as split_recipe
 from fedtrees.report.recipe import runs_in, systems
 from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
 from fedtrees.report.statistics import describe_thin_evidence
+from fedtrees.report.trials import trials_of
 
 _SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
 # A round may take this share of the remaining time, so that time remains for the next one.
 _SHARE = 0.5
+# Share of the time for one seed of all candidates if none of them is within the limits. The slowest
+# attack on the nearest one follows.
+_LAST_SHARE = 0.8
 # This attack takes longer than all other attacks together. It is not run on candidates that are
 # refuted without it.
 _DEAR = frozenset({"joint"})
+_NAMES_OF_DEAR = f"the slowest attack, {listed(sorted(_DEAR))},"
 
 
 def candidates(options: BenchOptions, layout: str = "", deployed: str = "") -> Suite:
@@ -154,8 +159,8 @@ def _defenses(options: BenchOptions, protocols: Sequence[Spec], system: str) -> 
 def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) -> Suite:
     """Return a suite with the remaining recipes and the given seeds.
 
-    The run without a defense of the first protocol is always included, because prices are relative
-    to it.
+    The run without a defense of the first protocol is always included, as the first grid, because
+    prices are relative to it.
 
     Parameters
     ----------
@@ -167,15 +172,15 @@ def narrowed(suite: Suite, recipe_names: Iterable[str], seeds: Sequence[int]) ->
         The seeds.
     """
     recipes = {split_recipe(name) for name in recipe_names}
-    grids: list[Grid] = []
-    for at, grid in enumerate(suite.grids):
-        for protocol in grid.protocols:
-            remaining = [d for d in grid.defenses if (str(protocol), str(d)) in recipes]
-            if remaining or (at == 0 and protocol == grid.protocols[0]):  # the reference of prices
-                base = [] if grids else [Composed()]
-                defenses = tuple(dict.fromkeys([*base, *remaining]))
-                grids.append(replace(grid, protocols=(protocol,), defenses=defenses))
-    return suite.of(grids, seeds)
+    first = suite.grids[0]
+    reference = replace(first, protocols=first.protocols[:1], defenses=(Composed(),))
+    remaining = [
+        replace(grid, protocols=(protocol,), defenses=defenses, undefended=False)
+        for grid in suite.grids
+        for protocol in grid.protocols
+        if (defenses := tuple(d for d in grid.defenses if (str(protocol), str(d)) in recipes))
+    ]
+    return suite.of([reference, *remaining], seeds)
 
 
 def without_dear(suite: Suite) -> Suite:
@@ -227,22 +232,45 @@ class Search:
         until = begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
         folder = Path(self.options.output or fresh_folder(Path("runs"), "advice"))
-        # The first seed may take half of the time, because more seeds of some candidates are more
-        # informative than one seed of all.
-        halfway = begun + _SHARE * (until - begun)
         bench = self._bench(without_dear(suite), folder)
         print_notes([*bench.notes, *filter(None, [describe_missing_restrictions()])])
-        rows, left_out = self._round(bench, self._begun(folder, suite), halfway)
-        latest = {t.name: t for t in tried(rows, self.wish)}
-        remaining = [t.name for t in latest.values() if t.excess <= 1] or _nearest(latest.values())
-        todo = suite if left_out else narrowed(suite, remaining, suite.seeds)
+        resume = self._begun(folder, suite)
+        # More seeds of some candidates are more informative than one seed of all, so that all
+        # candidates together may take half of the time. If none of those that ran is within the
+        # limits, the remaining ones are more informative.
+        for share, name in (
+            (_SHARE, "one seed of every candidate"),
+            (_LAST_SHARE, "the remaining candidates, because none of the others meets your limits"),
+        ):
+            deadline = begun + share * (until - begun)
+            rows, left_out = self._round(bench, resume, deadline, name)
+            # Recipes without the other attacks are not compared: the time ran out before.
+            compared = tried(rows[~rows["attack"].isin(_DEAR)], self.wish)
+            complete, resume = [t for t in compared if not t.candidate.untested], True
+            remaining = [t.name for t in complete if t.excess <= 1]
+            if remaining or not left_out:
+                break
+        latest = {t.name: t for t in compared}
+        # Without a recipe within the limits, the slowest attack runs on the nearest one only.
+        nearest = (
+            [] if remaining else [t.name for t in sorted(complete, key=lambda t: t.excess)[:1]]
+        )
+        remaining = remaining or nearest
         for seeds, after in pairwise((*_SEEDS, 0)):
-            first = seeds == _SEEDS[0]
-            round_rows, late = self._round(
-                self._bench(todo, folder), True, halfway if first else until
-            )
+            todo = narrowed(suite, remaining, range(seeds))
+            recipes = many(len(remaining), "recipe")
+            if seeds > _SEEDS[0]:
+                deadline, name = until, f"{seeds} seeds of {recipes}"
+            elif nearest:
+                reference = without_dear(todo.of(todo.grids[:1]))
+                todo = todo.of([*reference.grids, *todo.grids[1:]])
+                deadline, name = until, f"{_NAMES_OF_DEAR} on the nearest recipe, {nearest[0]}"
+            else:
+                deadline = monotonic() + _SHARE * (until - monotonic())
+                name = f"{_NAMES_OF_DEAR} on {recipes}"
+            round_rows, late = self._round(self._bench(todo, folder), True, deadline, name)
             # The round is incomplete. The results of the previous round remain valid.
-            if late and not first:
+            if late and seeds > _SEEDS[0]:
                 break
             rows, left_out = round_rows, left_out or late
             compared = tried(rows, self.wish)
@@ -253,20 +281,20 @@ class Search:
             now = {t.name: t for t in compared}
             latest = now | {n: t for n, t in latest.items() if n not in now}
             left = [t.name for t in sorted(compared, key=lambda t: t.read) if not t.broken]
-            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(compared), 'tested recipe')} "
+            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(latest), 'tested recipe')} "
                   "may meet your limits",
                   file=sys.stderr)  # fmt: skip
-            left = left or _nearest(compared)
             more = (after - seeds) / seeds / bench.workers
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
             while left and more * _seconds(rows, left) > spare:
                 left.pop()  # the candidate with the largest leak
+            # More seeds of a candidate that exceeds a limit would not change the result.
             if not (left and after and self.seconds):
                 break
-            todo = narrowed(suite, left, range(after))
+            remaining = left
         # The sort is stable, so that the best candidate remains first.
         ranked = sorted(latest.values(), key=lambda t: -len(t.auc))
-        return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out)
+        return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out, *nearest)
 
     def _begun(self, folder: Path, suite: Suite) -> bool:
         """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""
@@ -285,33 +313,33 @@ class Search:
         plugins = load_plugins(options.plugin, options.unprotected, options.time_limit)
         return BenchSession(suite, folder, workers, options.data_dir, plugins)
 
-    def _round(self, bench: BenchSession, resume: bool, until: float) -> tuple[pd.DataFrame, str]:
+    def _round(
+        self, bench: BenchSession, resume: bool, until: float, name: str
+    ) -> tuple[pd.DataFrame, str]:
         """Run the missing cells of a round.
 
         Return the rows, and a note if the time did not suffice.
         """
+
+        def announce() -> None:
+            """Print the limits that no defense can meet, as soon as the first results show them."""
+            undefended = trials_of(load_rows(bench.folder)).get(UNDEFENDED, ())
+            for line in unreachable_limits(undefended, self.wish):
+                print(line, file=sys.stderr)
+
         bench.open(resume)
         todo = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
-        print(f"cells: {todo:,} to compute, into {bench.folder}", file=sys.stderr)
+        limit = "" if until == inf else f", at most {max(0.0, until - monotonic()) / 60:.1f} min"
+        print(f"{name}: {many(todo, 'cell')} to compute{limit}", file=sys.stderr)
         late = ""
         try:
-            bench.run(self.log(todo), engine=Processes(bench.runner, until=until))
+            bench.run(self.log(todo), announce, engine=Processes(bench.runner, until=until))
         except TimeLimit:
             remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
-            late = (
-                f"the time ran out before {remaining:,} of {todo:,} cells were computed; "
-                "give more --minutes"
-            )
-            print(late, file=sys.stderr)
+            cells = f"{remaining:,} of {many(todo, 'cell')}"
+            print(f"{cells} were not computed in this time", file=sys.stderr)
+            late = f"the time ran out before {cells} were computed; give more --minutes"
         return load_rows(bench.folder), late
-
-
-def _nearest(tried_recipes: Iterable[Tried]) -> list[str]:
-    """Return the name of the recipe that is nearest to the limits, as a list with one item.
-
-    The output names it if no recipe meets the limits.
-    """
-    return [t.name for t in sorted(tried_recipes, key=lambda t: t.excess)[:1]]
 
 
 def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:

@@ -241,7 +241,9 @@ def _with_bar(
                 console.print(f"{status}: {label}", markup=False, highlight=False)
 
         def compiled(count: int) -> None:
-            progress.update(task, cell=_compiling(count))
+            # The remaining time is estimated from the cells that finish after the compilation.
+            completed = int(progress.tasks[0].completed)
+            progress.reset(task, total=total, completed=completed, cell=_compiling(count))
 
         with report_compilation(compiled):
             return bench.run(done, first, engine)

@@ -58,19 +58,13 @@ def recommend(
         fedtrees recommend --data breast-cancer --layout vertical --minutes 20
     """
     from fedtrees.api.recommend import search
+    from fedtrees.isolation.kernels import report_compilation
 
     if deployed in SYSTEMS:
         print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
-    result = search(
-        BenchOptions(**options),
-        max_exact_rows,
-        max_membership,
-        min_auc,
-        minutes,
-        layout,
-        deployed,
-        Log,
-    )
+    limits = (max_exact_rows, max_membership, min_auc)
+    with report_compilation(Log(0).compiled):
+        result = search(BenchOptions(**options), *limits, minutes, layout, deployed, Log)
     print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
     emit(result.to_json(), format, "\n".join([*result.advice.verdict, pages]))

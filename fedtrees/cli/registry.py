@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ import typer
 
 from fedtrees.cli.console import console, emit, text_table
 from fedtrees.cli.options import Format, Output, Plugins, Unprotected, option
-from fedtrees.core.errors import UsageError, check_known, did_you_mean
+from fedtrees.core.errors import UsageError, check_known, did_you_mean, listed, many
 from fedtrees.core.specs import Composed, parse_grid
 from fedtrees.experiments.environment import recall
 from fedtrees.experiments.options import OUTPUT, load_plugins
@@ -182,16 +182,39 @@ def check(
         for kind, name in targets
         for f in run_checks(kind, parse_grid(name)[0])
     ]
-    emit(results, format, "\n".join(map(_describe_result, results)))
+    emit(results, format, "\n".join(_describe_checks(results)))
     if not all(r["kept"] for r in results):
         raise typer.Exit(4)
 
 
-def _describe_result(result: Mapping[str, Any]) -> str:
-    """Write one result of `check` in a line."""
-    mark = "ok  " if result["kept"] else "FAIL"
-    detail = f"  ({result['detail']})" if result["detail"] else ""
-    return f"{mark} {result['kind']} {result['name']}: {result['rule']}{detail}"
+def _describe_checks(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield one line per rule that `check` tested, the violated ones last, and then a summary.
+
+    A rule that was tested with several protocols in the same way has one line.
+    """
+    from fedtrees.core.registry import register
+
+    protocols = register.names("protocol")
+    plugins: dict[str, dict[str, None]] = {}  # protocols by plug-in
+    lines: dict[tuple[bool, str, str, str], list[str]] = {}
+    for result in results:
+        plugin = f"{result['kind']} {result['name']}"
+        protocol, colon, rule = result["rule"].partition(": ")
+        if not colon or protocol not in protocols:
+            protocol, rule = "", result["rule"]
+        line = (bool(result["kept"]), plugin, rule, result["detail"])
+        lines.setdefault(line, []).append(protocol)
+        plugins.setdefault(plugin, {}).update({protocol: None} if protocol else {})
+    for (kept, plugin, rule, detail), names in sorted(lines.items(), key=lambda x: not x[0][0]):
+        mark, place = "ok  " if kept else "FAIL", f", with {listed(names)}" * any(names)
+        yield f"{mark} {plugin}: {rule}{place}" + f"  ({detail})" * bool(detail)
+    for plugin, names in plugins.items():
+        rules = {rule for _, other, rule, _ in lines if other == plugin}
+        failed = {rule for kept, other, rule, _ in lines if other == plugin and not kept}
+        place = f", tested with {listed([*names])}" * bool(names)
+        yield f"\n{plugin}: {len(rules) - len(failed)} of {many(len(rules), 'rule')} kept{place}"
+        if failed:
+            yield "To correct it, read the lines FAIL: the text in brackets states the reason."
 
 
 def _targets(file: str, unprotected: bool) -> list[tuple[str, str]]:

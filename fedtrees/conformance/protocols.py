@@ -23,7 +23,7 @@ from fedtrees.conformance.samples import (
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage, Requirements
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import UsageError, many
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
@@ -101,7 +101,8 @@ def check_protocol(protocol: Protocol) -> Iterator[Finding]:
         # The message states how many parties are necessary.
         except UsageError as err:
             works, why = True, str(err)
-        yield Finding(f"it runs with {count} parties, or says why not", works, why)
+        parties = many(count, "party", "parties")
+        yield Finding(f"it runs with {parties}, or says why not", works, why)
 
 
 def _releases(protocol: Protocol) -> Iterator[Finding]:

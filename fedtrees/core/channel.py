@@ -32,6 +32,8 @@ _KINDS: list[type] = []
 # If several parts of a `Chain` are random, the log mass is an average over this number of draws of
 # all random parts except the last one. The exact value would need a convolution of their laws.
 _DRAWS = 512
+_SIMULATED = 4001  # draws from which the spread of noise without a known variance is estimated
+_QUARTILES_OF_NORMAL = 1.34898  # distance of the quartiles of the standard normal distribution
 
 
 class Change(ABC):  # noqa: B024 - it is a common type, without methods
@@ -393,7 +395,10 @@ class Channel(Change, metaclass=_ChannelType):
         """Return mean and variance of the true values given the sent ones, under a uniform prior.
 
         Attacks use them to approximate the posterior distribution of x by a Gaussian. This
-        implementation is that of a channel whose y leaves x uniform over its preimage.
+        implementation is that of a channel whose y leaves x uniform over its preimage. If the
+        preimage of a channel with randomness is unbounded, the variance is that of a normal
+        distribution with the quartiles of simulated draws. Everybody can draw from a published
+        channel, and the quartiles exist for noise without a variance, too.
 
         Parameters
         ----------
@@ -403,14 +408,26 @@ class Channel(Change, metaclass=_ChannelType):
         Returns
         -------
         mean, variance : float64 array, shape (..., c)
-            Mean of each true value, and its variance in squared units of y. If the preimage is
-            unbounded, the mean is y and the variance is infinite.
+            Mean of each true value, and its variance in squared units of y. If the preimage of a
+            deterministic channel is unbounded, the mean is y and the variance is infinite.
         """
         lo, hi = self.bounds(y)
         # The variance of a uniform distribution is the squared width divided by 12.
         ends = np.isfinite(lo) & np.isfinite(hi)
         lo, hi = np.where(ends, lo, y), np.where(ends, hi, y)
-        return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, np.inf)
+        unbounded = np.inf if self.deterministic or ends.all() else self._simulated_variance(y)
+        return (lo + hi) / 2, np.where(ends, (hi - lo) ** 2 / 12, unbounded)
+
+    def _simulated_variance(self, y: NDArray[Any]) -> Floats:
+        """Return the variance of a normal distribution with the quartiles of simulated errors.
+
+        The draws are made at the median of the sent cells, shape (c,). Their random numbers are
+        fixed, so that attacks give the same guess for the same view.
+        """
+        cell = np.median(np.reshape(y, (-1, np.shape(y)[-1])), axis=0)
+        draws = self.send(np.tile(cell, (_SIMULATED, 1)), np.random.default_rng(0))
+        low, high = np.quantile(draws - cell, [0.25, 0.75], axis=0)
+        return np.asarray(((high - low) / _QUARTILES_OF_NORMAL) ** 2, dtype=np.float64)
 
     def error_range(self, c: int) -> Box:
         """Return the smallest and largest possible value of ``x - y``.

@@ -428,6 +428,17 @@ class Measure:
         return "" if self.best is None else "higher" if self.best else "lower"
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest possible value, infinite if it is not bounded.
+
+        A share and an AUC are between 0 and 1, an error is at least 0, and no value exceeds a
+        perfect one. Nothing is known about a measure without a unit.
+        """
+        within_one = self.unit == "AUC" or self.unit.startswith("share")
+        low = 0.0 if self.best == 0 or within_one else -math.inf
+        return low, 1.0 if self.best == 1 and self.unit else math.inf
+
+    @property
     def sign(self) -> float:
         """Sign of an improvement: -1 if a lower value is better, else 1."""
         return -1.0 if self.better == "lower" else 1.0
@@ -539,7 +550,7 @@ def measure(key: str) -> Measure:
         Declaration of a loaded metric, or of the run that was read last. A key that neither
         declares is displayed by its name.
     """
-    return measures().get(key) or _read.get(key) or Measure(key, key, decimals=2)
+    return measures().get(key) or _read.get(key) or Measure(key, key, unit="", decimals=2)
 
 
 def described() -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedtrees.core.endpoint import ANSWERS, RECORDS
-from fedtrees.core.errors import UsageError, check_known, did_you_mean
+from fedtrees.core.errors import UsageError, check_known, closest, did_you_mean
 from fedtrees.core.specs import Spec, parse_grid, split_outside
 from fedtrees.core.transcript import PUBLIC
 
@@ -255,9 +255,10 @@ def _pick(spec: Spec, roles: Mapping[str, str]) -> list[str]:
     names = [name for name, role in roles.items() if role == role_of(spec)]
     available = dict.fromkeys(roles.values())
     if not names:
+        hint = did_you_mean(spec.name, available) if closest(spec.name, available) else ""
         raise UsageError(
-            f"unknown threat {spec.name!r}{did_you_mean(spec.name, available)}: the roles of this "
-            f"protocol are {', '.join(available)}"
+            f"unknown threat {spec.name!r}{hint}: the roles of this protocol are "
+            f"{', '.join(available)}"
         )
     index, count = spec.params.get("index"), spec.params.get("count")
     if len(names) == 1 and (index, count) != (None, None):

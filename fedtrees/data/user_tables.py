@@ -457,8 +457,8 @@ def _notes(
         *_personal_note(table, used),
         *_missing_note(table, used),
         *_left_out_note(out, declared),
-        "declared knowledge: these kinds and the names of all categories and classes, read from "
-        "the whole table; attackers are taken to know them",
+        "public: these kinds and the names of all categories and classes, read from the whole "
+        "table; every adversary is assumed to know them",
     ]
 
 

@@ -13,6 +13,7 @@ from fedtrees.core.specs import Spec
 from fedtrees.core.threat import Threat
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import Plan, Task
+from fedtrees.isolation.kernels import cache_folders, stored_kernels
 from fedtrees.protocols.compatibility import KnownFacts, check_fit
 
 
@@ -64,6 +65,8 @@ START, PER_MILLION, TRAINING, TRAINING_PER_MILLION = 3.0, 1.0, 0.15, 0.04
 # MiB: the main process, each worker with its attacks, and the number of copies of the table per
 # worker. Measured in runs of 1,000 to 1,000,000 rows, see tests/bench/test_estimate.py.
 OURSELVES, WORKER, COPIES = 100.0, 330.0, 17.0
+# A first run compiles about so many kernels, each in so many CPU seconds. Later runs load them.
+KERNELS, PER_KERNEL = 130, 0.35
 #: Protocols for which the cost of training was measured. Further protocols encrypt, mask or sample,
 # and take longer.
 CHEAP = {"fedtree-hist", "nvflare-hist"}
@@ -82,6 +85,8 @@ class Estimate:
         Seconds until the end, if each process has a core for itself.
     mebibytes : float
         Peak memory of all processes together, in MiB.
+    compiling : float
+        CPU seconds, among `cpu_seconds`, in which a first run compiles kernels. 0 for later runs.
     unmeasured : tuple of str
         Protocols and defenses whose cost was not measured. They may take longer.
     """
@@ -89,6 +94,7 @@ class Estimate:
     cpu_seconds: float
     wall_seconds: float
     mebibytes: float
+    compiling: float = 0.0
     unmeasured: tuple[str, ...] = ()
 
 
@@ -110,13 +116,22 @@ def estimate_cost(plan: Plan, tasks: list[Task], workers: int, data_dir: str | N
     seconds = sum(_seconds(task, *sizes[task.federation_config]) for task in tasks)
     values = max((rows * columns for rows, _, columns in sizes.values()), default=0)
     start = START + PER_MILLION * values / 1e6
+    compiling = _compiling_seconds() if tasks else 0.0
+    seconds += compiling
     processes = max(1, min(workers, len(plan.groups)))
     return Estimate(
         cpu_seconds=seconds + start * (1 + processes * (processes > 1)),
         wall_seconds=seconds / processes + start * (1 + (processes > 1)),
         mebibytes=memory(values, processes),
+        compiling=compiling,
         unmeasured=tuple(sorted({name for task in tasks for name in _unmeasured_names(task)})),
     )
+
+
+def _compiling_seconds() -> float:
+    """Return the CPU seconds that compiling takes if most kernels of a usual run are missing."""
+    missing = KERNELS - stored_kernels(cache_folders())
+    return missing * PER_KERNEL if missing > KERNELS / 2 else 0.0
 
 
 def memory(values: float, processes: int) -> float:
@@ -187,6 +202,8 @@ def describe_estimate(estimate: Estimate, workers: int) -> str:
         f"about {_duration(estimate.wall_seconds)} with {many} on idle cores "
         f"({_duration(estimate.cpu_seconds)} of CPU time), {_memory(estimate.mebibytes)}"
     )
+    if estimate.compiling:
+        text += f"; {_duration(estimate.compiling)} of it compile kernels, in the first run only"
     if estimate.unmeasured:
         text += f"; longer, by how much was not measured, for {', '.join(estimate.unmeasured)}"
     return text

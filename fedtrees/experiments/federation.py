@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import UsageError, did_you_mean
+from fedtrees.core.errors import UsageError, did_you_mean, many
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
@@ -105,9 +105,9 @@ class Federation:
         # Without a victim there is nothing to score.
         if set(self.local_data) <= set(principals):
             raise UsageError(
-                f"threat {threat}: all {len(self.local_data)} parties with data "
-                "collude, so that no "
-                "victim remains; name fewer parties"
+                f"threat {threat}: every party with data colludes "
+                f"({many(len(self.local_data), 'party', 'parties')}), so that no victim remains; "
+                "give more --clients, or name fewer parties"
             )
         labelled = [
             len(h) for n, h in self.local_data.items() if n not in principals and h.y is not None

@@ -7,7 +7,7 @@ A recipe is a protocol with a defense. `tried` compares every recipe of a run wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -20,7 +20,7 @@ from fedtrees.report.coverage import coverage, role_names
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
 from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
-from fedtrees.report.statistics import Estimate, by_seed, t_estimate
+from fedtrees.report.statistics import Estimate, by_seed, finite, t_estimate
 from fedtrees.report.trials import trials_of
 from fedtrees.report.web_page import render
 from fedtrees.report.wording import (
@@ -97,7 +97,7 @@ class Tried:
     @property
     def utility(self) -> Estimate:
         """Mean AUC with its 95% t interval over seeds."""
-        return t_estimate(self.auc.values())
+        return t_estimate(self.auc.values(), bounds=UTILITY[0].bounds)
 
     @property
     def broken(self) -> str:
@@ -120,16 +120,24 @@ class Tried:
 
     @property
     def read(self) -> float:
-        """Largest quotient of a mean score and its limit. Values up to 1 are within the limits."""
-        return max((c.score / self.wish.limits[c.metric] for _, c in self._limited()), default=0.0)
+        """Largest quotient of a mean score and its limit. Values up to 1 are within the limits.
+
+        A limit that a guess without any message exceeds is replaced by the score of this guess
+        (`_reachable`). Otherwise it would decide alone which recipe is the nearest one.
+        """
+        return max((c.score / self._reachable(c) for _, c in self._limited()), default=0.0)
 
     @property
     def excess(self) -> float:
-        """Distance from the limits, including that of the AUC.
+        """Distance from the limits, including that of the AUC (see `read`).
 
-        Values up to 1 meet the limits on the means.
+        Values up to 1 meet the limits on the means, as far as they can be met.
         """
         return max(self.read, self.wish.auc / self.utility.mean if self.auc else math.inf)
+
+    def worst(self, metric: str) -> float | None:
+        """Return the largest mean score by a measure with a limit, None if nothing measured it."""
+        return max((c.score for _, c in self._limited() if c.metric == metric), default=None)
 
     def _limited(self) -> Iterator[tuple[RecipeResult, LeakageResult]]:
         """Yield the trials and cells with a score by a measure that has a limit above 0."""
@@ -140,6 +148,10 @@ class Tried:
             for c in t.results
             if c.scores and limits.get(c.metric)
         )
+
+    def _reachable(self, cell: LeakageResult) -> float:
+        """Return the limit of a measure, or the score of the baseline if it is larger."""
+        return max(self.wish.limits[cell.metric], finite(cell.baseline))
 
     def read_beyond(self, shown: bool = False) -> str:
         """Describe the score that exceeds its limit by the largest factor, "" if none does.
@@ -154,7 +166,7 @@ class Tried:
                 reason = f"{trial.place} can {can(cell)}{end}; your limit: {percent(limit)}"
                 # Limits of different measures are compared by the factor by which they are
                 # exceeded.
-                over.append((value / limit, reason))
+                over.append((value / self._reachable(cell), reason))
         return max(over)[1] if over else ""
 
     def _failed_attacks(self) -> Iterator[str]:
@@ -192,9 +204,8 @@ def highest(cell: LeakageResult) -> float:
     If the share is 0 on every seed, the exact binomial bound of `upper` is used, because the t
     interval has length zero.
     """
-    e = t_estimate(cell.scores, cell.errors)
-    high = e.high if math.isfinite(e.high) else math.inf
-    return min(1.0, high if any(cell.scores) else max(high, upper(cell)))
+    high = finite(t_estimate(cell.scores, cell.errors, measure(cell.metric).bounds).high, 1.0)
+    return high if any(cell.scores) else max(high, min(1.0, upper(cell)))
 
 
 def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
@@ -257,6 +268,9 @@ class Advice:
         Description of the candidates that were not run, "" if there are none.
     role_labels : mapping of str to (str, str)
         Singular and plural name of each role of the protocol, in words.
+    nearest_name : str
+        Name of the recipe that a search found nearest to the limits before its time ran out. ""
+        for the nearest one of those that were fully tested.
     """
 
     wish: Wish
@@ -267,10 +281,16 @@ class Advice:
     cut: tuple[str, ...] = ()
     left_out: str = ""
     role_labels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    nearest_name: str = ""
 
     @classmethod
     def of_rows(
-        cls, rows: pd.DataFrame, wish: Wish, tried: tuple[Tried, ...], left_out: str = ""
+        cls,
+        rows: pd.DataFrame,
+        wish: Wish,
+        tried: tuple[Tried, ...],
+        left_out: str = "",
+        nearest_name: str = "",
     ) -> Advice:
         """Build the advice of a run from the rows of its last round.
 
@@ -284,6 +304,8 @@ class Advice:
             The compared recipes of all rounds.
         left_out : str
             Description of the candidates that were not run.
+        nearest_name : str
+            Name of the recipe that is nearest to the limits, "" to choose it here.
         """
         first = rows[rows["stage"] == "train"].iloc[0]
         seeds = many(int(rows["seed"].dropna().nunique()), "seed")
@@ -292,7 +314,8 @@ class Advice:
         attacks = rows[rows["stage"] == "attack"]
         cut = coverage(rows[rows["stage"] == "adversary"], attacks).early
         labels = role_names(first["setting"])
-        return cls(wish, tried, tuple(plain), summary, first["version"], cut, left_out, labels)
+        more = (cut, left_out, labels, nearest_name)
+        return cls(wish, tried, tuple(plain), summary, first["version"], *more)
 
     @cached_property
     def met(self) -> tuple[Tried, ...]:
@@ -306,20 +329,21 @@ class Advice:
 
     @property
     def nearest(self) -> Tried | None:
-        """The fully tested recipe nearest to the limits.
+        """The fully tested recipe nearest to the limits, or the one that the search found.
 
         None if a recipe meets the limits, or if no recipe was fully tested.
         """
-        every = [t for t in self.tried if not t.candidate.untested]
+        every = [t for t in self.tried if t.name == self.nearest_name]
+        every = every or [t for t in self.tried if not t.candidate.untested]
         return None if self.choice else min(every, key=lambda t: t.excess, default=None)
 
     @property
     def verdict(self) -> tuple[str, ...]:
         """The recommendation as lines of text.
 
-        The lines state the limits, the leaks without a defense, the recommended recipe, its
-        remaining leaks and settings, the second best recipe, and the reason against each remaining
-        one.
+        The lines state the recommended recipe, or the nearest one and the limits that were not met,
+        followed by the limits, the leaks without a defense, the remaining leaks and settings of the
+        recipe, the second best recipe, and the reason against each remaining one.
         """
         plain = Tried(Recipe(UNDEFENDED, self.undefended), {}, self.wish).read_beyond()
         unfinished = [t for t in self.undefended if t.untested]
@@ -328,9 +352,9 @@ class Advice:
             if unfinished
             else "no attack exceeds your limits on the mean"
         )
-        lines = [f"Your limits: {self.wish}.", f"Without a defense: {without}."]
-        lines += self._out_of_reach()
-        lines.append(self.headline)
+        lines = [self.headline, *unreachable_limits(self.undefended, self.wish)]
+        lines += self._limits_that_no_recipe_met()
+        lines += [f"Your limits: {self.wish}.", f"Without a defense: {without}."]
         if self.choice:
             still = [
                 f"{place} can {can(cell)}" for place, cell in self.choice.candidate.leaking_results
@@ -354,22 +378,26 @@ class Advice:
         more = " The time ran out before every candidate was tested." if self.left_out else ""
         return f"None of {tested} is shown to meet your limits.{more}{near}"
 
-    def _out_of_reach(self) -> Iterator[str]:
-        """Yield the limits that no defense can meet, because a guess without messages exceeds them.
-
-        The guess is the blind one, or the guess from other rows of the population if it is better.
-        """
-        for metric, limit in self.wish.limits.items():
-            cells = [
-                c for t in self.undefended for c in t.results if c.metric == metric and c.scores
-            ]
-            best = max(cells, key=lambda c: c.baseline, default=None)
-            if best is not None and best.baseline > limit:
+    def _limits_that_no_recipe_met(self) -> Iterator[str]:
+        """Yield the limits that no tested recipe meets on the mean, with the best score of each."""
+        exceeded = _guesses_beyond_limits(self.undefended, self.wish)
+        for metric in self.wish.limits.keys() - exceeded.keys():
+            limit = self.wish.limits[metric]
+            worst = [(score, t.name) for t in self.tried if (score := t.worst(metric)) is not None]
+            least, name = min(worst, default=(0.0, ""))
+            if least > limit:
                 yield (
-                    f"No defense can meet your limit of {percent(limit)} for "
-                    f"{measure(metric).name}, because a guess without any message already reaches "
-                    f"{percent(best.baseline)} ({describe_baseline(best)}). Choose a larger limit."
+                    f"No tested recipe meets your limit of {percent(limit)} for "
+                    f"{measure(metric).name}: the smallest value is {percent(least)} (`{name}`)."
                 )
+        largest, name = max(
+            ((finite(t.utility.mean), t.name) for t in self.tried), default=(math.inf, "")
+        )
+        if largest < self.wish.auc:
+            yield (
+                f"No tested recipe has an AUC of at least {self.wish.auc:g}: the largest is "
+                f"{number(largest)} (`{name}`)."
+            )
 
     @property
     def sections(self) -> dict[str, list[str]]:
@@ -433,12 +461,55 @@ class Advice:
         )
 
 
+def unreachable_limits(undefended: Sequence[RecipeResult], wish: Wish) -> Iterator[str]:
+    """Yield the limits of a user that no defense can meet on this table, with the reason.
+
+    A limit of a leak cannot be met if a guess without any message exceeds it. The guess is the
+    blind one, or the guess from other rows of the population if it is better. The limit of the AUC
+    is out of reach if it exceeds the AUC of the model without a defense, because defenses cost
+    accuracy.
+
+    Parameters
+    ----------
+    undefended : sequence of RecipeResult
+        Results without a defense.
+    wish : Wish
+        The limits of the user.
+    """
+    for metric, best in _guesses_beyond_limits(undefended, wish).items():
+        yield (
+            f"No defense can meet your limit of {percent(wish.limits[metric])} for "
+            f"{measure(metric).name}, because a guess without any message already reaches "
+            f"{percent(best.baseline)} ({describe_baseline(best)}). Choose a larger limit."
+        )
+    auc = max((finite(t.utility_change.mean_utility) for t in undefended), default=math.inf)
+    if auc < wish.auc:
+        yield (
+            f"A defense can hardly meet your limit of {wish.auc:g} for the AUC, because the model "
+            f"without a defense has {number(auc)}. Choose a smaller limit."
+        )
+
+
+def _guesses_beyond_limits(
+    undefended: Iterable[RecipeResult], wish: Wish
+) -> dict[str, LeakageResult]:
+    """Return the result with the largest baseline of each measure whose limit it exceeds."""
+    results = [c for t in undefended for c in t.results if c.scores]
+    best = {
+        metric: max(cells, key=lambda c: c.baseline)
+        for metric in wish.limits
+        if (cells := [c for c in results if c.metric == metric])
+    }
+    return {metric: c for metric, c in best.items() if c.baseline > wish.limits[metric]}
+
+
 def _describe_recipe(recipe: Tried) -> str:
     """Write a recipe with its AUC and its utility change."""
     utility_change = recipe.candidate.utility_change
     cost = f"{change(utility_change.change)} ({settled(utility_change)})"
     auc = mean_and_interval(recipe.utility)
-    return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}"
+    gap = ", not every attack ran on it" * bool(recipe.candidate.untested)
+    return f"`{recipe.name}`, AUC {auc}, against the undefended run {cost}{gap}"
 
 
 def _risks(trials: Iterable[RecipeResult]) -> list[str]:

@@ -1,7 +1,6 @@
 """Compare two runs cell by cell: leaks, utility, how cells ended, and the inputs of the runs."""
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from fedtrees.report.cost import utility_of
 from fedtrees.report.findings import is_unfinished
 from fedtrees.report.json_export import estimate
 from fedtrees.report.leakage import LeakageResult, plain
-from fedtrees.report.results import CELL_COLUMNS, Setting, load_rows, read_json, read_text
+from fedtrees.report.results import CELL_COLUMNS, Setting, load_rows, read_json, read_suite
 from fedtrees.report.statistics import Estimate, by_seed, panels, t_estimate
 from fedtrees.report.wording import change, some
 
@@ -322,10 +321,7 @@ def _read_inputs(folder: Path) -> dict[str, Any]:
     """Return environment, digests of tables and suite of a run."""
     stored = read_json(folder, "environment.json")
     environment = dict(stored) if isinstance(stored, dict) else {}
-    try:
-        suite = tomllib.loads(read_text(folder, "suite.toml") or "")
-    except tomllib.TOMLDecodeError as error:
-        raise StoreError(f"{folder / 'suite.toml'} is no TOML ({error}); run again") from error
+    suite = read_suite(folder)
     for key in ("name", "description"):  # these do not influence the results
         suite.pop(key, None)
     tables = {t["file"]: t["sha256"][:12] for t in environment.pop("tables", [])}

@@ -245,7 +245,8 @@ def references(
         & (rows["status"] == "ok")
     ]
     groups = here.groupby("protocol")["value"]
-    return tuple((str(name), t_estimate(values)) for name, values in groups)
+    bounds = measure(utility).bounds
+    return tuple((str(name), t_estimate(values, bounds=bounds)) for name, values in groups)
 
 
 @dataclass(frozen=True)

@@ -236,6 +236,12 @@ def role_names(setting: Setting) -> Mapping[str, tuple[str, str]]:
     return {} if protocol is None else protocol.info.role_labels
 
 
+def layout_of(protocol: str) -> str:
+    """Return how a protocol distributes a table over the parties, "" if it is not registered."""
+    made = _make_plugin("protocol", protocol)
+    return "" if made is None else str(made.layout)
+
+
 def _make_plugin(kind: str, text: str) -> Any:
     """Return a plug-in. None if it is not registered, needs a value or cannot be imported."""
     try:

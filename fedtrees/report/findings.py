@@ -20,7 +20,7 @@ from fedtrees.core.errors import UsageError, check_margin, did_you_mean, listed
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.results import ALONE, UTILITY, measure
-from fedtrees.core.specs import parse_one
+from fedtrees.core.specs import joined_names, parse_one
 from fedtrees.report.adversaries import AdversaryFindings, adversary_named, seen_by
 from fedtrees.report.cost import (
     TrainingCost,
@@ -31,7 +31,7 @@ from fedtrees.report.cost import (
     utility_changes,
     utility_of,
 )
-from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, role_names
+from fedtrees.report.coverage import NOT_ASKED, Coverage, Gaps, coverage, layout_of, role_names
 from fedtrees.report.frontier import Frontier, over_budgets, panel_frontier
 from fedtrees.report.guarantees import DefenseGuarantees
 from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity_key
@@ -44,8 +44,10 @@ from fedtrees.report.results import (
     load_rows,
     ordered,
     read_json,
+    read_suite,
 )
 from fedtrees.report.statistics import attack_metrics, describe_thin_evidence, finite, panels
+from fedtrees.report.wording import ProtocolRecipe, short, some
 
 Kind = Literal["leak", "trace", "none-found", "none-clear", "attack-failed", "unknown", "no-attack"]
 _CONSTANT = "majority-class"
@@ -374,6 +376,24 @@ class SettingFindings:
         return self.recommendation.choice or next(iter(self.helping), None)
 
     @cached_property
+    def omitted_recipe(self) -> ProtocolRecipe | None:
+        """The recipe that the documentation recommends, if it fits this setting and did not run.
+
+        It has another protocol, so that a run of named protocols does not contain it. It fits if
+        both protocols distribute the table alike and the target has classes.
+        """
+        name, here = recommended(), (self.setting.dataset, self.setting.partition)
+        ran = {
+            (s.protocol, spec)
+            for s, findings in self.run.by_setting.items()
+            if (s.dataset, s.partition) == here
+            for spec in findings.specs
+        }
+        fits = layout_of(self.setting.protocol) == layout_of(name.protocol)
+        numeric = self.utility.metric in ("r2", "rmse")
+        return name if fits and not numeric and (name.protocol, name.defense) not in ran else None
+
+    @cached_property
     def helping(self) -> tuple[Recipe, ...]:
         """The recipes that are shown to remove or reduce a leak here, without a clear loss.
 
@@ -521,6 +541,32 @@ class RunAnalysis:
         """The entries of ``disclosure.json``: which party receives which message."""
         return read_json(self.folder, "disclosure.json") or []
 
+    def table_options(self, dataset: str) -> tuple[str, ...]:
+        """Return the options of the command line that name a table of the run.
+
+        For example, ``("--csv", "patients.csv", "--target", "ill")``. They are read from
+        ``suite.toml``. Without this file, the table is taken for one of the catalogue.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the table in results.
+        """
+        grids = read_suite(self.folder).get("grid", ())
+        tables = [table for grid in grids for table in grid.get("data", ())]
+        spec = next((t for t in tables if isinstance(t, dict) and t.get("name") == dataset), None)
+        if spec is None:
+            return ("--data", dataset)
+        return tuple(
+            text
+            for key, value in spec.items()
+            if key != "name"
+            for text in (
+                f"--{key.replace('_', '-')}",
+                joined_names(value) if isinstance(value, list) else str(value),
+            )
+        )
+
     @cached_property
     def unfinished(self) -> bool:
         """Whether the run is not finished."""
@@ -579,6 +625,30 @@ class RunAnalysis:
             )
         return notes
 
+    def describe_missing_points(self) -> list[str]:
+        """Return warnings about defenses without a point in a figure, with the reasons."""
+        missing: dict[tuple[Setting, str, str], list[str]] = {}
+        for frontier in self.frontiers:
+            setting, threat = frontier.panel.setting, frontier.panel.threat
+            for point in (p for p in frontier.points if not p.drawn):
+                why = (
+                    "no model was trained"
+                    if not point.utility.known
+                    else f"no attack that ran applies to {threat}"
+                    if point.untouched
+                    else f"no attack by {threat} has a score for {frontier.metric}"
+                )
+                missing.setdefault((setting, threat, why), []).append(point.defense)
+        attacked = {panel.setting for panel in self.panels}
+        for setting, findings in self.by_setting.items():
+            if setting not in attacked:
+                missing[setting, "", "no attack ran"] = [*findings.specs]
+        return [
+            f"a figure has no point for {setting.protocol} with {some([*map(short, defenses)])}, "
+            f"because {why}"
+            for (setting, _, why), defenses in missing.items()
+        ]
+
     @cached_property
     def over_budgets(self) -> tuple[Frontier, ...]:
         """Frontiers of protocols that were run with several values of a parameter."""
@@ -611,7 +681,9 @@ def analyze_run(
 def describe_weaknesses(
     runs: Sequence[str | Path], metric: str | None = None, chosen: Selection | None = None
 ) -> list[str]:
-    """Return warnings about the evidence of a figure or a table: few seeds, rows, default measure.
+    """Return warnings about the evidence of a figure or a table.
+
+    They are about few seeds, few rows, the default measure and defenses without a result.
 
     Parameters
     ----------
@@ -626,7 +698,8 @@ def describe_weaknesses(
     for run in runs:
         rows = (chosen or Selection()).of(load_rows(run))
         notes += describe_thin_evidence(rows)
-        notes += RunAnalysis(Path(run), rows, metric or VERDICT).describe_default_metric()
+        analysis = RunAnalysis(Path(run), rows, metric or VERDICT)
+        notes += [*analysis.describe_default_metric(), *analysis.describe_missing_points()]
     return [*dict.fromkeys(notes)]
 
 

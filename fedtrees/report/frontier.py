@@ -70,6 +70,8 @@ class Point:
         Claimed, spent and measured guarantees.
     utilities : mapping of int to float
         Utility by seed.
+    utility_metric : str
+        Key of the metric of the utility.
     leakage : LeakageResult
         The strongest attack of every seed, with its score and its baselines.
     coverage : Coverage
@@ -83,6 +85,7 @@ class Point:
     budget: Budget
     guarantees: DefenseGuarantees
     utilities: Mapping[int, float]
+    utility_metric: str
     leakage: LeakageResult
     coverage: Coverage = field(default_factory=Coverage)
     untouched: bool = False
@@ -100,27 +103,31 @@ class Point:
     @cached_property
     def utility(self) -> Estimate:
         """Mean utility with its 95% interval."""
-        return t_estimate(self.utilities.values())
+        return t_estimate(self.utilities.values(), bounds=measure(self.utility_metric).bounds)
 
     @cached_property
     def advantage(self) -> Estimate:
         """Mean advantage of the strongest attack, over the better of both baselines."""
-        return t_estimate(self.leakage.advantages, self.leakage.errors)
+        return self.leakage.advantage
+
+    def _of_scores(self, values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
+        """Return the mean of values of the measure of the leak."""
+        return t_estimate(values, errors, measure(self.leakage.metric).bounds)
 
     @cached_property
     def score(self) -> Estimate:
         """Mean score of the strongest attack."""
-        return t_estimate(self.leakage.scores, self.leakage.score_errors)
+        return self._of_scores(self.leakage.scores, self.leakage.score_errors)
 
     @cached_property
     def blind(self) -> Estimate:
         """Mean score of the blind baseline."""
-        return t_estimate(self.leakage.blinds)
+        return self._of_scores(self.leakage.blinds)
 
     @cached_property
     def population(self) -> Estimate:
         """Mean score of the population baseline, unknown for adversaries with local rows."""
-        return t_estimate(self.leakage.populations)
+        return self._of_scores(self.leakage.populations)
 
     @property
     def attacks(self) -> tuple[tuple[str, int], ...]:
@@ -235,6 +242,7 @@ def panel_frontier(
                 varying[spec],
                 findings.guarantees[spec],
                 by_seed(trains[trains["defense_spec"] == spec], utility),
+                utility,
                 leakage.get(spec, LeakageResult(metric)),
                 adversary.coverage.get(spec) or findings.coverage(threat, spec),
                 len(attacks) > 0 and bool((attacks["status"] == "skipped").all()),

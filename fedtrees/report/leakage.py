@@ -32,6 +32,7 @@ from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.core.results import measure
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.statistics import (
+    ADVANTAGE_BOUNDS,
     Estimate,
     attack_metrics,
     finite,
@@ -150,7 +151,7 @@ class LeakageResult:
     @property
     def advantage(self) -> Estimate:
         """Mean with its 95% t interval over seeds."""
-        return t_estimate(self.advantages, self.errors)
+        return t_estimate(self.advantages, self.errors, ADVANTAGE_BOUNDS)
 
     @property
     def counts_persons(self) -> bool:

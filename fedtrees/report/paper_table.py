@@ -502,7 +502,7 @@ def _defense_name(name: str) -> str:
 
 def decimals(values: Sequence[Estimate]) -> int:
     """Return the number of decimals that show the first digit of the median half interval."""
-    halves = [(e.high - e.low) / 2 for e in values if math.isfinite(e.high - e.low)]
+    halves = [e.half for e in values if math.isfinite(e.half)]
     # The median, because one wide interval should not remove digits from the complete column.
     half = float(np.median(halves)) if halves else 0.0
     if half <= 0:
@@ -516,7 +516,7 @@ def _text(entry: Entry | None, digits: int) -> str | TableCell:
         return "–"
     if entry.untouched:
         return NO_ATTACK
-    half = (entry.value.high - entry.value.low) / 2
+    half = entry.value.half
     spread = f"{half:.{digits}f}" if math.isfinite(half) else ""
     return TableCell(
         wording.number(entry.value.mean, digits),

@@ -33,7 +33,7 @@ from fedtrees.report.cost import TOLERANCE, UtilityChange
 from fedtrees.report.leakage import MARGIN, SETTLED, LeakageResult, gravity, plain
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite, mean_of, t_estimate
-from fedtrees.report.wording import split_recipe
+from fedtrees.report.wording import ProtocolRecipe, split_recipe
 
 #: File with the name of the recommended recipe (`recommended`).
 RECOMMENDED = "recommended.json"
@@ -261,13 +261,15 @@ class Recommendation:
         return min(every, key=lambda c: c.leak_steps, default=None)
 
 
-def recommended() -> str:
+def recommended() -> ProtocolRecipe:
     """Return the name of the recipe that the documentation recommends.
 
     `fedtrees.benchmarks.papers.recipes` computes it from four tables and stores it.
     """
     stored = resources.files(__package__) / RECOMMENDED
-    return str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
+    name = str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
+    protocol, _, defense = name.partition(" with ")
+    return ProtocolRecipe(protocol, defense)
 
 
 def recommend(trials: Mapping[str, Sequence[RecipeResult]], preferred: str = "") -> Recommendation:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -337,6 +338,18 @@ def read_json(run_folder: str | Path, name: str) -> Any:
     """
     text = read_text(run_folder, name)
     return None if text is None else parse_json(text, name)
+
+
+def read_suite(run_folder: str | Path) -> dict[str, Any]:
+    """Return the parsed ``suite.toml`` of a run, empty if the file does not exist.
+
+    Raises `StoreError` if the file is not TOML, was changed after the run or cannot be read.
+    """
+    try:
+        return tomllib.loads(read_text(run_folder, "suite.toml") or "")
+    except tomllib.TOMLDecodeError as error:
+        path = Path(run_folder) / "suite.toml"
+        raise StoreError(f"{path} is no TOML ({error}); run again") from error
 
 
 # Rows of the remaining stages ("reference" and "blind") contain something else in the column

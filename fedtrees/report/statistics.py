@@ -53,6 +53,11 @@ class Estimate:
         return tuple(None if math.isnan(number) else number for number in numbers)
 
     @property
+    def half(self) -> float:
+        """Half the length of the interval, measured at the end that is not cut at a bound."""
+        return max(self.high - self.mean, self.mean - self.low)
+
+    @property
     def known(self) -> bool:
         """Whether at least one seed has a value."""
         return self.n > 0
@@ -69,7 +74,15 @@ def finite(value: float, otherwise: float = -math.inf) -> float:
     return value if math.isfinite(value) else otherwise
 
 
-def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimate:
+#: Bounds of an advantage (`fedtrees.metrics.advantage`): 1 is a perfect guess.
+ADVANTAGE_BOUNDS = (-math.inf, 1.0)
+
+
+def t_estimate(
+    values: Iterable[float],
+    errors: Iterable[float] = (),
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> Estimate:
     """Return the mean of the finite values with its 95% interval of Student's t distribution.
 
     Fewer than two values have no interval unless their standard errors are known. The order of the
@@ -83,6 +96,10 @@ def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimat
     errors : iterable of float
         Standard errors of the values if they are estimates from samples. They widen the interval,
         and a single value then has an interval, too.
+    bounds : tuple of float
+        Smallest and largest possible value, such as `fedtrees.core.results.Measure.bounds`. The
+        interval is cut there, because it is computed as if the values were not bounded. An AUC of
+        0.99 can therefore have the interval from 0.96 to 1.
     """
     finite_values = sorted(float(v) for v in values if math.isfinite(v))
     if not finite_values:
@@ -93,7 +110,8 @@ def t_estimate(values: Iterable[float], errors: Iterable[float] = ()) -> Estimat
         return Estimate(mean, n=1)
     # The variation over seeds and the sampling error are independent, so that variances add.
     half = math.hypot(half, sampling)
-    return Estimate(mean, mean - half, mean + half, len(finite_values))
+    low, high = (min(max(end, bounds[0]), bounds[1]) for end in (mean - half, mean + half))
+    return Estimate(mean, low, high, len(finite_values))
 
 
 def sampling_half(errors: Iterable[float]) -> float:

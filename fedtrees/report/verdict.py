@@ -9,6 +9,7 @@ same findings (`fedtrees.report.findings`).
 from __future__ import annotations
 
 import math
+import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,7 +121,7 @@ def verdict(analysis: RunAnalysis) -> Verdict:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
     first, *rest = analysis.settings
     # The command to type next is always the last entry, so that its lines are reserved first.
-    next_step = _next_step()
+    next_step = _next_step(analysis.table_options(first.setting.dataset))
     lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
     room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
@@ -174,16 +175,32 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
     """Yield the entries of a setting with the given number of leaks per adversary."""
     yield from _collapsed_models(findings)
     yield Line(LEAK_LABELS[findings.leak.kind], leak(findings, details))
+    yield from _model(findings)
     yield from _defense(findings, leaks)
     yield from _notes(findings)
     if text := untested(findings):
         yield Line("NOT TESTED", text)
 
 
-def _next_step() -> Line:
-    """Return the entry with the command to type after the verdict."""
-    text = "Find a defense for your table and your limits:"
-    return Line("NEXT STEP", text, "fedtrees recommend --csv FILE --target COLUMN")
+def _next_step(table_options: Sequence[str]) -> Line:
+    """Return the entry with the command to type after the verdict, for the table of the run."""
+    own_table = "" if "--csv" in table_options else " (own table: --csv, --target)"
+    text = f"Find a defense for your limits{own_table}:"
+    return Line("NEXT STEP", text, shlex.join(["fedtrees", "recommend", *table_options]))
+
+
+def _model(findings: SettingFindings) -> Iterator[Line]:
+    """Yield the utility of the first model, next to that of a constant and of a perfect model."""
+    trained = findings.defended(findings.baseline_defense)
+    if trained is None or not math.isfinite(trained.utility_change.mean_utility):
+        return
+    utility, spec = measure(findings.utility.metric), trained.spec
+    how = "without a defense" if spec == UNDEFENDED else f"with {wording.short(spec)}"
+    marks = [f"a perfect model: {utility.best:g}"]
+    if math.isfinite(findings.constant_utility):
+        marks.insert(0, f"a guess: {findings.constant_utility:.3g}")
+    value = number(trained.utility_change.mean_utility)
+    yield Line("MODEL", f"{utility.head} {value} {how} ({', '.join(marks)}).")
 
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
@@ -556,13 +573,14 @@ def _notes(findings: SettingFindings) -> Iterator[Line]:
         )
     elif u.few:
         yield Line("NOTE", u.few)
-    for label, code, sentence in (
-        ("NO GUARANTEE", "void", "No epsilon is kept by {}, because other messages of the run are "
-         "sent without noise."),
-        ("NO GUARANTEE", ActedOnNothing.kind, "{} changed no message of this run."),
-        ("REFUTED", REFUTED, "An audit measured a larger epsilon than was spent by {}."),
-    ):  # fmt: skip
-        names = [wording.short(d.spec) for d in findings.defenses if d.void == code]
+    # Whether other messages are protected does not depend on the parameters of a defense.
+    for label, code, most_parts, sentence in (
+        ("NO GUARANTEE", "void", 0, "No epsilon is kept by {}: other messages lack noise."),
+        ("NO GUARANTEE", ActedOnNothing.kind, 0, "{} changed no message of this run."),
+        ("REFUTED", REFUTED, 2, "An audit measured a larger epsilon than was spent by {}."),
+    ):
+        specs = [d.spec for d in findings.defenses if d.void == code]
+        names = list(dict.fromkeys(wording.short(spec, most_parts) for spec in specs))
         if names:
             yield Line(label, wording.capital(sentence.format(wording.some(names, 2))))
 
@@ -585,6 +603,8 @@ def untested(findings: SettingFindings) -> str:
         verb = "fits" if len(gaps.defenses) == 1 else "fit"
         defenses = [many(len(gaps.defenses), "further defense")]
         sentences.append(f"{defenses[0]} {verb} this protocol and did not run.")
+    if (recipe := findings.omitted_recipe) and findings.leak.kind != "none-found":
+        sentences.append(f"The recommended recipe ({wording.short(recipe)}) did not run.")
     if gaps.cut:
         searches = dict.fromkeys(name.partition("[")[0] for name in gaps.cut)
         subject = "search of {} stopped at its limit" if len(searches) == 1 else (

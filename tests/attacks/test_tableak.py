@@ -477,7 +477,7 @@ def test_an_update_of_one_step_is_its_gradient():
 @pytest.mark.extra("torch")
 def test_the_attack_does_not_apply_to_updates_above_the_row_limit(train_network):
     run, local_data = train_network("none")
-    attack = register.make("attack", Spec("tableak", {"most": 3}))
+    attack = register.make("attack", Spec("tableak", {"max_rows": 3}))
     assert "4 rows or more" in str(attack.inapplicable(view_of(run, ("server",), local_data)))
 
 

@@ -109,6 +109,27 @@ def test_a_table_is_printed_or_written(run, capsys, tmp_path):
     error_of(capsys, 2, "results", "table", str(run), "--label", "wine")
 
 
+def test_the_check_of_a_plugin_has_one_line_per_rule_and_ends_with_a_summary():
+    from fedtrees.cli.registry import _describe_checks
+
+    def result(rule, kept, detail=""):
+        return {"kind": "defense", "name": "d", "rule": rule, "kept": kept, "detail": detail}
+
+    rules = ["it is plain", "dp-gbdt: it acts", "fedtree-hist: it acts"]
+    kept = [result(rule, True) for rule in rules]
+    assert [*_describe_checks(kept)] == [
+        "ok   defense d: it is plain",
+        "ok   defense d: it acts, with dp-gbdt and fedtree-hist",
+        "\ndefense d: 2 of 2 rules kept, tested with dp-gbdt and fedtree-hist",
+    ]
+    failed = [result("fedtree-hist: it acts", False, "why"), *kept[:2]]
+    assert [*_describe_checks(failed)][2:] == [
+        "FAIL defense d: it acts, with fedtree-hist  (why)",
+        "\ndefense d: 1 of 2 rules kept, tested with fedtree-hist and dp-gbdt",
+        "To correct it, read the lines FAIL: the text in brackets states the reason.",
+    ]
+
+
 FORMER = "note: attack 'timberstrike': the parameter 'most' is called 'max_level'"
 
 

@@ -188,7 +188,7 @@ def test_a_messy_table_needs_no_option(write):
     for name in ("Fall-Nr. (near-unique", "Tag (dates)", "Notiz (free text)", "leer (no values)"):
         assert name in left_out
     assert left_out.endswith("--keep Fall-Nr.,Tag,Notiz")
-    assert "the whole table" in note_of(data, "declared knowledge")
+    assert "the whole table" in note_of(data, "public")
 
 
 def test_dates_are_converted_to_days():

@@ -1,7 +1,9 @@
 """Advice: the recipe that meets a wish, on known numbers."""
 
 import re
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 from synthetic_run import Table
 
@@ -52,7 +54,8 @@ def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(
     result = advice(tmp_path)
     assert result.choice.name == NAME
     assert result.nearest is None
-    assert result.verdict[1].startswith(
+    assert result.verdict[0].startswith(f"Take `{NAME}`, AUC 0.901")
+    assert result.verdict[2].startswith(
         "Without a defense: d · t can reconstruct 800 of 2,000 rows"
     )
     assert not any(line.startswith("It leaves") for line in result.verdict)
@@ -115,6 +118,25 @@ def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
         "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
         for line in lines
     )
+
+
+def test_limits_that_no_tested_recipe_meets_are_named_with_the_best_recipe(tmp_path):
+    lines = advice(tmp_path, exact=(0.02, 0.03, 0.02), auc=0.7).verdict
+    assert lines[0].startswith("None of 2 tested recipes is shown to meet your limits. Nearest: ")
+    assert lines[1] == (
+        "No tested recipe meets your limit of 1.0% for exact rows: the smallest value is 2.3% "
+        f"(`{NAME}`)."
+    )
+    # The undefended model has an AUC of 0.951, so that a recipe meets the limit of 0.75.
+    assert lines[2].startswith("Your limits: ")
+
+
+def test_a_limit_below_a_guess_does_not_decide_which_recipe_is_nearest(tmp_path):
+    # Both recipes exceed the limit of 5% by as much as a guess that reaches 6% does.
+    result = advice(tmp_path, exact=(0.02, 0.03, 0.02), members=(0.06, 0.06, 0.06), blind=0.06)
+    recipe = next(t for t in result.tried if t.name == NAME)
+    assert recipe.read == pytest.approx(0.07 / 3 / 0.01)
+    assert "reconstruct 47 of 2,000 rows" in recipe.unmet
 
 
 def test_the_recipes_of_the_documentation_are_among_the_candidates():
@@ -246,7 +268,7 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
         output, errors = capsys.readouterr()
         assert "1 seed ran; 3 are needed for an interval." in output
         assert "shown to meet your limits. Nearest: `fedtree-hist" in output
-        assert ("cells: 0 to compute" in errors) == bool(more_arguments)
+        assert ("every candidate: 0 cells to compute" in errors) == bool(more_arguments)
     assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
 
 
@@ -260,3 +282,38 @@ def test_if_every_recipe_leaks_the_nearest_one_met_every_attack(tmp_path):
     assert advice.choice is None
     assert advice.nearest.name.endswith("split-only")
     assert not advice.nearest.candidate.untested
+
+
+@pytest.mark.parametrize(
+    ("excess", "seeds_of_rounds"),
+    # The first round is interrupted at half of the time. If a recipe is within the limits, it runs
+    # on more seeds. Otherwise, the first round goes on, and no recipe runs on more seeds.
+    [(0.9, [1, 1, 3, 5, 10]), (2.0, [1, 1, 1])],
+)
+def test_candidates_that_did_not_run_come_before_more_seeds_of_excluded_ones(
+    monkeypatch, excess, seeds_of_rounds
+):
+    recipe = SimpleNamespace(
+        name=NAME,
+        candidate=SimpleNamespace(untested=()),
+        excess=excess,
+        read=excess,
+        broken="" if excess <= 1 else "leak",
+        auc={},
+    )
+    rounds = []
+
+    def bench_of(self, suite, folder):
+        return SimpleNamespace(suite=suite, notes=(), workers=1)
+
+    def run_round(self, bench, *_):
+        rounds.append(len(bench.suite.seeds))
+        return pd.DataFrame({"attack": []}), "late" if len(rounds) == 1 else ""
+
+    monkeypatch.setattr(Search, "_bench", bench_of)
+    monkeypatch.setattr(Search, "_round", run_round)
+    monkeypatch.setattr("fedtrees.api.recommend.tried", lambda rows, wish: (recipe,))
+    monkeypatch.setattr("fedtrees.api.recommend._seconds", lambda rows, names: 0.0)
+    monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
+    Search(BenchOptions(data="iris[rows=60]"), WISH, 600, lambda total: None).run()
+    assert rounds == seeds_of_rounds

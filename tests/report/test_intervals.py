@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from synthetic_run import Table
 
+from fedtrees.core.results import measure
 from fedtrees.report.statistics import Estimate, t_estimate
 
 
@@ -46,3 +48,23 @@ def test_estimates_with_missing_numbers_are_equal_and_have_one_hash():
     assert len({one_seed, equal}) == 1
     assert one_seed != Estimate(0.5, 0.4, 0.6, 1)
     assert Estimate() == t_estimate([])
+
+
+def test_intervals_of_bounded_scores_end_at_their_bounds():
+    unbounded, auc = t_estimate([0.99, 0.999]), t_estimate([0.99, 0.999], bounds=(0.0, 1.0))
+    assert unbounded.high > 1
+    assert (auc.mean, auc.low, auc.high) == (unbounded.mean, unbounded.low, 1.0)
+    assert auc.half == pytest.approx(unbounded.half)
+    assert measure("auc").bounds == measure("exact_rows").bounds == (0.0, 1.0)
+    assert measure("rmse").bounds == (0.0, math.inf)
+    assert measure("r2").bounds == (-math.inf, 1.0)
+    assert measure("a measure of a plug-in").bounds == (-math.inf, math.inf)
+
+
+def test_no_interval_of_an_auc_or_an_advantage_exceeds_one(tmp_path):
+    table = Table(tmp_path)
+    for seed, auc in enumerate((0.99, 1.0, 0.999)):
+        table.train("none", seed, auc)
+        table.attack("none", seed, "a", 2 * auc - 1, value=auc)
+    (point,) = table.frontier().points
+    assert point.utility.high == point.advantage.high == point.score.high == 1.0

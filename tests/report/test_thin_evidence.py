@@ -7,6 +7,7 @@ from synthetic_run import Table
 
 import fedtrees
 from fedtrees.cli.main import main
+from fedtrees.report.results import read_records
 
 SEEDS = "d has 3 seeds. Intervals over fewer than 5 seeds are wide"
 ROWS = "at most 150 rows of d were attacked. One row is 0.7% of them"
@@ -118,3 +119,23 @@ def test_a_recommendation_from_one_seed_is_announced(tmp_path, capsys):
     printed = " ".join(capsys.readouterr().err.split())
     assert "has 1 seed. Intervals over fewer than 5 seeds are wide" in printed
     assert "were attacked. One row is" in printed
+
+
+@pytest.mark.parametrize("use", ["figure", "table"])
+def test_a_protocol_without_a_point_in_a_figure_is_announced_with_the_reason(tmp_path, use):
+    folder = written(tmp_path, 5, 250)
+    table = Table(folder)
+    table.lines = [row.to_dict() for _, row in read_records(folder).iterrows()]
+    for seed in range(5):
+        table.train("none", seed, 0.9, protocol="no-attack")
+        table.train("none", seed, 0.9, protocol="no-fit")
+        table.trouble("none", seed, "a", "skipped")
+        table.lines[-1] |= {"protocol": "no-fit", "threat": "server"}
+    table.rows()
+    texts = noted(lambda: USES[use](fedtrees.Run(folder)))
+    assert texts == [
+        *texts[:-2],
+        "a figure has no point for no-fit with no defense, because no attack that ran applies to "
+        "server",
+        "a figure has no point for no-attack with no defense, because no attack ran",
+    ]

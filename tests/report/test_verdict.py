@@ -13,6 +13,7 @@ from fedtrees.report import page
 from fedtrees.report.cost import UtilityChange, utility_changes, utility_of
 from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
+from fedtrees.report.recipe import recommended
 from fedtrees.report.results import Setting, load_rows
 from fedtrees.report.verdict import SCREEN_LINES, describe_utility_change, verdict
 from fedtrees.report.verdict import table as text_table
@@ -279,8 +280,7 @@ def test_a_claim_that_is_not_kept_is_stated(table):
                     spent="pure-dp[epsilon=inf,unprotected=cuts]")  # fmt: skip
         table.attack("laplace-hist[epsilon=1]", seed, "a", 0.1)
     assert verdict_texts(table)["NO GUARANTEE"] == (
-        "No epsilon is kept by laplace-hist ε=1, because other messages of the run are sent "
-        "without noise."
+        "No epsilon is kept by laplace-hist: other messages lack noise."
     )
 
 
@@ -446,3 +446,51 @@ def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sen
     # A client whose results are settled needs no column, and therefore no line.
     assert (sentence in narrow) == (advantage != 0.0)
     assert "the party 'client'" not in wide
+
+
+def test_the_quality_of_the_undefended_model_is_next_to_a_guess_and_a_perfect_model(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    assert verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (a perfect model: 1)."
+    for seed in range(3):
+        table.add("reference", "", seed, metric="auc", value=0.5, protocol="majority-class")
+    assert (
+        verdict_texts(table)["MODEL"]
+        == "AUC 0.901 without a defense (a guess: 0.5, a perfect model: 1)."
+    )
+
+
+def test_the_next_step_names_the_table_of_the_run(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    analysis = RunAnalysis(table.folder, table.rows())
+    assert verdict(analysis).lines[-1].command == "fedtrees recommend --data d"
+    spec = '{ name = "d", csv = "my patients.csv", target = "ill", client_column = "site" }'
+    (table.folder / "suite.toml").write_text(f"[[grid]]\ndata = [{spec}]\n")
+    assert verdict(analysis).lines[-1].text == "Find a defense for your limits:"
+    assert verdict(analysis).lines[-1].command == (
+        "fedtrees recommend --csv 'my patients.csv' --target ill --client-column site"
+    )
+
+
+def test_a_run_of_another_protocol_names_the_recommended_recipe_that_it_omits(table):
+    protocol = {"protocol": "fedtree-hist", "protocol_params": ""}
+    for seed in range(3):
+        table.train("none", seed, 0.9, **protocol)
+        table.applies("none", seed, "a", **protocol)
+        table.attack("none", seed, "a", 0.3, value=0.58, **protocol)
+    sentence = "The recommended recipe (dp-gbdt with dp-grid-cuts) did not run."
+    assert sentence in verdict_texts(table)["NOT TESTED"]
+    name = recommended()
+    parameters = name.protocol.partition("[")[2].rstrip("]")
+    for seed in range(3):
+        recipe = {"protocol": "dp-gbdt", "protocol_params": parameters}
+        table.train(name.defense, seed, 0.9, **recipe)
+        table.applies(name.defense, seed, "a", **recipe)
+        table.attack(name.defense, seed, "a", 0.0, value=0.4, **recipe)
+    assert sentence not in verdict_texts(table)["NOT TESTED"]
+
+
+def test_a_vertical_run_does_not_name_a_recipe_for_horizontal_federations(table):
+    for seed in range(3):
+        table.train("none", seed, 0.9, protocol="secureboost", protocol_params="")
+        table.attack("none", seed, "a", 0.3, value=0.58, protocol="secureboost", protocol_params="")
+    assert "recommended" not in verdict_texts(table)["NOT TESTED"]
