@@ -234,7 +234,7 @@ def test_a_verdict_fits_on_a_screen_and_every_number_follows_from_the_records(ve
         *LEAK_LABELS.values(), "NO UTILITY", "BEST DEFENSE", "EFFECT", "PRICE", "STILL LEAKS",
         "NOT EXCLUDED",
         "OTHER LEAKS", "STRICTER", "NOTE", "NO GUARANTEE", "REFUTED", "NOT TESTED", "ALSO",
-        "EPSILON", "NEXT STEP",
+        "EPSILON", "MODEL", "NEXT STEP",
     }  # fmt: skip
     recommended = entries["BEST DEFENSE"].command if "BEST DEFENSE" in entries else ""
     for line in result.lines:
@@ -257,6 +257,16 @@ def test_a_verdict_fits_on_a_screen_and_every_number_follows_from_the_records(ve
                 and near(match[3], representations(by_defense["none"][0], by_defense["none"][3]))
                 for by_defense in worst_results if {"none", match[1]} <= {*by_defense}
             ), text  # fmt: skip
+        elif label == "MODEL":
+            head, value = text.split(maxsplit=2)[:2]
+            key = next(k for k, m in measures().items() if m.head == head and m.klass == "utility")
+            place = ("train", key, "none")
+            values = [
+                float(r["value"])
+                for r in records.rows
+                if (r["stage"], r["metric"], spec(r)) == place
+            ]
+            assert near(value, [mean(values)]), text
         elif label == "PRICE":
             check_price(records, text, recommended)
         elif label == "EFFECT":
