@@ -178,18 +178,23 @@ def log_odds(sums: LinearSums) -> Floats:
     background = max(mean - prior, 0.0)  # members that are no candidates, per candidate
     spread = prior * (1 - prior) + background
 
-    largest = np.asarray(abs(sums.contribution).max(axis=0).todense()).ravel()
-    used = np.flatnonzero((largest > 0) & np.isfinite(sums.variance))
-    if not len(used):
+    columns, (_, K) = sums.contribution, sums.contribution.shape
+    largest = np.zeros(K)
+    np.maximum.at(largest, columns.indices, np.abs(columns.data))
+    used = (largest > 0) & np.isfinite(sums.variance)
+    if not used.any():
         return np.zeros(n)
-    columns, largest, noise = sums.contribution[:, used], largest[used], sums.variance[used]
-    residual = sums.total[used] - mean * np.asarray(columns.sum(axis=0)).ravel()
-    exact = bool((noise < (MISFITS[0] * largest) ** 2).any())
-    fits = [
-        _solve(columns, residual, np.sqrt(noise + (misfit * largest) ** 2), spread)
-        for misfit in (MISFITS if exact else MISFITS[:1])
-    ]
-    _, shift, variance = max(fits, key=lambda fit: fit[0])
+    residual = sums.total - mean * np.bincount(columns.indices, columns.data, K)
+    # All sums are divided by the largest contribution, so that a misfit has the same unit in each.
+    scale = 1 / np.where(used, largest, np.inf)
+    scaled = (columns.data * scale[columns.indices], columns.indices, columns.indptr)
+    fit = _SumsFit(
+        csr_array(scaled, shape=(n, K))[:, used],
+        (residual * scale)[used],
+        (sums.variance[used] * scale[used] ** 2),
+        spread,
+    )
+    _, shift, variance = fit.best()
 
     # Divide the posterior of each candidate by its prior. What remains is a Gaussian likelihood of
     # precision `gained` and mean `shift / variance / gained`, measured from the prior mean.
@@ -198,22 +203,59 @@ def log_odds(sums: LinearSums) -> Floats:
     return np.asarray(evidence / (1 + gained * background), dtype=np.float64)
 
 
-def _solve(
-    columns: csr_array, residual: Floats, deviation: Floats, spread: float
-) -> tuple[float, Floats, Floats]:
-    """Return the log marginal likelihood, and posterior mean and variance of every candidate."""
-    n = columns.shape[0]
-    weights = csr_array(columns.multiply(1 / deviation[None, :]))
-    standard = residual / deviation
-    precision = (weights @ weights.T).toarray()
-    precision[np.diag_indices(n)] += 1 / spread
-    factor = cho_factor(precision, lower=True, overwrite_a=True)
-    weighted = weights @ standard
-    shift = cho_solve(factor, weighted)
-    variance = np.diag(cho_solve(factor, np.eye(n)))
-    log_det = 2 * np.log(np.diag(factor[0])).sum() + n * np.log(spread)
-    fit = float(standard @ standard - weighted @ shift + 2 * np.log(deviation).sum() + log_det)
-    return -fit / 2, shift, variance
+class _SumsFit:
+    """Posterior of membership under several standard deviations of the sums (`MISFITS`).
+
+    Parameters
+    ----------
+    columns : sparse array, shape (n, K)
+        Contributions of the candidates, at most 1.
+    residual : float64 array, shape (K,)
+        Released sums minus their prior mean.
+    noise : float64 array, shape (K,)
+        Variance of the noise in each sum.
+    spread : float
+        Prior variance of a membership indicator.
+    """
+
+    def __init__(self, columns: csr_array, residual: Floats, noise: Floats, spread: float) -> None:
+        self._columns, self._residual, self._noise = columns, residual, noise
+        self._spread = spread
+        # Without noise, all weights are proportional to 1 / misfit.
+        self._products = None if noise.any() else (columns @ columns.T).toarray()
+
+    def best(self) -> tuple[float, Floats, Floats]:
+        """Return the result of `solve` for the most likely misfit.
+
+        Larger misfits than the first are only tried if there are exact sums, and only until the
+        likelihood decreases.
+        """
+        fit = self.solve(MISFITS[0])
+        if (self._noise < MISFITS[0] ** 2).any():
+            for misfit in MISFITS[1:]:
+                rival = self.solve(misfit)
+                if rival[0] <= fit[0]:
+                    break
+                fit = rival
+        return fit
+
+    def solve(self, misfit: float) -> tuple[float, Floats, Floats]:
+        """Return the log marginal likelihood, and mean and variance of every candidate."""
+        n, deviation = self._columns.shape[0], np.sqrt(self._noise + misfit**2)
+        if self._products is None:
+            weights = csr_array(self._columns.multiply(1 / deviation[None, :]))
+            precision = (weights @ weights.T).toarray()
+        else:
+            precision = self._products / misfit**2
+        precision[np.diag_indices(n)] += 1 / self._spread
+        factor = cho_factor(precision, lower=True, overwrite_a=True)
+        weighted = self._columns @ (self._residual / deviation**2)
+        shift = cho_solve(factor, weighted)
+        variance = np.diag(cho_solve(factor, np.eye(n)))
+        log_det = 2 * np.log(np.diag(factor[0])).sum() + n * np.log(self._spread)
+        standard = self._residual / deviation
+        fit = standard @ standard - weighted @ shift + 2 * np.log(deviation).sum() + log_det
+        return -float(fit) / 2, shift, variance
 
 
 def any_of(parts: Sequence[Floats]) -> Floats:

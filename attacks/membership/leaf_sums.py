@@ -149,14 +149,14 @@ class _Sums:
             contains them. Otherwise there is one equation per leaf that follows from its value.
         """
         e, tree = self.evidence, self.evidence.trees[t]
-        place = np.searchsorted(tree.leaves, self.leaf[:, t])
+        row, place = np.arange(len(self.every)), np.searchsorted(tree.leaves, self.leaf[:, t])
         sent = None if e.observed.own_sums is None else e.observed.own_sums[t]
         noise = self.noise_of_leaves(t)
         if e.observed.level == "statistics" and tree.g is not None and tree.h is not None:
             for k, (x, sums) in enumerate(((g, tree.g), (h, tree.h))):
                 known_sums = None if sent is None else sent[:, k]
                 total, variance = sums[tree.leaves], noise[:, k]
-                yield self.cells(place, x, total, variance, known_sums, e.observed.own_inside)
+                yield self.cells(row, place, x, total, variance, known_sums, e.observed.own_inside)
             return
         w = tree.value[tree.leaves].astype(np.float64) / e.params.learning_rate
         expected = np.bincount(place[: self.n], h[: self.n], len(w)) * self.unknown / self.n
@@ -176,7 +176,7 @@ class _Sums:
         variance = np.where(w == 0, np.inf, variance)  # a leaf of too few rows, or none
         known_sums = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]
         x, own_inside = g + (w * slope)[place] * h, e.observed.own_inside
-        yield self.cells(place, x, -w * offset, variance, known_sums, own_inside)
+        yield self.cells(row, place, x, -w * offset, variance, known_sums, own_inside)
 
     def noise_of_leaves(self, t: int) -> Floats:
         """Return the variance of the noise on G and H of each leaf of a tree, shape (J, 2)."""
@@ -206,7 +206,7 @@ class _Sums:
         Yields
         ------
         contributions, totals, variances
-            As returned by `cells`, for the gradients and then the hessians of each column.
+            As returned by `cells`, for the gradients and then the hessians of each node.
         """
         e, tree = self.evidence, self.evidence.trees[t]
         assert e.observed.histograms is not None
@@ -221,30 +221,26 @@ class _Sums:
         # The histogram of a sibling that follows by subtraction carries the noise of the parent and
         # of the sent child, and contains no further information.
         is_sent = cell_g[seen.nodes] <= cell_g[seen.nodes].min() * (1 + 1e-9)
+        offsets, code = e.observed.cuts.offsets, np.stack(codes.columns)
         for k in np.flatnonzero(is_sent).tolist():
             node = int(seen.nodes[k])
             rows = np.flatnonzero(above[node][self.leaf[:, t]])
-            for f, column in enumerate(codes.columns):
-                first, width = int(e.observed.cuts.offsets[f]), len(e.observed.cuts.of(f))
-                code = column[rows]
-                present = code != codes.missing
-                place = np.full(len(self.every), -1)
-                place[rows[present]] = code[present]
-                for s, (x, cell) in enumerate(((g, cell_g), (h, cell_h))):
-                    total = seen.sums[k, first : first + width, s]
-                    variance = np.full(width, float(cell[node]))
-                    if s == 0 and row_g:
-                        inside = place[: self.n]
-                        count = np.bincount(inside[inside >= 0], minlength=width)
-                        variance = variance + row_g * count * self.unknown / self.n
-                    if (
-                        e.distortion.hides_small_bins
-                    ):  # a bin of few rows is sent as if it were empty
-                        variance = np.where(total == 0, np.inf, variance)
-                    yield self.cells(place, x, total, variance, None, e.observed.own_in_bins)
+            column, position = np.nonzero(code[:, rows] != codes.missing)
+            row = rows[position]
+            place = offsets[column] + code[column, row]
+            for s, (x, cell) in enumerate(((g, cell_g), (h, cell_h))):
+                total = seen.sums[k, :, s]
+                variance = np.full(len(total), float(cell[node]))
+                if s == 0 and row_g:
+                    count = np.bincount(place[row < self.n], minlength=len(total))
+                    variance = variance + row_g * count * self.unknown / self.n
+                if e.distortion.hides_small_bins:  # a bin of few rows is sent as if it were empty
+                    variance = np.where(total == 0, np.inf, variance)
+                yield self.cells(row, place, x, total, variance, None, e.observed.own_in_bins)
 
     def cells(
         self,
+        row: Longs,
         place: Longs,
         x: Floats,
         total: Floats,
@@ -256,10 +252,11 @@ class _Sums:
 
         Parameters
         ----------
-        place : int64 array, shape (n + r,)
-            Cell of each of n candidates and r known rows, -1 if it is in none.
+        row, place : int64 array, shape (m,)
+            Pairs of a row and a cell that contains it. Rows are the n candidates, then the r known
+            rows. A row can be in several cells, for example in one bin of each column.
         x : float64 array, shape (n + r,)
-            Contribution of every row to its cell.
+            Contribution of every row to each of its cells.
         total, variance : float64 array, shape (K,)
             Sums and the variance of their noise.
         known_sums : float64 array, shape (K,), or None
@@ -274,16 +271,15 @@ class _Sums:
         totals, variances : float64 array, shape (K,)
             Under row subsampling, the variances include the random choice of rows.
         """
-        inside = np.flatnonzero(place[: self.n] >= 0)
-        at, value = place[inside], x[inside]
+        value, is_known = x[row], row >= self.n
         if known_sums is None and includes_known:
-            at_known = np.flatnonzero(place[self.n :] >= 0) + self.n
-            cells = np.bincount(place[at_known], x[at_known], len(total))
+            cells = np.bincount(place[is_known], value[is_known], len(total))
             known_sums = np.asarray(self.share * cells)
+        row, place, value = row[~is_known], place[~is_known], value[~is_known]
         if self.share < 1:
-            drawn = np.bincount(at, value**2, len(total)) * self.unknown / self.n
+            drawn = np.bincount(place, value**2, len(total)) * self.unknown / self.n
             variance = variance + self.share * (1 - self.share) * drawn
-        matrix = csr_array((self.share * value, (inside, at)), shape=(self.n, len(total)))
+        matrix = csr_array((self.share * value, (row, place)), shape=(self.n, len(total)))
         left = total if known_sums is None or not includes_known else total - known_sums
         return matrix, left, variance
 

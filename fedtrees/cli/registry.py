@@ -208,10 +208,10 @@ def _describe_checks(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for (kept, plugin, rule, detail), names in sorted(lines.items(), key=lambda x: not x[0][0]):
         mark, place = "ok  " if kept else "FAIL", f", with {listed(names)}" * any(names)
         yield f"{mark} {plugin}: {rule}{place}" + f"  ({detail})" * bool(detail)
-    for plugin, names in plugins.items():
+    for plugin, tested_with in plugins.items():
         rules = {rule for _, other, rule, _ in lines if other == plugin}
         failed = {rule for kept, other, rule, _ in lines if other == plugin and not kept}
-        place = f", tested with {listed([*names])}" * bool(names)
+        place = f", tested with {listed([*tested_with])}" * bool(tested_with)
         yield f"\n{plugin}: {len(rules) - len(failed)} of {many(len(rules), 'rule')} kept{place}"
         if failed:
             yield "To correct it, read the lines FAIL: the text in brackets states the reason."
