@@ -24,9 +24,10 @@ from fedtrees.report.statistics import Estimate, by_seed, finite, t_estimate
 from fedtrees.report.trials import trials_of
 from fedtrees.report.web_page import render
 from fedtrees.report.wording import (
+    amount,
+    by_population,
     can,
     change,
-    describe_baseline,
     mean_and_interval,
     number,
     percent,
@@ -37,6 +38,8 @@ from fedtrees.report.wording import (
 )
 
 _UTILITY = UTILITY[0].key  # area under the ROC curve
+#: Option of `fedtrees recommend` that states the limit of each measure.
+_OPTIONS = {"exact_rows": "--max-exact-rows", "members_1pct": "--max-membership"}
 
 
 @dataclass(frozen=True)
@@ -477,16 +480,19 @@ def unreachable_limits(undefended: Sequence[RecipeResult], wish: Wish) -> Iterat
         The limits of the user.
     """
     for metric, best in _guesses_beyond_limits(undefended, wish).items():
+        guesser = "from rows of other persons" if by_population(best) else "by the same adversary"
         yield (
             f"No defense can meet your limit of {percent(wish.limits[metric])} for "
-            f"{measure(metric).name}, because a guess without any message already reaches "
-            f"{percent(best.baseline)} ({describe_baseline(best)}). Choose a larger limit."
+            f"{measure(metric).name}, because a guess {guesser}, without any message, already "
+            f"reaches {percent(best.baseline)} ({amount(best, best.baseline)}). With this limit, "
+            f"no recipe can be recommended. Repeat the search with {_OPTIONS[metric]} clearly "
+            f"above {percent(best.baseline)}."
         )
     auc = max((finite(t.utility_change.mean_utility) for t in undefended), default=math.inf)
     if auc < wish.auc:
         yield (
             f"A defense can hardly meet your limit of {wish.auc:g} for the AUC, because the model "
-            f"without a defense has {number(auc)}. Choose a smaller limit."
+            f"without a defense has {number(auc)}. Choose a smaller --min-auc."
         )
 
 

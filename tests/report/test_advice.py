@@ -115,7 +115,11 @@ def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp
 def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
     lines = advice(tmp_path, blind=0.06).verdict
     assert any(
-        "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
+        "No defense can meet your limit of 5.0%" in line
+        and "a guess by the same adversary, without any message, already reaches 6.0% (120 of "
+        "2,000 members)"
+        in line
+        and line.endswith("Repeat the search with --max-membership clearly above 6.0%.")
         for line in lines
     )
 
