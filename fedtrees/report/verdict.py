@@ -444,13 +444,15 @@ def _effect(findings: SettingFindings, use: Recipe) -> str:
         return ""
     if after.state == "not-applicable":
         return "With this defense, no attack of this kind applies."
-    remaining = wording.value(after, after.score)
-    scores = f"{remaining} instead of {wording.amount(before, before.score)}"
+    remaining, amount = wording.value(after, after.score), wording.amount(before, before.score)
+    unchanged = amount == wording.amount(before, after.score)
+    scores = amount if unchanged else f"{remaining} instead of {amount}"
     who, phrase = describe_adversary(findings.leak.adversary), measure(before.metric).phrase
     if measure(before.metric).counted_by:
         # The amount names its unit, and the entry above contains the complete phrase.
         phrase = phrase[: phrase.index("{}") + 2]
-    result = wording.capital(f"{who} can then {phrase.format(scores)}.")
+    can = "can still" if unchanged else "can then"
+    result = wording.capital(f"{who} {can} {phrase.format(scores)}.")
     if after.below_baseline:
         return f"{result} {wording.capital(wording.failed(after))}."
     return f"{result} {EFFECT_STATES[after.state]}".rstrip()

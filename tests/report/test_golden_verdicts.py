@@ -271,7 +271,11 @@ def test_a_verdict_fits_on_a_screen_and_every_number_follows_from_the_records(ve
             check_price(records, text, recommended)
         elif label == "EFFECT":
             scores = re.search(rf"({PLAIN})%? instead of ({PLAIN})%?", text)
-            undefended_score, defended_scores = (scores[2], [scores[1]]) if scores else ("nan", [])
+            unchanged = re.search(rf" can still [a-z ]+({PLAIN})", text)
+            undefended_score, defended_scores = "nan", []
+            if scores or unchanged:
+                undefended_score = scores[2] if scores else unchanged[1]
+                defended_scores = [scores[1] if scores else unchanged[1]]
             worst_results = [
                 records.worst(threat, metric)
                 for threat in threats(records)

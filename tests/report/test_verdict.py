@@ -104,6 +104,8 @@ def test_a_reduction_by_a_defense_that_is_not_eligible_is_not_denied(table):
     text = verdict_texts(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["BEST DEFENSE"].startswith("No tested defense reduces this leak.")
+    assert " can still " in text["EFFECT"]
+    assert " instead of " not in text["EFFECT"]
     add_defense(table, "laplace-hist[epsilon=1]", 0.5, (0.1, 0.11, 0.12), metric="members_1pct")
     text = verdict_texts(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
