@@ -159,10 +159,10 @@ class Comparison:
         gains = (direction * (v - self.published) for v in (self.ours, self.strongest) if v == v)
         return "better" if direction and max(gains) > 0 else f"differs by {difference:+.3g}"
 
-    def measured(self, values: Sequence[float], **others: float) -> "Comparison":
+    def measured(self, values: Sequence[float], **more: float) -> "Comparison":
         """Return the comparison with the mean and the standard deviation of values by seed."""
         deviation = stdev(values) if len(values) > 1 else nan
-        return replace(self, ours=mean(values), deviation=deviation, seeds=len(values), **others)
+        return replace(self, ours=mean(values), deviation=deviation, seeds=len(values), **more)
 
     def format(self, value: float) -> str:
         """Format a value with the decimal places of the score, ``-`` if it is missing."""

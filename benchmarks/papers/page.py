@@ -221,9 +221,9 @@ def study_table(part: Iterable[Comparison]) -> str:
     for c in sorted(part, key=lambda c: [*c.setting.split(",")[:1], *_numbers_in(c.setting)]):
         at_a_depth = re.search(r"depth [368]\b", c.setting)
         if c.score == "RA" and c.seeds and at_a_depth and "top" not in c.setting:
-            ours = ["" if isnan(x) else f"{x:.1f}" for x in (c.published, c.ours, c.deviation)]
+            scores = ["" if isnan(x) else f"{x:.1f}" for x in (c.published, c.ours, c.deviation)]
             blind = "" if isnan(c.blind) else f"{c.blind:.1f}"
-            lines.append([c.setting, *ours, str(c.seeds), blind])
+            lines.append([c.setting, *scores, str(c.seeds), blind])
     return markdown(header, lines) + "\n"
 
 

@@ -196,10 +196,10 @@ def _blind_sentence(pattern: str, *tables: str) -> Blind:
     """Return a function that reads the baseline of each table from a sentence of the page."""
 
     def read(page: StudyPage, table: PageTable) -> list[float]:
-        stated = page.stated(pattern)
+        baselines = page.stated(pattern)
         if not tables:
-            return [*stated] * len(table.rows)
-        by_table = dict(zip(tables, stated, strict=True))
+            return [*baselines] * len(table.rows)
+        by_table = dict(zip(tables, baselines, strict=True))
         return [by_table[name] for name in table.texts("Table")]
 
     return read

@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedtrees.api.bench import Names, remove_files, with_table_written
@@ -24,10 +25,12 @@ from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Composed, Spec, parse_composed, parse_list
 from fedtrees.core.transcript import PUBLIC
+from fedtrees.data.dataset import Dataset
 from fedtrees.data.partition import LAYOUTS
 from fedtrees.experiments.defaults import complete_suite, default_size
 from fedtrees.experiments.evaluate import parts_of
 from fedtrees.experiments.executor import Processes
+from fedtrees.experiments.federation import load_dataset
 from fedtrees.experiments.options import (
     BenchOptions,
     describe_missing_restrictions,
@@ -352,6 +355,7 @@ def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
 
 
 _PAGE, _HTML = "advice.md", "advice.html"
+_NAMED_COLUMNS = 40  # number of columns that the page names
 _ALARMS = "1%FPR"  # the rate of false alarms of `max_membership`
 #: Receives the number of cells of a round, and returns a function that is called after each cell.
 Log = Callable[[int], Callable[[str, str], None]]
@@ -439,6 +443,23 @@ class Recommendation:
         return f'<iframe srcdoc="{page}" width="100%" height="600" style="border:0"></iframe>'
 
 
+def _describe_table(dataset: Dataset) -> str:
+    """Describe the rows and columns of a table by their numbers and names, without any value."""
+    rows, columns = dataset.table.X.shape
+    sizes = np.bincount(dataset.owners) if dataset.owners is not None else ()
+    clients = f" of {len(sizes)} clients ({listed([f'{n:,}' for n in sizes])} rows)" * bool(
+        len(sizes)
+    )
+    names = ", ".join(dataset.schema.names[:_NAMED_COLUMNS])
+    more = len(dataset.schema.names) - _NAMED_COLUMNS
+    names += f" and {more} more" * (more > 0)
+    return (
+        f"{rows:,} rows{clients} with {many(columns, 'column')} and the target "
+        f"{dataset.schema.target}. One part of the rows trains the model, and the other part tests "
+        f"it. Columns: {names}."
+    )
+
+
 def search(
     options: BenchOptions,
     max_exact_rows: str | float,
@@ -479,6 +500,8 @@ def search(
         )
     wish = Wish(rows, members, min_auc)
     folder, advice = Search(options, wish, 60 * minutes, log, layout, deployed).run()
+    (ref,) = {d for grid in read_suite_of_run(folder).grids for d in grid.data}
+    advice = replace(advice, data=_describe_table(load_dataset(ref, options.data_dir)))
     write_listed(folder, _PAGE, advice.page().encode())
     write_listed(folder, _HTML, advice.html().encode())
     return Recommendation(folder, advice)

@@ -205,12 +205,12 @@ def _describe_checks(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         line = (bool(result["kept"]), plugin, rule, result["detail"])
         lines.setdefault(line, []).append(protocol)
         plugins.setdefault(plugin, {}).update({protocol: None} if protocol else {})
-    for (kept, plugin, rule, detail), names in sorted(lines.items(), key=lambda x: not x[0][0]):
-        mark, place = "ok  " if kept else "FAIL", f", with {listed(names)}" * any(names)
+    for (passed, plugin, rule, detail), names in sorted(lines.items(), key=lambda x: not x[0][0]):
+        mark, place = "ok  " if passed else "FAIL", f", with {listed(names)}" * any(names)
         yield f"{mark} {plugin}: {rule}{place}" + f"  ({detail})" * bool(detail)
     for plugin, tested_with in plugins.items():
         rules = {rule for _, other, rule, _ in lines if other == plugin}
-        failed = {rule for kept, other, rule, _ in lines if other == plugin and not kept}
+        failed = {rule for passed, other, rule, _ in lines if other == plugin and not passed}
         place = f", tested with {listed([*tested_with])}" * bool(tested_with)
         yield f"\n{plugin}: {len(rules) - len(failed)} of {many(len(rules), 'rule')} kept{place}"
         if failed:

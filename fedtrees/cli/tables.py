@@ -53,14 +53,16 @@ def inspect(
     """
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.table_files import read_table
-    from fedtrees.data.user_tables import probable_marks_notes
+    from fedtrees.data.user_tables import client_notes, probable_marks_notes
 
     if "," in file and not os.path.exists(file):
         raise UsageError(f"{file!r} is no file; to inspect several, name one at a time")
     table = read_table(file, parse_reading(sep, decimal, missing, sheet))
     interpreted = [*map(_read, repeat(table), columns_of(table))]
     columns = [_facts(table, column) for column in interpreted]
-    notes = [*table.notes, *probable_marks_notes(table, [c for c in interpreted if not c.out])]
+    features = [c for c in interpreted if not c.out]
+    categories = {c.name: c.distinct for c in features if c.categorical}
+    notes = [*table.notes, *probable_marks_notes(table, features), *client_notes(categories)]
     facts = {"file": file, "rows": len(table), "notes": notes, "columns": columns}
     emit(facts, format, lambda: _print_columns(facts))
 

@@ -47,6 +47,14 @@ _WORDS = {
                   "mrn patientid patientennummer patient_id steuernummer",
 }  # fmt: skip
 _KINDS = {word: kind for kind, words in _WORDS.items() for word in words.split()}
+# Words of a column name that names the client of each row, in the same languages.
+_CLIENT_WORDS = (
+    "hospital clinic site center centre institution branch client krankenhaus klinik klinikum "
+    "standort zentrum filiale hopital hôpital clinique etablissement établissement ospedale "
+    "clinica clínica sede centro"
+)
+_ADDITIONS = "id name code no nr number"  # words that such a name can contain as well
+_MOST_CLIENTS = 100  # a column with more values is not assumed to name clients
 _E_MAIL = re.compile(r"^[^@\s]+@[^@\s]+\.[a-zA-Z]{2,}$")
 LOOKED_AT = 50  # number of cells that are inspected
 
@@ -56,8 +64,7 @@ def kind_of(name: str, cells: Iterable[str] = ()) -> str:
 
     `cells` are some of its cells. E-mail addresses are recognised by their form.
     """
-    spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", name)
-    words = [w for w in re.split(r"[^0-9a-zA-ZÀ-ÿß]+", spaced.lower()) if w]
+    words = _words(name)
     for text in (*words, "".join(words), "_".join(words)):
         if text in _KINDS:
             return _KINDS[text]
@@ -65,6 +72,23 @@ def kind_of(name: str, cells: Iterable[str] = ()) -> str:
     if shown and all(_E_MAIL.match(cell) for cell in shown):
         return "e-mail"
     return ""
+
+
+def _words(name: str) -> list[str]:
+    """Split a column name into its words, in lower case."""
+    spaced = re.sub(r"(?<=[a-zà-ÿ])(?=[A-Z])", " ", name)
+    return [w for w in re.split(r"[^0-9a-zA-ZÀ-ÿß]+", spaced.lower()) if w]
+
+
+def names_clients(name: str, categories: int) -> bool:
+    """Return whether a column of categories seems to name the client of each row.
+
+    Its name has to be a word for a site, for example ``hospital``, alone or with a word such as
+    ``id``. A name with further words, for example ``hospital_days``, is not recognised.
+    """
+    words = {*_words(name)}.difference(_ADDITIONS.split())
+    known = words.issubset(_CLIENT_WORDS.split())
+    return 1 < categories <= _MOST_CLIENTS and len(words) == 1 and known
 
 
 Kind = Literal["number", "category", "yes/no", "date", "id", "text", "empty"]

@@ -37,6 +37,7 @@ from fedtrees.data.column_types import (
     Column,
     columns_of,
     kind_of,
+    names_clients,
     reading,
     values_of,
 )
@@ -139,7 +140,30 @@ def load_csv(
     """
     declared, target = TableSpec.of(options), plain_name(target)
     table = read_table(path, declared.reading, (target,))
-    return dataset_of(table, target, declared, name or Path(path).stem, top)
+    dataset = dataset_of(table, target, declared, name or Path(path).stem, top)
+    categories = {feature.name: len(feature.categories) for feature in dataset.schema.features}
+    return replace(dataset, notes=(*client_notes(categories), *dataset.notes))
+
+
+def client_notes(categories: Mapping[str, int]) -> list[str]:
+    """Return a note for each feature that seems to name the client of each row.
+
+    Without the option ``--client-column``, such a column is a feature of the model, and every
+    simulated client can get rows of all values.
+
+    Parameters
+    ----------
+    categories : mapping of str to int
+        Number of categories of each feature, 0 for a number.
+    """
+    return [
+        f"{name}: the column seems to name the client of each row. It is used as a feature, and "
+        f"the partition decides which client gets which row. With --client-column "
+        f"{shlex.quote(name)}, each of the {count} clients gets its rows, and the column is not "
+        "a feature"
+        for name, count in categories.items()
+        if names_clients(name, count)
+    ]
 
 
 def dataset_of(

@@ -682,12 +682,12 @@ class Protocol(ABC):  # noqa: B024 - subclasses have abstract methods
 
 def _join_columns(queries: Mapping[str, LocalData]) -> NDArray[np.float32]:
     """Return test rows with the columns of all parties at their positions in the schema."""
-    first, *others = queries.values()
-    width = 1 + max(int(part.columns.max(initial=-1)) for part in (first, *others))
+    first, *rest = queries.values()
+    width = 1 + max(int(part.columns.max(initial=-1)) for part in (first, *rest))
     if len(first.columns) == width:  # a party of a horizontal protocol has all columns
         return first.X
     X = np.zeros((len(first), width), np.float32)
-    for part in (first, *others):
+    for part in (first, *rest):
         X[:, part.columns] = part.X
     return X
 

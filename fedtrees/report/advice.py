@@ -17,6 +17,7 @@ from fedtrees.core.errors import listed, many
 from fedtrees.core.results import UTILITY, measure
 from fedtrees.report.adversaries import adversary_named
 from fedtrees.report.coverage import coverage, role_names
+from fedtrees.report.guarantees import DefenseGuarantees, in_words
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
 from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended, settings
 from fedtrees.report.results import UNDEFENDED
@@ -24,9 +25,10 @@ from fedtrees.report.statistics import Estimate, by_seed, finite, t_estimate
 from fedtrees.report.trials import trials_of
 from fedtrees.report.web_page import render
 from fedtrees.report.wording import (
+    amount,
+    by_population,
     can,
     change,
-    describe_baseline,
     mean_and_interval,
     number,
     percent,
@@ -37,6 +39,24 @@ from fedtrees.report.wording import (
 )
 
 _UTILITY = UTILITY[0].key  # area under the ROC curve
+_REJECTED = "Not recommended: "  # begins the line on a recipe that is not shown to meet the limits
+#: Explanations at the end of the page, for readers who have not used fedtrees.
+_TERMS = {
+    "Row": "the record of one person. A row is exact if every category is right and "
+    "every number is within 0.319 standard deviations",
+    "Member": "a person whose row was used for the training",
+    "At 1% false alarms": "the attack may wrongly name 1% of the persons who are not members",
+    "Blind": "the score of the best guess of the same adversary without any message. Only the "
+    "difference to it was learned from the training",
+    "Population": "the score of a guess from rows of other persons, for adversaries without rows",
+    "AUC of the model": "the quality of its predictions; 0.5 is a random guess, and 1 is perfect",
+    "Epsilon": "a limit for how much any attack can learn about one row, except with the small "
+    "probability delta",
+    "Seed": "one repetition of the experiment with other random choices",
+    "Not settled": "the results show neither that there is a leak nor that there is none",
+}
+#: Option of `fedtrees recommend` that states the limit of each measure.
+_OPTIONS = {"exact_rows": "--max-exact-rows", "members_1pct": "--max-membership"}
 
 
 @dataclass(frozen=True)
@@ -83,11 +103,14 @@ class Tried:
         AUC on test rows, by seed.
     wish : Wish
         The limits.
+    guarantee : str
+        The claimed epsilon in words, "" if none is claimed or if the run did not keep it.
     """
 
     candidate: Recipe
     auc: Mapping[int, float]
     wish: Wish
+    guarantee: str = ""
 
     @property
     def name(self) -> str:
@@ -230,11 +253,24 @@ def tried(rows: pd.DataFrame, wish: Wish) -> tuple[Tried, ...]:
             [trains["setting"].map(lambda s: s.protocol).astype(str), "defense_spec"]
         )
     }
+    guarantees = _guarantees(rows)
     tried_candidates = []
     for candidate in recommend(trials_of(rows, bare=True), recommended()).recipes:
         protocol, defense = recipe(candidate.name)
-        tried_candidates.append(Tried(candidate, auc.get((protocol, defense), {}), wish))
+        guarantee = guarantees.get((protocol, defense), "")
+        scores = auc.get((protocol, defense), {})
+        tried_candidates.append(Tried(candidate, scores, wish, guarantee))
     return tuple(tried_candidates)
+
+
+def _guarantees(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return the claimed epsilon in words by protocol and defense, "" without a kept claim."""
+    protocols = rows["setting"].map(lambda s: str(s.protocol) if s else "")
+    texts = {}
+    for (protocol, defense), group in rows.groupby([protocols, "defense_spec"]):
+        stated = DefenseGuarantees.of_rows(group)
+        texts[str(protocol), str(defense)] = "" if stated.failure else in_words(stated.claimed)
+    return texts
 
 
 def recipe(name: str) -> tuple[str, str]:
@@ -271,6 +307,8 @@ class Advice:
     nearest_name : str
         Name of the recipe that a search found nearest to the limits before its time ran out. ""
         for the nearest one of those that were fully tested.
+    data : str
+        Description of the table without any of its values, "" if it is not known.
     """
 
     wish: Wish
@@ -282,6 +320,7 @@ class Advice:
     left_out: str = ""
     role_labels: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     nearest_name: str = ""
+    data: str = ""
 
     @classmethod
     def of_rows(
@@ -364,7 +403,7 @@ class Advice:
             lines += [*settings(*recipe(self.choice.name))] or [
                 "No other known system runs it unchanged. `fedtrees federation run` does."
             ]
-        lines += [f"Not recommended: `{t.name}`. Reason: {t.unmet}." for t in self.tried if t.unmet]
+        lines += [f"{_REJECTED}`{t.name}`. Reason: {t.unmet}." for t in self.tried if t.unmet]
         return tuple(lines)
 
     @property
@@ -406,20 +445,41 @@ class Advice:
         An entry is a paragraph, or a list with one item per line.
         """
         taken = self.choice or self.nearest
+        reasons: list[str] = []
+        lines: list[str] = []
+        for line in self.verdict:
+            (reasons if line.startswith(_REJECTED) else lines).append(line)
         return {
             "Purpose": [f"To train one model over several parties, with {self.wish}."],
-            "Data": [f"{self.of}. Computed by fedtrees {self.version}."],
+            "Data": [
+                *filter(None, [self.data]),
+                f"Experiment: {self.of}. Computed by fedtrees {self.version}.",
+            ],
             "Adversaries": [
                 "Each adversary follows the protocol and uses everything that it receives "
                 f"(honest-but-curious): {listed([*map(self._with_role, self.undefended)])}."
             ],
             "Risks without a measure": _risks(self.undefended),
-            "Measures": [*self.verdict],
-            "Residual risk": _risks(taken.candidate.trials)
-            if taken
-            else ["Not known, because no recipe was tested completely."],
+            "Measures": [*lines, *filter(None, ["\n".join(f"- {text}" for text in reasons)])],
+            "Residual risk": self._residual_risk(taken),
             "Not tested": [*self._untested()],
+            "Terms": ["\n".join(f"- {term}: {meaning}" for term, meaning in _TERMS.items())],
         }
+
+    def _residual_risk(self, taken: Tried | None) -> list[str]:
+        """Return the remaining leaks and the guarantee of the recommended or nearest recipe."""
+        if taken is None:
+            return ["Not known, because no recipe was tested completely."]
+        role = "the recommended recipe" if self.choice else (
+            "the nearest recipe, which is not shown to meet your limits"
+        )  # fmt: skip
+        guarantee = (
+            f"Guarantee: this recipe claims {taken.guarantee}. It also limits attacks that "
+            "fedtrees does not contain. A smaller epsilon is a stronger limit."
+            if taken.guarantee
+            else "Guarantee: none. No epsilon limits the attacks that fedtrees does not contain."
+        )
+        return [f"Of `{taken.name}`, {role}:", *_risks(taken.candidate.trials), guarantee]
 
     def page(self) -> str:
         """Return the advice as Markdown."""
@@ -477,16 +537,19 @@ def unreachable_limits(undefended: Sequence[RecipeResult], wish: Wish) -> Iterat
         The limits of the user.
     """
     for metric, best in _guesses_beyond_limits(undefended, wish).items():
+        guesser = "from rows of other persons" if by_population(best) else "by the same adversary"
         yield (
             f"No defense can meet your limit of {percent(wish.limits[metric])} for "
-            f"{measure(metric).name}, because a guess without any message already reaches "
-            f"{percent(best.baseline)} ({describe_baseline(best)}). Choose a larger limit."
+            f"{measure(metric).name}, because a guess {guesser}, without any message, already "
+            f"reaches {percent(best.baseline)} ({amount(best, best.baseline)}). With this limit, "
+            f"no recipe can be recommended. Repeat the search with {_OPTIONS[metric]} clearly "
+            f"above {percent(best.baseline)}."
         )
     auc = max((finite(t.utility_change.mean_utility) for t in undefended), default=math.inf)
     if auc < wish.auc:
         yield (
             f"A defense can hardly meet your limit of {wish.auc:g} for the AUC, because the model "
-            f"without a defense has {number(auc)}. Choose a smaller limit."
+            f"without a defense has {number(auc)}. Choose a smaller --min-auc."
         )
 
 
@@ -525,7 +588,7 @@ def _risks(trials: Iterable[RecipeResult]) -> list[str]:
             f"{remark}: {some([measure(r.metric).name for r in results])}"
             for remark, results in (
                 ("not settled", t.doubtful),
-                ("the attack scored worse than a blind guess, which shows nothing", t.failed),
+                ("the attack scored worse than a guess, which shows nothing", t.failed),
             )
             if results
         ]

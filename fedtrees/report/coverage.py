@@ -238,8 +238,8 @@ def role_names(setting: Setting) -> Mapping[str, tuple[str, str]]:
 
 def layout_of(protocol: str) -> str:
     """Return how a protocol distributes a table over the parties, "" if it is not registered."""
-    made = _make_plugin("protocol", protocol)
-    return "" if made is None else str(made.layout)
+    instance = _make_plugin("protocol", protocol)
+    return "" if instance is None else str(instance.layout)
 
 
 def _make_plugin(kind: str, text: str) -> Any:

@@ -180,7 +180,7 @@ def by_seed(cell: LeakageResult) -> str:
     return f"by seed {', '.join(value(cell, score) for score in cell.scores)}"
 
 
-def _by_population(cell: LeakageResult) -> bool:
+def by_population(cell: LeakageResult) -> bool:
     """Return whether the population baseline counts, because it is better than the blind one."""
     blind = sum(cell.blinds) / len(cell.blinds) if cell.blinds else math.nan
     return not (cell.baseline == blind or math.isnan(blind))
@@ -188,7 +188,7 @@ def _by_population(cell: LeakageResult) -> bool:
 
 def failed(cell: LeakageResult) -> str:
     """Write that the attack failed: ``the attack scored worse than a blind guess, ...``."""
-    other = "a guess from other rows" if _by_population(cell) else "a blind guess"
+    other = "a guess from other rows" if by_population(cell) else "a blind guess"
     return f"the attack scored worse than {other}, which shows nothing"
 
 

@@ -1,5 +1,6 @@
 """Rows that belong to clients already, in text, workbooks and Parquet, are not redistributed."""
 
+import shlex
 import sys
 
 import numpy as np
@@ -144,3 +145,21 @@ def test_personal_columns_are_reported(tmp_path):
         ROWS.assign(surname=[f"n{number % 7}" for number in range(90)]), tmp_path / "t.csv"
     )
     assert any("surname" in note and "personal" in note for note in load_csv(path, "ill").notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "noted"),
+    [("hospital", True), ("Hospital ID", True), ("clinicName", True), ("hospital_days", False)],
+)
+def test_a_feature_that_seems_to_name_the_clients_is_reported(tmp_path, name, noted):
+    path = write(
+        ROWS.assign(**{name: [("north", "south", "east")[row % 3] for row in range(90)]}),
+        tmp_path / "t.csv",
+    )
+    notes = [note for note in load_csv(path, "ill").notes if "--client-column" in note]
+    assert len(notes) == noted
+    if noted:
+        option = f"--client-column {shlex.quote(name)}, each of the 3 clients gets its rows"
+        assert option in notes[0]
+        clients = load_clients([path], "ill", column=name)
+        assert not any("--client-column" in note for note in clients.notes)

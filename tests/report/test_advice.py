@@ -28,6 +28,7 @@ def advice(
     n_rows=2000,
     left_out=(),
     blind=0.01,
+    **trained,
 ):
     """Return the advice for a run of one defense and the undefended baseline."""
     table = Table(folder)
@@ -35,7 +36,9 @@ def advice(
         for defense, exact_rows_share, members_undefended, utility in (
             ("none", 0.4, 0.3, 0.95), ("split-only", rows, members_found, auc),
         ):  # fmt: skip
-            table.train(defense, seed, utility + 0.001 * seed)
+            table.train(
+                defense, seed, utility + 0.001 * seed, **(trained if defense != "none" else {})
+            )
             table.applies(defense, seed, "timberstrike", "membership", *left_out)
             scored = {"exact_rows": ("timberstrike", exact_rows_share, 0.0),
                       "members_1pct": ("membership", members_undefended, blind)}  # fmt: skip
@@ -63,12 +66,24 @@ def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(
     page = result.page()
     heads = [line[3:] for line in page.splitlines() if line.startswith("## ")]
     assert heads == ["Purpose", "Data", "Adversaries", "Risks without a measure", "Measures",
-                     "Residual risk", "Not tested"]  # fmt: skip
+                     "Residual risk", "Not tested", "Terms"]  # fmt: skip
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, after_risks = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "reconstruct 800 of 2,000 rows in every column" in risks
     assert "The searches of timberstrike[time_limit=10] stopped" in after_risks
     assert "reconstruct" not in after_risks.partition("## Residual risk")[2]
+
+
+def test_the_residual_risk_names_its_recipe_and_its_claimed_epsilon(tmp_path):
+    claim = "approximate-dp[epsilon=4,delta=1e-05]"
+    recommended = advice(tmp_path / "kept", claimed=claim, spent=claim).sections["Residual risk"]
+    assert recommended[0] == f"Of `{NAME}`, the recommended recipe:"
+    assert recommended[-1].startswith("Guarantee: this recipe claims epsilon 4 at delta 1e-05")
+    unbounded = "approximate-dp[epsilon=inf,delta=1e-05]"
+    nearest = advice(tmp_path / "void", auc=0.7, claimed=claim, spent=unbounded)
+    first, *_, guarantee = nearest.sections["Residual risk"]
+    assert first == f"Of `{NAME}`, the nearest recipe, which is not shown to meet your limits:"
+    assert guarantee.startswith("Guarantee: none.")
 
 
 def test_a_leak_within_the_wish_is_stated(tmp_path):
@@ -115,7 +130,11 @@ def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp
 def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
     lines = advice(tmp_path, blind=0.06).verdict
     assert any(
-        "No defense can meet your limit of 5.0%" in line and "reaches 6.0% (blind" in line
+        "No defense can meet your limit of 5.0%" in line
+        and "a guess by the same adversary, without any message, already reaches 6.0% (120 of "
+        "2,000 members)"
+        in line
+        and line.endswith("Repeat the search with --max-membership clearly above 6.0%.")
         for line in lines
     )
 
@@ -269,7 +288,9 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
         assert "1 seed ran; 3 are needed for an interval." in output
         assert "shown to meet your limits. Nearest: `fedtree-hist" in output
         assert ("every candidate: 0 cells to compute" in errors) == bool(more_arguments)
-    assert "## Residual risk" in (tmp_path / "run" / "advice.md").read_text()
+    page = (tmp_path / "run" / "advice.md").read_text()
+    assert "## Residual risk" in page
+    assert re.search(r"## Data\n\n[\d,]+ rows with \d+ columns and the target \w+", page)
 
 
 @pytest.mark.long
