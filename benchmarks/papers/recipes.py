@@ -31,7 +31,7 @@ from fedtrees.experiments.suite import Suite
 from fedtrees.report import wording
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.findings import RunAnalysis, analyze_run
-from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe
+from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe, state_of
 from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import mean_of, t_estimate
@@ -568,6 +568,11 @@ def _replace_results_of(
             raise DataError(
                 f"{where} has {result.metric} by {listed(sorted(others))}; run all attacks"
             )
+        if new is not None and new.seeds != result.seeds:
+            raise DataError(f"{where} has {result.metric} of other seeds; run all attacks")
+        if new is not None and new.scores:
+            # The later run names the other attacks as missing. They are in the stored run.
+            new = replace(new, state=state_of(new, complete=not trial.untested))
         results.append(result if new is None else new)
     return replace(trial, results=tuple(results))
 

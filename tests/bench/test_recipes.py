@@ -219,6 +219,15 @@ def test_results_of_one_attack_are_replaced_and_all_other_results_stay():
     assert replaced == {"a": [trial_of(rows, after)], "b": trials["b"]}
 
 
+def test_a_replaced_result_is_safe_if_all_other_attacks_are_in_the_stored_run():
+    before = by_membership(0.0, 0.01, 0.0)
+    after = replace(before, state="unsettled", advantages=(0.0, 0.0, 0.0))
+    for untested, state in (("", "safe"), ("joint failed", "unsettled")):
+        trials = {"a": [replace(trial_of(before), untested=untested)]}
+        (trial,) = recipes.replace_results(trials, {"a": [trial_of(after)]}, "membership")["a"]
+        assert trial.results[0].state == state
+
+
 @pytest.mark.parametrize(
     ("later", "message"),
     [
