@@ -119,8 +119,10 @@ class MembershipInference(MembershipAttack):
         if trees and not isinstance(model, RandomDecisionForest) and _cuts_are_values(view):
             scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
         if sketches and not _sketches_are_changed(view):
-            # values of training records are stronger evidence than the answers of the model
-            scores |= self.posterior(view, model, rows)
+            # Values of training records are stronger evidence than the answers of the model. Their
+            # combination with the bin counts of additive models scores lower than the values.
+            if not isinstance(model, AdditiveModel):
+                scores |= self.posterior(view, model, rows)
             return Tests(scores, notes={"reference_models": 0.0})
         more = super().tests(view, model, rows, rng)
         return Tests(scores | more.scores, more.weights, more.notes)

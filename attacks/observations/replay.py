@@ -546,6 +546,9 @@ def _left_bins(chosen: Decisions, k: int, n: int) -> NDArray[np.bool_]:
     return left
 
 
+# Largest variance of a sum, in its squared units. A channel may state nothing about a sum, such as
+# a gradient sum of which only the sign is sent, and products with an infinite variance are NaN.
+_UNINFORMATIVE = 1e12
 # Standard deviations of noise that a sum may be off. One sum in 300,000 exceeds them.
 DEVIATIONS = 4.5
 
@@ -599,7 +602,7 @@ def cell_variance(law: Channel | None) -> tuple[float, float]:
     if law is None:
         return 0.0, 0.0
     g, h = np.broadcast_to(law.posterior_moments(np.ones((1, 2)))[1][0], 2)
-    return float(g), float(h)
+    return min(float(g), _UNINFORMATIVE), min(float(h), _UNINFORMATIVE)
 
 
 def leaf_sum_variance(view: View) -> tuple[float, float]:

@@ -283,14 +283,14 @@ class Search:
                 )  # fmt: skip
             now = {t.name: t for t in compared}
             latest = now | {n: t for n, t in latest.items() if n not in now}
-            left = [t.name for t in sorted(compared, key=lambda t: t.read) if not t.broken]
+            left = [t.name for t in sorted(compared, key=lambda t: t.excess) if not t.broken]
             print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(latest), 'tested recipe')} "
                   "may meet your limits",
                   file=sys.stderr)  # fmt: skip
             more = (after - seeds) / seeds / bench.workers
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
             while left and more * _seconds(rows, left) > spare:
-                left.pop()  # the candidate with the largest leak
+                left.pop()  # the candidate that is nearest to one of its limits
             # More seeds of a candidate that exceeds a limit would not change the result.
             if not (left and after and self.seconds):
                 break

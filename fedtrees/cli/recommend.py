@@ -1,5 +1,6 @@
 """The `recommend` command: find a recipe that meets the user's limits on the user's table."""
 
+import shlex
 import sys
 from typing import Annotated, Any
 
@@ -67,4 +68,10 @@ def recommend(
         result = search(BenchOptions(**options), *limits, minutes, layout, deployed, Log)
     print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
-    emit(result.to_json(), format, "\n".join([*result.advice.verdict, pages]))
+    lines = [*result.advice.verdict, pages]
+    if result.advice.choice is None:
+        lines.append(
+            "next  the same command with other limits or more --minutes, and with --resume "
+            f"--output {shlex.quote(str(result.folder))}, which keeps all finished cells"
+        )
+    emit(result.to_json(), format, "\n".join(lines))

@@ -225,6 +225,20 @@ def find_departures(
             yield name, None
 
 
+def find_unbounded_channels(laws: Channels) -> Iterator[str]:
+    """Yield each field whose channel does not state which true values are possible.
+
+    Attacks read a channel by `Channel.preimage` and `Channel.posterior_moments`. If neither is
+    overridden, every true value is possible for them, even if the channel does not change it.
+    """
+    for place, law in laws.items():
+        if isinstance(law, Channel) and not law.additive:
+            kind = type(law)
+            inherits_bounds = kind.preimage is Channel.preimage
+            if inherits_bounds and kind.posterior_moments is Channel.posterior_moments:
+                yield _field_name(place)
+
+
 def find_expansions(
     nonexpansive: Collection[Site], laws: Channels, seen: FieldChanges
 ) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from fedtrees.conformance.channel_check import (
     FieldChanges,
     find_departures,
     find_expansions,
+    find_unbounded_channels,
     record_hooks,
 )
 from fedtrees.conformance.samples import (
@@ -169,6 +170,13 @@ def _states(defense: Defense, run: Training, seen: FieldChanges, name: str) -> I
     for place, wrong in find_departures(laws, seen, len(run.columns)):
         rule = f"{name}: the change of {place} follows the stated channel (`channels`)"
         yield Finding(rule, wrong is None, wrong or "")
+    for place in find_unbounded_channels(laws):
+        yield Finding(
+            f"{name}: the channel of {place} bounds the true values, if it can (`preimage`)",
+            True,
+            "note: the channel overrides neither `preimage` nor `posterior_moments`, so that "
+            "attacks treat every true value as possible and may underestimate the leak",
+        )
     for place, farther in find_expansions(defense.nonexpansive, laws, seen):
         rule = f"{name}: it brings no tables farther apart at {place} (`nonexpansive`)"
         yield Finding(rule, not farther, farther)

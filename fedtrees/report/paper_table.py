@@ -33,9 +33,9 @@ _LATEX = {
     "[": "{[}", "]": "{]}",
     "±": r"$\pm$", "\N{MINUS SIGN}": "$-$", "–": "--", "²": "$^2$",
     "ε": r"$\varepsilon$", "ξ": r"$\xi$", "·": r"$\cdot$", "\n": " ", "\t": " ", "\r": " ",
-    "†": r"$^\dagger$", "‡": r"$^\ddagger$",
+    "†": r"$^\dagger$", "‡": r"$^\ddagger$", "§": r"\S{}",
 }  # fmt: skip
-_MARKS = {"†": r"\dagger", "‡": r"\ddagger"}
+_MARKS = {"†": r"\dagger", "‡": r"\ddagger", "§": r"\S"}
 
 
 def escape_latex(text: str) -> str:
@@ -158,6 +158,7 @@ def _in_one_line(cell: str) -> str:
 SUFFIXES = ("tex", "csv", "md")
 BELOW = "†"  # an applicable attack is missing, so that the leak is at least this large
 FAILED = "‡"  # the strongest attack scored worse than its baseline, which shows nothing
+NO_CLAIM = "§"  # an attack returned no claim, so that a small score is not settled
 NO_ATTACK = "n/a"
 MEAN_RANK, POPULATION = "mean rank", "population"
 _FEWEST, _MOST, _ALONE = 2, 4, 3  # decimals: fewest, most, and without intervals
@@ -243,6 +244,12 @@ class Entry:
     def failed(self) -> bool:
         """Whether the strongest attack scored worse than its baseline by more than the margin."""
         return self.is_leak and self.point.attack_failed
+
+    @property
+    def no_claim(self) -> bool:
+        """Whether an attack returned no claim, and no other attack shows that the result leaks."""
+        leakage = self.point.leakage
+        return self.is_leak and bool(leakage.no_claim) and leakage.state != "leaking"
 
     @property
     def attack(self) -> str:
@@ -357,6 +364,7 @@ class PaperTable:
                     "seeds": e.value.n, "blind": e.blind.mean,
                     "population": e.population.mean, "strongest_attack": e.attack,
                     "attack_missing": e.below, "attack_failed": e.failed,
+                    "no_claim": e.no_claim,
                     "mean_rank": self.ranks.get(e.shown, {}).get(e.row, math.nan),
                 }
             )  # fmt: skip
@@ -467,6 +475,11 @@ class PaperTable:
         if any(e.failed for e in self.entries):
             notes.append(f"{FAILED} the strongest attack scored worse than a blind guess: nothing "
                          "is shown about the leak, and there is no rank.")  # fmt: skip
+        if any(e.no_claim for e in self.entries):
+            notes.append(
+                f"{NO_CLAIM} an attack returned no claim: "
+                "the leak is not settled and may be larger."
+            )
         if any(e.untouched for e in self.entries):
             notes.append(f"{NO_ATTACK}: no attack applies.")
         return notes
@@ -521,7 +534,7 @@ def _text(entry: Entry | None, digits: int) -> str | TableCell:
     return TableCell(
         wording.number(entry.value.mean, digits),
         spread,
-        BELOW * entry.below + FAILED * entry.failed,
+        BELOW * entry.below + FAILED * entry.failed + NO_CLAIM * entry.no_claim,
     )
 
 

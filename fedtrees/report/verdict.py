@@ -379,6 +379,14 @@ def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     sign = 1 if before is None else measure(before.metric).sign
     if before is not None and after is not None and sign * (before.score - after.score) > 0:
         return "No tested defense removes this leak. This one reduces it:"
+    adversary = findings.leak.adversary
+    if before is not None and adversary is not None:
+        scores = [adversary.result(d.spec, before.metric).score for d in findings.defenses]
+        if any(sign * (before.score - score) > 0 for score in scores):
+            return (
+                "No tested defense is shown to reduce this leak, to keep its claim and to cost no "
+                "clear loss. This one reduces another leak:"
+            )
     return "No tested defense reduces this leak. This one reduces another one:"
 
 

@@ -9,7 +9,7 @@ from fedtrees.core.specs import Spec
 HEAD = """
 from dataclasses import dataclass, replace
 import numpy as np
-from fedtrees.core.channel import ConditionalOmission
+from fedtrees.core.channel import Channel, ConditionalOmission
 from fedtrees.core.deterministic_channels import Rounding
 from fedtrees.core.defense import Defense
 from fedtrees.core.guarantee import Structural
@@ -19,6 +19,10 @@ from fedtrees.privacy.noise import Laplace
 
 class Additive(Rounding):
     additive = True
+
+class Unbounded(Rounding):
+    preimage = Channel.preimage
+    posterior_moments = Channel.posterior_moments
 
 class Coarse(Defense):
     guarantee = Structural()
@@ -85,6 +89,22 @@ def test_a_correct_channel_passes(name, law, tmp_path):
     broken, findings = check_defense(tmp_path, name, law, law)
     assert broken == []
     assert sum("`channels`" in f.rule for f in findings) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "law", "noted"),
+    [
+        ("bounded", ROUNDING, 0),
+        ("unbounded", "Unbounded(0.2)", 2),
+        ("additive-noise", "Laplace(1.0)", 0),
+    ],
+)
+def test_a_channel_without_bounds_passes_with_a_note(name, law, noted, tmp_path):
+    broken, findings = check_defense(tmp_path, name, law, law)
+    notes = [f.detail for f in findings if "`preimage`" in f.rule]
+    assert broken == []
+    assert len(notes) == noted
+    assert all("may underestimate the leak" in note for note in notes)
 
 
 @pytest.mark.parametrize(

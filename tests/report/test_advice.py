@@ -287,6 +287,7 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
         output, errors = capsys.readouterr()
         assert "1 seed ran; 3 are needed for an interval." in output
         assert "shown to meet your limits. Nearest: `fedtree-hist" in output
+        assert f"--resume --output {tmp_path / 'run'}, which keeps all finished cells" in output
         assert ("every candidate: 0 cells to compute" in errors) == bool(more_arguments)
     page = (tmp_path / "run" / "advice.md").read_text()
     assert "## Residual risk" in page
@@ -338,3 +339,32 @@ def test_candidates_that_did_not_run_come_before_more_seeds_of_excluded_ones(
     monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
     Search(BenchOptions(data="iris[rows=60]"), WISH, 600, lambda total: None).run()
     assert rounds == seeds_of_rounds
+
+
+def test_if_the_time_suffices_for_one_candidate_the_one_far_from_all_limits_runs_on(monkeypatch):
+    def recipe(name, read, excess):
+        return SimpleNamespace(
+            name=name, candidate=SimpleNamespace(untested=()), read=read, excess=excess, broken="",
+            auc={},
+        )  # fmt: skip
+
+    # The first recipe leaks less, but its AUC exceeds the smallest acceptable one by 1% only.
+    first, second = recipe("q with a", read=0.7, excess=0.99), recipe("q with b", 0.8, 0.88)
+    recipes_of_rounds = []
+
+    def bench_of(self, suite, folder):
+        return SimpleNamespace(suite=suite, notes=(), workers=1)
+
+    def narrow(suite, names, seeds):
+        recipes_of_rounds.append((len(seeds), list(names)))
+        return suite
+
+    monkeypatch.setattr(Search, "_bench", bench_of)
+    monkeypatch.setattr(Search, "_round", lambda *_: (pd.DataFrame({"attack": []}), ""))
+    monkeypatch.setattr("fedtrees.api.recommend.narrowed", narrow)
+    monkeypatch.setattr("fedtrees.api.recommend.tried", lambda rows, wish: (first, second))
+    # Two more seeds of both recipes take longer than the remaining time.
+    monkeypatch.setattr("fedtrees.api.recommend._seconds", lambda rows, names: 200.0 * len(names))
+    monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
+    Search(BenchOptions(data="iris[rows=60]"), WISH, 1000, lambda total: None).run()
+    assert recipes_of_rounds[1] == (3, ["q with b"])

@@ -134,6 +134,24 @@ def test_an_attack_below_blind_is_marked_and_has_no_rank(tmp_path):
     assert set(paper_table.frame().query("attack_failed")["defense"]) == {"fog"}
 
 
+def test_a_small_score_is_marked_if_another_attack_returned_no_claim(tmp_path):
+    table = fill(Table(tmp_path / "run"))
+    for dataset in MADE:
+        for seed in (0, 1):
+            for defense in ("none", "fog"):
+                table.trouble(defense, seed, "b", "no-claim")
+                table.lines[-1] |= {"dataset": dataset, "metric": "ra", "state_code": "no-claim"}
+            table.attack("shield", seed, "b", 0.0, dataset=dataset, defense_params="step=2")
+    table.rows()
+    paper_table = table_of([tmp_path / "run"])
+    assert set(paper_table.frame().query("no_claim")["defense"]) == {"fog"}
+    rows = {tuple(row[:2]): row[2:] for row in cells(paper_table.md())}
+    assert rows["b%", "fog"][1].endswith("§")
+    assert not rows["b%", "undefended"][1].endswith("§")
+    assert "§ an attack returned no claim" in paper_table.notes[-1]
+    assert r"\S{} an attack returned no claim" in paper_table.tex()
+
+
 def test_several_runs_are_one_table_and_a_cell_counts_once(run, tmp_path):
     other_datasets = {
         dataset: {"none": defenses["none"], "mist": (0.65, 0.3)}

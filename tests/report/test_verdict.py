@@ -96,6 +96,20 @@ def test_a_leak_that_remains_is_described(table):
     assert "can still guess 50% of the values right" in text["STILL LEAKS"]
 
 
+def test_a_reduction_by_a_defense_that_is_not_eligible_is_not_denied(table):
+    for metric in ("ra", "members_1pct"):
+        add_defense(table, "none", 0.9, (0.3, 0.31, 0.32), metric=metric)
+    add_defense(table, "split-only", 0.9, (0.1, 0.11, 0.12))
+    add_defense(table, "split-only", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
+    text = verdict_texts(table)
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
+    assert text["BEST DEFENSE"].startswith("No tested defense reduces this leak.")
+    add_defense(table, "laplace-hist[epsilon=1]", 0.5, (0.1, 0.11, 0.12), metric="members_1pct")
+    text = verdict_texts(table)
+    assert text["BEST DEFENSE COMMAND"] == "split-only"
+    assert text["BEST DEFENSE"].startswith("No tested defense is shown to reduce this leak, to")
+
+
 def test_a_leak_whose_removal_is_not_settled_is_not_described_as_removed(table):
     add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
     add_defense(table, "none", 0.9, (0.3, 0.31, 0.32), metric="members_1pct")
