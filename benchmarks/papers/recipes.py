@@ -4,6 +4,10 @@ The command runs the suite `recipes`, stores one line per result in ``recipes.cs
 and prints the text for README.md and docs/how-to/choose.md. After a run, copy the file next to
 this module and call `write_generated`. The tests compute both texts from the stored file again, so
 that no figure of a recipe is written by hand.
+
+If one attack has changed, ``--attack NAME`` runs the same trainings against this attack only, and
+``--protocol NAME`` only those of a protocol. The new file then contains the new results, and all
+other results of the stored file.
 """
 
 import csv
@@ -19,7 +23,7 @@ from typing import Any
 
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite, train_federation
 from fedtrees.benchmarks.papers.tables import markdown
-from fedtrees.core.errors import listed, many
+from fedtrees.core.errors import DataError, listed, many
 from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_list
@@ -27,7 +31,7 @@ from fedtrees.experiments.suite import Suite
 from fedtrees.report import wording
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.findings import RunAnalysis, analyze_run
-from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe
+from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe, state_of
 from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import mean_of, t_estimate
@@ -516,15 +520,96 @@ def replace_section(page: str, begin: str, text: str) -> str:
     return f"{before}{marker}{text}{end}{after}"
 
 
+def replace_results(before: Trials, after: Trials, attack: str) -> dict[str, list[RecipeResult]]:
+    """Return the earlier trials with the results of one attack replaced by those of a later run.
+
+    Parameters
+    ----------
+    before : mapping of str to sequence of RecipeResult
+        Trials of every attack.
+    after : mapping of str to sequence of RecipeResult
+        Trials with this attack only, of some of these recipes, and of all their tables, adversaries
+        and seeds. The results of the remaining recipes stay.
+    attack : str
+        Name of the attack.
+
+    Raises
+    ------
+    DataError
+        If a trial is missing in the later run, if its trainings have another utility, or if another
+        attack determines an earlier result of a measure of this attack. In these cases, all
+        attacks have to run again.
+    """
+    return {
+        recipe: [
+            _replace_results_of(trial, recipe, after[recipe], attack) if recipe in after else trial
+            for trial in trials
+        ]
+        for recipe, trials in before.items()
+    }
+
+
+def _replace_results_of(
+    trial: RecipeResult, recipe: str, after: Sequence[RecipeResult], attack: str
+) -> RecipeResult:
+    """Return a trial with the results of one attack replaced (`replace_results`)."""
+    where = f"{recipe} on {trial.place}"
+    later = next((t for t in after if t.place == trial.place), None)
+    if later is None:
+        raise DataError(f"{where} has no later result of {attack}; run all attacks")
+    changes = [t.utility_change.by_seed for t in (trial, later)]
+    if not _are_equal(*changes):
+        raise DataError(f"{where} is trained differently than before; run all attacks")
+    results = []
+    for result in trial.results:
+        new = later.result(result.metric)
+        others = {name for name in result.attacks if name.partition("[")[0] != attack}
+        if new is not None and others:
+            raise DataError(
+                f"{where} has {result.metric} by {listed(sorted(others))}; run all attacks"
+            )
+        if new is not None and new.seeds != result.seeds:
+            raise DataError(f"{where} has {result.metric} of other seeds; run all attacks")
+        if new is not None and new.scores:
+            # The later run names the other attacks as missing. They are in the stored run.
+            new = replace(new, state=state_of(new, complete=not trial.untested))
+        results.append(result if new is None else new)
+    return replace(trial, results=tuple(results))
+
+
+def _are_equal(a: Mapping[int, float], b: Mapping[int, float]) -> bool:
+    """Return whether two changes by seed are equal to the precision of the stored file."""
+    return a.keys() == b.keys() and all(f"{a[seed]:.6g}" == f"{b[seed]:.6g}" for seed in a)
+
+
 def run(options: Namespace) -> Iterator[str]:
     """Complete the run of the suite, store the trials in its folder and yield the texts."""
-    folder = run_suite(Suite.load("recipes"), options)
+    suite = Suite.load("recipes")
+    if options.attack:
+        attacks = tuple(parse_list([options.attack]))
+        grids = [
+            replace(grid, attacks=attacks)
+            for grid in suite.grids
+            if options.protocol in ("", *(protocol.name for protocol in grid.protocols))
+        ]
+        suite = suite.of(grids, suite.seeds)
+    folder = run_suite(suite, options)
     trials = trials_of(load_rows(folder))
+    if options.attack:
+        trials = replace_results(stored(), trials, options.attack)
     (folder / STORED).write_text(write_trials(trials), encoding="utf-8")
     yield readme(trials)
     yield quote_recipes(trials)
 
 
 STUDIES = {
-    "recipes": Study("The recommended recipe, with its price and scores.", run, SUITE_OPTIONS)
+    "recipes": Study(
+        "The recommended recipe, with its price and scores.",
+        run,
+        {
+            **SUITE_OPTIONS,
+            "--attack": {"help": "run this attack only, and keep other results"},
+            "--protocol": {"default": "", "help": "with --attack: run this protocol only"},
+        },
+    )
 }

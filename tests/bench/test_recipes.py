@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from fedtrees.benchmarks.papers import recipes
+from fedtrees.core.errors import DataError
 from fedtrees.experiments.suite import Suite
 from fedtrees.report.advice import Wish, tried
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
-from fedtrees.report.recipe import recommend, recommended
+from fedtrees.report.recipe import RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
 from fedtrees.report.verdict import describe_utility_change as verdict_price
@@ -198,3 +199,44 @@ def test_the_default_verdict_and_advice_name_the_computed_recipe():
     with resources.as_file(resources.files("fedtrees.benchmarks") / recipes.DEFAULT_RUN) as folder:
         candidates = tried(load_rows(folder), Wish())
     assert candidates[0].name == recommended()
+
+
+def trial_of(*results, second_seed=-0.2):
+    """Return a trial with these results, and with a change in utility of two seeds."""
+    change = UtilityChange(Utility("auc"), Estimate(-0.15, -0.2, -0.1), {0: -0.1, 1: second_seed})
+    return RecipeResult("pima \N{MIDDLE DOT} server", results, change, bytes=9.0)
+
+
+def by_membership(*scores):
+    """Return a result of the attack `membership`."""
+    return replace(cell(scores, metric="members_1pct"), attacks=("membership[models=8]",))
+
+
+def test_results_of_one_attack_are_replaced_and_all_other_results_stay():
+    rows, before, after = cell((0.5, 0.6)), by_membership(0.2, 0.1), by_membership(0.9, 0.8)
+    trials = {"a": [trial_of(rows, before)], "b": [trial_of(rows, before)]}
+    replaced = recipes.replace_results(trials, {"a": [trial_of(after)]}, "membership")
+    assert replaced == {"a": [trial_of(rows, after)], "b": trials["b"]}
+
+
+def test_a_replaced_result_is_safe_if_all_other_attacks_are_in_the_stored_run():
+    before = by_membership(0.0, 0.01, 0.0)
+    after = replace(before, state="unsettled", advantages=(0.0, 0.0, 0.0))
+    for untested, state in (("", "safe"), ("joint failed", "unsettled")):
+        trials = {"a": [replace(trial_of(before), untested=untested)]}
+        (trial,) = recipes.replace_results(trials, {"a": [trial_of(after)]}, "membership")["a"]
+        assert trial.results[0].state == state
+
+
+@pytest.mark.parametrize(
+    ("later", "message"),
+    [
+        ({"a": []}, "has no later result of membership"),
+        ({"a": [trial_of(by_membership(0.9, 0.8), second_seed=-0.3)]}, "is trained differently"),
+        ({"a": [trial_of(by_membership(0.9, 0.8), cell((0.5, 0.6)))]}, "leaf_mass_exact by joint"),
+    ],
+)
+def test_results_of_one_attack_are_replaced_only_if_nothing_else_differs(later, message):
+    before = {"a": [trial_of(cell((0.5, 0.6)), by_membership(0.2, 0.1))]}
+    with pytest.raises(DataError, match=message):
+        recipes.replace_results(before, later, "membership")
