@@ -37,7 +37,7 @@ from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import mean_of, t_estimate
 from fedtrees.report.trials import trials_of
 from fedtrees.report.verdict import verdict
-from fedtrees.report.wording import ProtocolRecipe
+from fedtrees.report.wording import ProtocolRecipe, split_recipe
 
 STORED = "recipes.csv"
 #: Clients of every federation of the suite. With two the remaining scores differ.
@@ -477,7 +477,8 @@ def write_generated(trials: Trials, root: Path) -> None:
     `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees recommend` read
     the recipe (`fedtrees.report.recipe.recommended`).
     """
-    stored = {"recipe": name_of_recipe(recommend(trials))}
+    protocol, defense = split_recipe(name_of_recipe(recommend(trials)))
+    stored = {"protocol": protocol, "defense": defense}
     path = root / "fedtrees" / "report" / RECOMMENDED
     path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
     screen = default_verdict()

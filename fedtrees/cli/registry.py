@@ -199,9 +199,10 @@ def _describe_checks(results: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     lines: dict[tuple[bool, str, str, str], list[str]] = {}
     for result in results:
         plugin = f"{result['kind']} {result['name']}"
-        protocol, colon, rule = result["rule"].partition(": ")
+        protocol, colon, rule = result["rule"].partition(":")
         if not colon or protocol not in protocols:
             protocol, rule = "", result["rule"]
+        rule = rule.strip()
         line = (bool(result["kept"]), plugin, rule, result["detail"])
         lines.setdefault(line, []).append(protocol)
         plugins.setdefault(plugin, {}).update({protocol: None} if protocol else {})

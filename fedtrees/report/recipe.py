@@ -267,9 +267,7 @@ def recommended() -> ProtocolRecipe:
     `fedtrees.benchmarks.papers.recipes` computes it from four tables and stores it.
     """
     stored = resources.files(__package__) / RECOMMENDED
-    name = str(json.loads(stored.read_text(encoding="utf-8"))["recipe"])
-    protocol, _, defense = name.partition(" with ")
-    return ProtocolRecipe(protocol, defense)
+    return ProtocolRecipe(**json.loads(stored.read_text(encoding="utf-8")))
 
 
 def recommend(trials: Mapping[str, Sequence[RecipeResult]], preferred: str = "") -> Recommendation:

@@ -26,6 +26,8 @@ SHOWN = [Path(__file__).parents[2] / "fedtrees" / room for room in ("report", "c
 # Words that are keys but have another meaning there: axes, marks of a page, fields of JSON, columns
 # of every row, knowledge of a threat, and wishes of an option of `advise`.
 OTHER = {
+    "r2": {"findings.py"},
+    "rmse": {"findings.py"},
     "exact_rows": {"advice.py"},
     "members_1pct": {"advice.py"},
     "bytes": {
@@ -145,7 +147,7 @@ def test_a_plugins_measure_is_read_from_the_description_in_the_run(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(results, "_measures", lambda names: {"mine": plugin_measure})
         text = results.described()
-    assert results.measure("mine") == Measure("mine", "mine", decimals=2)
+    assert results.measure("mine") == Measure("mine", "mine", unit="", decimals=2)
     results.read_described(text)
     assert results.measure("mine") == plugin_measure
     results.read_described(text.replace("metric,ra", "metric,other"))

@@ -196,7 +196,7 @@ CASES = {
     "numeric": ("--data", "diabetes-regression[rows=60]"),
     "nothing": (
         "--data", "digits[rows=60]", "-p", "dp-gbdt[epsilon=0.01,trees=2,max_depth=2]",
-        "-d", "none", "-a", "joint,membership,timberstrike", "--threat", "public",
+        "-d", "none", "-a", "joint,lattice,membership,timberstrike", "--threat", "public",
         "--seeds", "10",
     ),
     "rare": ("--csv", "rare.csv", "--target", "outcome", "--positive", "yes"),
