@@ -307,7 +307,7 @@ class Composition:
             handles nor permits its type. Types are compared exactly: a subclass of a handled type,
             for example with one more field, is refused as well.
         ProtocolError
-            As in `fedtrees.core.composition.transform_message`.
+            As in `fedtrees.core.composition.Composition.transform_message`.
         """
         for i, part in enumerate(self.parts):
             if ctx.role not in part.roles:

@@ -74,7 +74,7 @@ def finite(value: float, otherwise: float = -math.inf) -> float:
     return value if math.isfinite(value) else otherwise
 
 
-#: Bounds of an advantage (`fedtrees.metrics.advantage`): 1 is a perfect guess.
+#: Bounds of an advantage (`fedtrees.metrics.metric.advantage`): 1 is a perfect guess.
 ADVANTAGE_BOUNDS = (-math.inf, 1.0)
 
 
