@@ -14,6 +14,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,7 +71,9 @@ def run_command(line: str, folder: Path) -> str:
     )
     expected = int(status[1]) if (status := STATUS.search(line)) else 0
     assert process.returncode == expected, process.stderr
-    return "".join(line.rstrip() + "\n" for line in process.stdout.rstrip("\n").splitlines())
+    # Commands run in a temporary folder, whose name differs in every run.
+    output = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+/", "", process.stdout)
+    return "".join(line.rstrip() + "\n" for line in output.rstrip("\n").splitlines())
 
 
 def agrees(shown: str, output: str) -> bool:

@@ -7,7 +7,9 @@ which are sent to stderr, are not stored.
 from __future__ import annotations
 
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,9 @@ def texts(cell: Any) -> str:
         for output in cell.outputs
     ]
     pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
-    return "\n".join(parts) if not pictures else f"{len(pictures)} pictures"
+    # A notebook writes its table into a temporary folder, whose name differs in every run.
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+/", "", "\n".join(parts))
+    return text if not pictures else f"{len(pictures)} pictures"
 
 
 if __name__ == "__main__":
