@@ -14,7 +14,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -71,8 +70,8 @@ def run_command(line: str, folder: Path) -> str:
     )
     expected = int(status[1]) if (status := STATUS.search(line)) else 0
     assert process.returncode == expected, process.stderr
-    # Commands run in a temporary folder, whose name differs in every run.
-    output = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+/", "", process.stdout)
+    # The name of the temporary folder differs in every run.
+    output = process.stdout.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
     return "".join(line.rstrip() + "\n" for line in output.rstrip("\n").splitlines())
 
 
