@@ -448,9 +448,7 @@ def graded_kernel(
     n, d = A.shape
     m = Bt.shape[1]
     cost = np.empty((n, m), dtype=np.uint8)
-    total = np.empty(
-        m, dtype=np.int32
-    )  # sums in int32 need fewer conversions of vectors than bytes
+    total = np.empty(m, dtype=np.int32)  # bytes would need more conversions of vectors
     for i in range(n):
         for j in range(m):
             total[j] = 0
