@@ -25,11 +25,9 @@ _ROWS, _MEMBERS = "exact_rows", "members_1pct"
 LABELS = {
     ("fedtree-hist", "none"): "no defense",
     ("fedtree-hist", "split-only"): "clients receive less (split-only)",
-    ("fedtree-hist", "split-only+leaf-rounding[decimals=1]"): "the same, and leaf values rounded",
     ("fedtree-hist", "secure-sum"): "server receives sums only (secure-sum)",
     ("fedtree-hist", "min-bin[k=5]"): "small groups hidden (min-bin)",
-    ("fedtree-hist", "laplace-hist[epsilon=8]"): "little noise (laplace-hist ε=8)",
-    ("fedtree-hist", "laplace-hist[epsilon=1]"): "more noise (laplace-hist ε=1)",
+    ("fedtree-hist", "laplace-hist[epsilon=1]"): "noisy histograms (laplace-hist ε=1)",
     ("fedtree-hist", "split-only+secure-sum+dp-grid-cuts[epsilon=1]+hist-rounding[step=0.1]"):
         "four defenses combined",
     ("dp-gbdt", "dp-grid-cuts[epsilon=1]"): "recommended: dp-gbdt and dp-grid-cuts",

@@ -52,18 +52,24 @@ def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
         low_g = max(lo[3], least * g0 - high1 * one)
         high_g = min(hi[3], upper * g0 - low1 * one)
     else:
+        # Bounds on n1 that G allows, as quotients and remainders: n1 one >= N g0 - hi, and n1 one <=
+        # N g0 - lo. The next N adds g0 < one, which is much faster than another division.
+        x = least * g0
+        at_least, spare = -((hi[3] - x) // one), (hi[3] - x) % one
+        at_most, rest = (x - lo[3]) // one, (x - lo[3]) % one
         for n in range(least, upper + 1):
-            x = n * g0
-            a = max(lo[1], -((hi[3] - x) // one), n - hi[0])
-            b = min(hi[1], (x - lo[3]) // one, n - lo[0])
-            if a > b:
-                continue
-            if n < low:
-                low = n
-            high = n
-            low1, high1 = min(low1, a), max(high1, b)
-            low0, high0 = min(low0, n - b), max(high0, n - a)
-            low_g, high_g = min(low_g, x - b * one), max(high_g, x - a * one)
+            a = max(lo[1], at_least, n - hi[0])
+            b = min(hi[1], at_most, n - lo[0])
+            if a <= b:
+                low, high = min(low, n), n
+                low1, high1 = min(low1, a), max(high1, b)
+                low0, high0 = min(low0, n - b), max(high0, n - a)
+                low_g, high_g = min(low_g, x - b * one), max(high_g, x - a * one)
+            x, spare, rest = x + g0, spare - g0, rest + g0
+            if spare < 0:
+                at_least, spare = at_least + 1, spare + one
+            if rest >= one:
+                at_most, rest = at_most + 1, rest - one
     if low > high or low0 > high0 or low1 > high1 or low_g > high_g:
         return -1
     changed = 0
