@@ -52,8 +52,8 @@ def _narrow(lo: Longs, hi: Longs, g0: int, one: int) -> int:
         low_g = max(lo[3], least * g0 - high1 * one)
         high_g = min(hi[3], upper * g0 - low1 * one)
     else:
-        # Bounds on n1 that G allows, as quotients and remainders: n1 one >= N g0 - hi, and n1 one <=
-        # N g0 - lo. The next N adds g0 < one, which is much faster than another division.
+        # Bounds on n1 that G allows, as quotients and remainders: n1 one >= N g0 - hi, and
+        # n1 one <= N g0 - lo. The next N adds g0 < one, which is faster than another division.
         x = least * g0
         at_least, spare = -((hi[3] - x) // one), (hi[3] - x) % one
         at_most, rest = (x - lo[3]) // one, (x - lo[3]) % one
