@@ -5,14 +5,17 @@ import re
 import shlex
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 from present import CRYPTO, here
 
+from fedtrees.cli import commands
 from fedtrees.cli.main import main
 from fedtrees.core.guarantee import PureDP, epsilon_in_words
+from fedtrees.experiments.table_spec import TABLE_OPTIONS
 
 
 def call(capsys, *arguments):
@@ -424,6 +427,52 @@ def test_inspect_shows_the_inferred_kinds_of_columns(capsys, tmp_path, monkeypat
     assert [column["near_unique"] for column in result["columns"]] == [True, False, True, False]
 
 
+@pytest.fixture
+def visits(tmp_path):
+    """Table with an id, the hospital of each row, a number, a date and a label."""
+    path = tmp_path / "visits.csv"
+    rows = [
+        f"{1000 + i},{('north', 'south')[i % 2]},{20 + i % 60},2021-01-{1 + i % 28:02d},"
+        f"{('yes', 'no')[i % 3 == 0]}"
+        for i in range(90)
+    ]
+    path.write_text("\n".join(["patient_no,hospital,age,visit,ill", *rows]))
+    return path
+
+
+def test_inspect_takes_every_option_that_describes_a_table():
+    command = next(c for c in commands.COMMANDS if c.name == "data inspect")
+    assert {*TABLE_OPTIONS} - {"csv"} <= {*signature(command.function).parameters}
+
+
+def test_inspect_interprets_a_table_as_the_benchmark_does(capsys, visits):
+    options = ["--target", "ill", "--client-column", "hospital", "--drop", "age", "--keep", "visit"]
+    code, output, _ = call(capsys, "data", "inspect", str(visits), *options, "--format", "json")
+    facts = json.loads(output)
+    assert code == 0
+    assert {column["column"]: column["why"] for column in facts["columns"]} == {
+        "patient_no": "near-unique, and its name contains id",
+        "hospital": "client of each row",
+        "age": "as declared",
+        "visit": "",
+        "ill": "target",
+    }
+    assert "clients: north (45), south (45)" in facts["notes"]
+    assert "target: ill, yes against no" in facts["notes"]
+
+
+def test_inspect_corrects_a_misspelled_column_of_each_option(capsys, visits):
+    options = ["--target", "il", "--client-column", "hospita"]
+    code, _, errors = call(capsys, "data", "inspect", str(visits), *options)
+    *lines, suggestion = errors.splitlines()
+    assert code == 5
+    assert lines == [
+        f"fedtrees: {visits}: no column 'il'; did you mean 'ill'?",
+        f"fedtrees: {visits}: no column 'hospita'; did you mean 'hospital'?",
+    ]
+    assert suggestion.endswith("--target ill --client-column hospital")
+
+
 def test_more_clients_than_rows_exit_5(capsys, tmp_path):
     text = "a,b,y\n" + "\n".join(ROWS)
     err = error_of(capsys, 5, *csv(tmp_path, text), "--clients", "99")
@@ -620,7 +669,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     with pytest.raises(SystemExit):
         main(["data", "inspect", str(table)])
     words = set(capsys.readouterr().out.split())
-    assert {"number_of_people", "different", "missing", "type", "left"} <= words
+    assert {"number_of_people", "different", "missing", "type", "feature"} <= words
 
 
 @pytest.mark.parametrize(
