@@ -22,7 +22,7 @@ from fedtrees.core.errors import (
     many,
 )
 from fedtrees.core.specs import joined_names
-from fedtrees.experiments.options import RUN, print_notes, reference_of
+from fedtrees.experiments.options import RUN, print_notes
 from fedtrees.experiments.table_spec import TABLE_OPTIONS, TableSpec, format_options
 
 if TYPE_CHECKING:
@@ -63,10 +63,6 @@ def inspect(
 
         fedtrees data inspect patients.csv
 
-    A table with semicolons and decimal commas::
-
-        fedtrees data inspect patients.csv --sep ';' --decimal ,
-
     A table with the rows of several hospitals::
 
         fedtrees data inspect patients.csv --target ill --client-column hospital
@@ -102,7 +98,7 @@ def inspect(
         else _interpret(table, column, declared)
         for column in columns_of(table)
     ]
-    facts = {
+    facts: dict[str, Any] = {
         "file": file,
         "rows": len(table),
         "notes": _notes(table, columns),
@@ -112,9 +108,11 @@ def inspect(
     refusal = None
     if spec.target and not spec.id:  # an id joins this file with files that are not given
         from fedtrees.experiments.federation import load_dataset
+        from fedtrees.experiments.suite import DataRef
 
         try:
-            printed_notes = facts["notes"] = list(load_dataset(reference_of(spec), None).notes)
+            dataset = load_dataset(DataRef(spec.label, **vars(spec)), None)
+            printed_notes = facts["notes"] = list(dataset.notes)
         except DataError as error:
             refusal = error
     emit(facts, format, lambda: _print_columns(facts, printed_notes))
