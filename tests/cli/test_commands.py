@@ -260,6 +260,22 @@ def test_a_plugin_that_exits_does_not_pass(capsys, tmp_path):
     assert "SystemExit" in error_of(capsys, 2, "plugin", "check", str(file))
 
 
+def test_a_dry_run_lists_the_attacks_that_apply_and_counts_the_others(capsys, tmp_path):
+    arguments = ("bench", *TINY, "-d", "split-only", "--dry-run", "--output", str(tmp_path / "x"))
+    facts = json.loads(call(capsys, *arguments, "--format", "json")[1])
+    applicable, inapplicable = facts["attacks"], facts["inapplicable_attacks"]
+    assert "timberstrike" in applicable
+    assert inapplicable["leaf-inversion"] == "no network over the outputs of trees is trained"
+    assert not {*applicable} & {*inapplicable}
+    assert {cell["attack"] for cell in facts["cells"] if cell["stage"] == "attack"} == {
+        *applicable, *inapplicable
+    }  # fmt: skip
+    lines = call(capsys, *arguments)[1].splitlines()
+    (at,) = (k for k, line in enumerate(lines) if line.startswith("attacks "))
+    assert lines[at].split(maxsplit=1)[1].split(", ") == applicable
+    assert lines[at + 1].startswith(f"          {len(inapplicable)} further attacks do not apply (")
+
+
 def test_dry_run_computes_nothing(capsys, tmp_path):
     code, output, _ = call(capsys, "bench", *TINY, "--dry-run", "--output", str(tmp_path / "x"))
     assert code == 0

@@ -499,8 +499,9 @@ def test_the_next_step_of_a_numeric_target_is_not_a_search_by_auc(table, seeds, 
 
 
 def test_remaining_leaks_begin_with_those_that_no_other_entry_contains(table):
-    for defense, rows in (("none", 0.3), ("x", 0.2)):
-        add_defense(table, defense, 0.9, (rows, rows + 0.01, rows - 0.01), "exact_rows")
+    for defense, advantage in (("none", 0.3), ("x", 0.2)):
+        advantages = (advantage, advantage + 0.01, advantage - 0.01)
+        add_defense(table, defense, 0.9, advantages, "exact_rows")
         for seed in range(3):
             table.attack(defense, seed, "c", 0.9, "members_1pct", value=0.95)
     texts = verdict_texts(table)
