@@ -156,20 +156,15 @@ def _nearest_rows(lo, hi, y, missing, codes, pool, first):  # type: ignore[no-un
     for i in range(y.shape[0]):
         start, stop = pool.begin[y[i]], pool.begin[y[i] + 1]
         count_violations(pool, start, stop, lo[i], hi[i], missing[i], codes[i], violations)
-        r = start
-        while r < stop and pool.rows[r] < first[i]:
-            r += 1
+        fewest = np.int32(lo.shape[1] + 1)
+        for count in violations[start:stop]:
+            fewest = min(fewest, count)
+        begin = place(pool.rows, start, stop, first[i])
         nearest = -1
-        for _ in range(stop - start):
-            if r == stop:
-                r = start
-            if (
-                nearest < 0
-                or violations[r] < violations[nearest]
-                or (violations[r] == violations[nearest] and uses[r] < uses[nearest])
-            ):
-                nearest = r
-            r += 1
+        for low, high in ((begin, stop), (start, begin)):
+            for r in range(low, high):
+                if violations[r] == fewest and (nearest < 0 or uses[r] < uses[nearest]):
+                    nearest = r
         if nearest >= 0:
             uses[nearest] += 1
             out[i] = pool.rows[nearest]

@@ -210,8 +210,8 @@ _REACHED = -1  # replaces the slack of a reached column
 @inner_kernel
 def _lower_slack(cost_row: NDArray[Any], u_r: int, v: NDArray[Any], slack: NDArray[Any]) -> None:
     """Include the pairs of a newly reached row in the least reduced cost of every column."""
-    for c in range(cost_row.shape[0]):
-        slack[c] = min(slack[c], np.int32(cost_row[c]) - u_r - v[c])
+    for c in range(cost_row.shape[0]):  # int32 throughout: twice as many lanes of a vector
+        slack[c] = min(slack[c], np.int32(np.int32(np.int32(cost_row[c]) - u_r) - v[c]))
 
 
 @inner_kernel
@@ -447,24 +447,30 @@ def graded_kernel(
     """Compute `graded_costs`, with the guessed rows transposed: `Bt` has shape (c, m)."""
     n, d = A.shape
     m = Bt.shape[1]
-    cost = np.zeros((n, m), dtype=np.uint8)
+    cost = np.empty((n, m), dtype=np.uint8)
+    total = np.empty(
+        m, dtype=np.int32
+    )  # sums in int32 need fewer conversions of vectors than bytes
     for i in range(n):
-        row = cost[i]
+        for j in range(m):
+            total[j] = 0
         for k in range(d):
             x = A[i, k]
             other = Bt[k]
-            w = weight[k]
+            w = np.int32(weight[k])
             if np.isnan(x):
                 for j in range(m):
-                    row[j] += np.uint8(0 if np.isnan(other[j]) else w)
+                    total[j] += np.int32(0) if np.isnan(other[j]) else w
             elif scale[k] > 0:
                 f = w / scale[k]
                 for j in range(m):
                     step = abs(x - other[j]) * f
-                    row[j] += np.uint8(step + 0.5) if step < w else np.uint8(w)
+                    total[j] += np.int32((step if step < w else float(w)) + 0.5)  # NaN costs w
             else:
                 for j in range(m):
-                    row[j] += np.uint8(0 if x == other[j] else w)
+                    total[j] += np.int32(0) if x == other[j] else w
+        for j in range(m):
+            cost[i, j] = np.uint8(total[j])
     return cost
 
 

@@ -103,9 +103,10 @@ def _threshold(nonmember_scores: NDArray[np.float64], k: int) -> float:
 def auc(score: NDArray[np.float64], member: NDArray[np.bool_]) -> float:
     """Return the probability that a member scores above a non-member. A tie counts one half."""
     n, m = int(member.sum()), int((~member).sum())
-    # Mann-Whitney U statistic from middle ranks, which count a tie as one half.
-    above = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
-    return float(above / (n * m))
+    # Mann-Whitney U statistic from middle ranks, which count a tie as one half. It is a multiple of
+    # one half, so that rounding removes the error of the sum.
+    pairs = middle_ranks(score)[member].sum() * (n + m) - n * n / 2
+    return float(np.rint(2 * pairs) / (2 * n * m))
 
 
 def error_of(

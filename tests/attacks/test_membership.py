@@ -192,6 +192,13 @@ def test_auc_is_the_share_of_correctly_ordered_pairs():
     )
 
 
+def test_members_that_all_score_above_the_others_have_an_auc_of_exactly_one():
+    for n, m in [(456, 113), (304, 113), (7, 3), (97, 1001)]:
+        member = np.arange(n + m) < n
+        assert auc(np.where(member, 2.0, 1.0) + np.linspace(0, 0.5, n + m), member) == 1.0
+        assert auc(np.zeros(n + m), member) == 0.5
+
+
 def test_the_blind_baseline_separates_members_with_another_distribution():
     _, case = train_with_candidates()
     truth = case.candidates
