@@ -118,11 +118,11 @@ def _describe_inapplicable(reasons: Sequence[Reason]) -> str:
     from fedtrees.core.errors import many
 
     counts = Counter(reason.code for reason in reasons)
-    # The text of a reason ends with a remedy, which can differ between attacks.
-    texts = {reason.code: str(reason).partition(";")[0] for reason in reasons}
+    # The remedies of one kind of reason can differ between attacks.
+    texts = {reason.code: str(reason) for reason in reversed(reasons)}
     main = [f"{count}: {texts[code]}" for code, count in counts.most_common(_MAIN_REASONS)]
     attacks = many(len(reasons), "further attack does", "further attacks do")
-    return f"{attacks} not apply ({'; '.join(main)}); --format json lists them with all reasons"
+    return f"{attacks} not apply ({' | '.join(main)}); --format json lists them with all reasons"
 
 
 def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:

@@ -33,6 +33,8 @@ IMPORT_SECONDS = 120.0
 _OURS = "fedtrees."
 #: Reserved names in a suite: no defense, and all applicable attacks.
 RESERVED = {"defense": "none", "attack": "all"}
+#: Former names. They work in this release.
+_FORMER_NAMES = {("attack", "told-bins"): "bucket-reading"}
 #: Former names of parameters. They work in this release.
 _FORMER_PARAMETERS = {
     ("attack", "timberstrike"): {
@@ -276,9 +278,9 @@ class Registry:
             If the name or a parameter is unknown, if a parameter is missing, or if its value is
             refused.
         """
+        spec = with_present_names(kind, spec)
         maker = self.get(kind, spec.name)
         parameters = _parameters(maker)
-        spec = _with_present_names(kind, spec)
         for key in spec.params:
             if key not in parameters:
                 raise UsageError(
@@ -294,8 +296,24 @@ class Registry:
             raise UsageError(f"{short(spec, 200)}: {err}") from err
 
 
-def _with_present_names(kind: str, spec: Spec) -> Spec:
-    """Replace former names of parameters, which still work in this release, and warn about them."""
+def with_present_names(kind: str, spec: Spec) -> Spec:
+    """Replace former names, which still work in this release, and warn about them.
+
+    Parameters
+    ----------
+    kind : str
+        Kind of the class that the spec describes.
+    spec : Spec
+        A name with parameters, as typed by a user.
+    """
+    if present := _FORMER_NAMES.get((kind, spec.name)):
+        warnings.warn(
+            f"the {kind} {spec.name!r} is called {present!r}; the former name is removed in the "
+            "next release",
+            FormerNameWarning,
+            stacklevel=3,
+        )
+        spec = replace(spec, name=present)
     former = _FORMER_PARAMETERS.get((kind, spec.name), {})
     if not former.keys() & spec.params.keys():
         return spec
