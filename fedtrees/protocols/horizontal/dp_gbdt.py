@@ -50,7 +50,7 @@ from fedtrees.privacy.gaussian_dp import RowBound, clipped_row_bound, leaf_scale
 from fedtrees.privacy.mechanisms import discrete_gaussian_share
 from fedtrees.privacy.noise import Gaussian
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
-from fedtrees.protocols.cut_points import settle_cuts
+from fedtrees.protocols.cut_points import cut_plan_of, settle_cuts
 from fedtrees.protocols.horizontal.histogram_parties import GrowingClient
 from fedtrees.protocols.settings import NOISE, NoisySums, epsilon_or_inf
 from fedtrees.trees.binning import Cuts, lower_sentinel, upper_sentinel
@@ -257,7 +257,7 @@ class RandomTreeServer(Coordinator):
     def settle_cuts(self, net: Network) -> Cuts:
         """Broadcast the declared cut points, or agree on cut points as the defenses require."""
         # A defense can determine cut points by counts with noise instead of declared ones.
-        if net.cut_plan() is not None:
+        if cut_plan_of(net) is not None:
             return settle_cuts(net, "public", self.params.max_bin, self.schema)
         tests = public_tests(self.schema, self.params.max_bin)
         low, high = self.schema.ranges
