@@ -195,7 +195,7 @@ class Distortion:
         """Return the largest error of a leaf value by rounding."""
         if self.rounding is None:
             return 0.0
-        low, high = self.rounding.bounds(np.float64(value))
+        low, high = self.rounding.bounds(np.asarray(value, dtype=np.float64))
         return float(np.maximum(value - low, high - value))
 
     @property

@@ -413,7 +413,7 @@ def noise_of(
     if not each:
         return tuple(cells)
     if view.defense.requirements.unit_hessian and trees[0].h is not None:
-        inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[type-var]
+        inside = [np.maximum(t.h, 0.0) for t in rows or trees]  # type: ignore[arg-type]
     else:
         inside = _expected_rows(view, trees)
     return tuple(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedtrees.experiments.executor import Engine
     from fedtrees.experiments.session import BenchSession
 
+_DEFAULT_KERNELS = 100  # kernels that the default suite compiled with an empty cache: 96
 _MAIN_REASONS = 3  # number of reasons why attacks do not apply that a dry run states
 
 
@@ -118,11 +119,11 @@ def _describe_inapplicable(reasons: Sequence[Reason]) -> str:
     from fedtrees.core.errors import many
 
     counts = Counter(reason.code for reason in reasons)
-    # The text of a reason ends with a remedy, which can differ between attacks.
-    texts = {reason.code: str(reason).partition(";")[0] for reason in reasons}
+    # The remedies of one kind of reason can differ between attacks.
+    texts = {reason.code: str(reason) for reason in reversed(reasons)}
     main = [f"{count}: {texts[code]}" for code, count in counts.most_common(_MAIN_REASONS)]
     attacks = many(len(reasons), "further attack does", "further attacks do")
-    return f"{attacks} not apply ({'; '.join(main)}); --format json lists them with all reasons"
+    return f"{attacks} not apply ({' | '.join(main)}); --format json lists them with all reasons"
 
 
 def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:
@@ -284,7 +285,9 @@ def _with_log(
 
 
 def _compiling(count: int) -> str:
-    return f"compiling kernels (first run only): {count:,} so far"
+    # The number of kernels depends on the protocols, defenses and attacks of the run.
+    total = f", about {_DEFAULT_KERNELS} for the default suite" * (count < _DEFAULT_KERNELS)
+    return f"compiling kernels (first run only): {count:,} so far{total}"
 
 
 class Log:
