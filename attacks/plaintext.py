@@ -81,9 +81,9 @@ def spread(
     share = _shares(ends, low.astype(np.float64), high.astype(np.float64))
     quantile = (np.arange(len(low)) + 0.5) / len(low)
     estimated = np.interp(quantile, np.append(0.0, np.cumsum(share)), ends)
-    estimated = np.round(estimated, places).astype(np.float32) + np.float32(0)
-    missed = np.setdiff1d(read, estimated)
-    values, counts = np.unique(np.append(estimated, missed), return_counts=True)
+    rounded = np.round(estimated, places).astype(np.float32) + np.float32(0)
+    missed = np.setdiff1d(read, rounded)
+    values, counts = np.unique(np.append(rounded, missed), return_counts=True)
     return values, counts.astype(np.int64)
 
 

@@ -150,8 +150,8 @@ class SketchReading(Attack):
         groups = owner * max(len(view.schema.classes), 2) + y
         X = matched_consensus(tables, width, groups=groups).X.copy()
         # The consensus averages values. Only values of the sketch can occur in the column.
-        for k, parts in enumerate(columns.values()):
-            for f, column in enumerate(parts):
+        for k, sketches in enumerate(columns.values()):
+            for f, column in enumerate(sketches):
                 X[owner == k, f] = nearest(X[owner == k, f], column.values)
         names = tuple(list(sizes)[k] for k in owner) if all(columns) else None
         if all(c.exact for parts in columns.values() for c in parts):
@@ -178,14 +178,14 @@ def _claim_columns(view: View, columns: Mapping[str, Sequence[Column]]) -> Itera
     for owner, parts in columns.items():
         share = sizes[owner] / max(fullest(parts), 1)
         for f, c in enumerate(parts):
-            x = np.zeros(0) if prior_rows is None else prior_rows.X[:, f]
+            x = np.zeros(0, np.float32) if prior_rows is None else prior_rows.X[:, f]
             own_values = x[~np.isnan(x)]
-            values_and_counts = (
+            values, counts = (
                 _as_own(c, own_values, round(share * c.present))
                 if len(own_values)
                 else (c.values, c.counts)
             )
-            yield ColumnValues(owner, f, *values_and_counts, c.exact)
+            yield ColumnValues(owner, f, values, counts, c.exact)
 
 
 def _as_own(

@@ -155,9 +155,9 @@ class LaplaceHistogram(ChannelDefense):
             return 2.0 * self.clip / self.epsilon
         # A round grows one tree per output, for example one per class.
         trees = parameters["trees"] * _objective(schema, parameters).n_outputs
-        return float(trees * self.tree_sensitivity(schema, parameters) / self.epsilon)
+        return float(trees * self._tree_sensitivity(schema, parameters) / self.epsilon)
 
-    def tree_sensitivity(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
+    def _tree_sensitivity(self, schema: Schema, parameters: Mapping[str, Any]) -> float:
         """Return the L1 sensitivity of one tree: the histograms of all levels, and the root total.
 
         It also covers trees that are grown best node first, because a row is still in one node per
@@ -166,7 +166,7 @@ class LaplaceHistogram(ChannelDefense):
         bounds = clipped_bounds(_objective(schema, parameters), self.clip)
         return histogram_sensitivity(_sums_per_row(schema, parameters), *bounds)
 
-    def loss_scale(self, parameters: Mapping[str, Any]) -> float:
+    def _loss_scale(self, parameters: Mapping[str, Any]) -> float:
         """Return the Laplace scale of the validation loss and of the number of validation rows."""
         # One loss is sent per round. A row changes it by at most LOSS_BOUND, and the number of rows
         # by 1.
@@ -176,7 +176,7 @@ class LaplaceHistogram(ChannelDefense):
     def channels(self, schema: Schema, parameters: Mapping[str, Any]) -> Channels:
         """State the noise on sums of bins and nodes, and on the validation loss."""
         law = Laplace(self.scale(schema, parameters))
-        loss_law = Laplace(self.loss_scale(parameters))
+        loss_law = Laplace(self._loss_scale(parameters))
         return {
             (Histogram, "sums"): law,
             (Histogram, "totals"): law,
@@ -211,7 +211,7 @@ class LaplaceHistogram(ChannelDefense):
 
     def _noisy_loss(self, message: ValidationLoss, ctx: Context) -> ValidationLoss:
         """Add noise to the validation loss and to the number of validation rows."""
-        scale = self.loss_scale(ctx.parameters)
+        scale = self._loss_scale(ctx.parameters)
         # The loss is sent in multiples of 2^-LOSS_BITS.
         law = Laplace(scale).in_units_of(2.0**LOSS_BITS)
         steps = np.ldexp(message.sums, LOSS_BITS).astype(np.int64)

@@ -60,6 +60,17 @@ DEFENSE_NAMES = {
 }  # fmt: skip
 #: Former names of the members of `core.defense.Context`.
 CONTEXT_NAMES = {"held": "local_data", "level": "open_nodes", "spend": "record_release"}
+#: Former names of methods of `core.network.Network` that still work.
+NETWORK_NAMES = {"ask": "request", "tell": "send"}
+#: Former members of `core.network.Network` that no longer exist.
+REMOVED_FROM_NETWORK = {
+    "names": "hosts, whose keys are the names", "parties": "hosts, with the attribute party",
+    "context": "hosts[name].context", "connect": "join", "note": "record_opened",
+    "weighted": "declared[name].weighted",
+    "allowed_splits": "protocols.tree_masks.allowed_splits(net, ...)",
+    "shown_nodes": "protocols.tree_masks.visible_nodes(net, ...)",
+    "cut_plan": "protocols.cut_points.cut_plan_of(net)",
+}  # fmt: skip
 #: Former names of the members and parameters of `core.channel.Channel`.
 CHANNEL_NAMES = {
     "error": "posterior_moments", "spread": "error_range", "added": "sum_of_draws",

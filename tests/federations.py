@@ -7,7 +7,7 @@ from fedtrees.conformance.samples import sample_table
 from fedtrees.core.claims import Guess, LeafCounts
 from fedtrees.core.composition import Composition
 from fedtrees.core.host import Agreement, Host
-from fedtrees.core.local_data import LocalData, over_clients
+from fedtrees.core.local_data import LocalData, LocalDataSummary, over_clients
 from fedtrees.core.messages import without_payload
 from fedtrees.core.network import Network
 from fedtrees.core.registry import register
@@ -37,8 +37,8 @@ def network_of(parties, schema, defense=None, summed=(), local_data=(), network=
     """Connect parties with a host for each, which contains the local data by name."""
     roles, local_data = {party.name: party.role for party in parties}, dict(local_data)
     agreement = Agreement(schema, {}, defense or Composition(), roles, summed)
-    rows = sum(map(len, local_data.values())) if local_data else None
-    net = network(agreement, Streams(0), rows)
+    declared = {name: LocalDataSummary.of(data) for name, data in local_data.items()}
+    net = network(agreement, Streams(0), declared)
     for party in parties:
         options = {"aggregation": net.aggregation, "local_data": local_data.get(party.name)}
         host = Host(agreement, party.name, Streams(0), **options)

@@ -10,7 +10,7 @@ from fedtrees.conformance.samples import sample_table
 from fedtrees.core import attack
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense
-from fedtrees.core.errors import GlassWallError, LocalDataError, UsageError
+from fedtrees.core.errors import UsageError
 from fedtrees.data.partition import ONCE, Partition, lay_out
 from fedtrees.estimators.federated import FederatedEstimator
 from fedtrees.moved import DEFENSE_NAMES
@@ -19,7 +19,6 @@ from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
 
 
 def test_classes_are_available_under_their_old_names():
-    assert GlassWallError == LocalDataError
     assert FederatedEstimator.holdings_.fget(SimpleNamespace(local_data_=7)) == 7
 
 

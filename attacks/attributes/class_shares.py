@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,13 +210,14 @@ def counts_of(view: View) -> dict[str, Floats]:
     counts_by_client = announced_counts(view)
     for item, m in view.messages(ClassTotals):
         if item.sender not in view.principals and not item.opened:
-            counts_by_client[item.sender] = counts_by_client.get(item.sender, 0.0) + m.counts
-    for item, m in view.messages(LocalForest):
+            before = counts_by_client.get(item.sender, 0.0)
+            counts_by_client[item.sender] = np.asarray(before + m.counts, dtype=np.float64)
+    for item, forest in view.messages(LocalForest):
         is_own_forest = view.roles[item.sender] == "client"  # the server sends a pooled one
-        if is_own_forest and item.sender not in view.principals and m.counts is not None:
-            counts_by_client[item.sender] = counts_by_client.get(item.sender, 0.0) + m.counts[
-                m.feature < 0
-            ].sum(axis=0)
+        if is_own_forest and item.sender not in view.principals and forest.counts is not None:
+            before = counts_by_client.get(item.sender, 0.0)
+            in_leaves = forest.counts[forest.feature < 0].sum(axis=0)
+            counts_by_client[item.sender] = np.asarray(before + in_leaves, dtype=np.float64)
     if not counts_by_client:
         total_counts, noise = None, cell_variance(view.channel(Histogram, "totals", "client"))
         sums = {name: client_sums for name, *client_sums in _sums(view)}
@@ -294,7 +296,7 @@ def reconcile_counts(
     return dict(zip(counts_by_client, np.column_stack(columns), strict=True))
 
 
-def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
+def _sums(view: View) -> Iterator[tuple[str, NDArray[Any], Floats]]:
     """Yield clients with the margin of each output, (K,), and sums over their rows, (K, 2)."""
     start = next((m.margin for _, m in view.messages(BaseScore)), None)
     roots: dict[str, dict[int, Floats]] = {}
@@ -303,18 +305,18 @@ def _sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
             roots.setdefault(item.sender, {})[m.tree] = _total(view, m)
     if not roots:
         yield from _broadcast_sums(view)
-    for name, sums in roots.items() if start is not None else ():
-        if {*range(len(start))} <= sums.keys():
+    for name, sums in roots.items():
+        if start is not None and {*range(len(start))} <= sums.keys():
             yield name, start, np.array([sums[t] for t in range(len(start))])
     for victim in _victims(view) if not roots else ():
-        start, seen = np.atleast_1d(victim.evidence.base_margin), victim.evidence
-        first = seen.trees[: len(start)]
+        base_margin, seen = np.atleast_1d(victim.evidence.base_margin), victim.evidence
+        first = seen.trees[: len(base_margin)]
         shows_sums = all(t.g is not None and t.h is not None for t in first)
         if victim.owner is not None and shows_sums and not seen.is_foreign(0):
-            yield victim.owner, start, np.array([_summed_leaves(t) for t in first])
+            yield victim.owner, base_margin, np.array([_summed_leaves(t) for t in first])
 
 
-def _broadcast_sums(view: View) -> Iterator[tuple[str, Floats, Floats]]:
+def _broadcast_sums(view: View) -> Iterator[tuple[str, NDArray[Any], Floats]]:
     """Yield the sums of the workers of a ring, which broadcast those of the first root."""
     start = next((m.margin for _, m in view.messages(AgreedStart)), None)
     for _, m in view.messages(GradientTotals):

@@ -75,11 +75,10 @@ def columns_of(view: View) -> list[Column]:
         node_statistics = statistics[tree][rows]
         some = node_statistics.any(axis=1)
         rows, node_statistics = rows[some], node_statistics[some]
-        for column, column_sums in sums.items():
+        for column, bin_sums in sums.items():
             if column in nodes:
-                with_missing = np.vstack(
-                    [column_sums, node_statistics.sum(axis=0) - column_sums.sum(axis=0)]
-                )
+                missing_sum = node_statistics.sum(axis=0) - bin_sums.sum(axis=0)
+                with_missing = np.vstack([bin_sums, missing_sum])
                 nodes[column].append(NodeSums(tree, rows, node_statistics, with_missing))
     allowed = _restrict_bins(view, trees, {c: widths[c] for c in nodes})
     return [

@@ -1,4 +1,4 @@
-"""Read the bins of its rows that a passive party announces.
+"""Infer the bins (buckets) of rows from those that a passive party announces.
 
 For example, FederBoost sends the bin of every row unprotected or with randomised response.
 """
@@ -22,9 +22,9 @@ from fedtrees.messages.vertical import RowBuckets
 from fedtrees.privacy.mechanisms import odds_within
 
 
-@register.attack("told-bins")
+@register.attack("bucket-reading")
 @dataclass(frozen=True, kw_only=True)
-class ToldBins(Attack):
+class BucketReading(Attack):
     """Return the most probable bin of every row, given the bin that its party announced.
 
     Unprotected bins (FederBoost) are the answer. For randomised bins, the distribution of true bins
@@ -40,7 +40,7 @@ class ToldBins(Attack):
     def inapplicable(self, view: View) -> Reason | None:
         """Return the reason if no bins of other parties are seen, else None."""
         seen = any(item.sender not in view.principals for item, _ in view.messages(RowBuckets))
-        return None if seen and view.local_data else Reason("no-bins-told")
+        return None if seen and view.local_data else Reason("no-buckets-received")
 
     def run(self, view: View, rng: np.random.Generator) -> Guess:
         """Return the bins of all rows in every announced column, and the ranks they imply."""
@@ -66,7 +66,10 @@ class ToldBins(Attack):
                 middle, none = (low + high) / 2, np.zeros(len(ids))
                 bounds = (low, high) if clear else (none, none + 1)
                 claims.append(ColumnRanks(item.sender, column, ids, middle, *bounds))
-        return Guess.of(claims, otherwise=Reason("no-bins-told"))
+        return Guess.of(claims, otherwise=Reason("no-buckets-received"))
+
+
+ToldBins = BucketReading  # former name, for one release
 
 
 def _likeliest(

@@ -223,8 +223,14 @@ class Shares:
 
     def take(self, some: NDArray[np.bool_]) -> Shares:
         """Return the shares selected by a mask."""
-        parts = (self.positives, self.rows, self.p, self.h, self.step)
-        return Shares(*(part[some] for part in parts), self.intercept)
+        return Shares(
+            self.positives[some],
+            self.rows[some],
+            self.p[some],
+            self.h[some],
+            self.step[some],
+            self.intercept,
+        )
 
 
 def _scores(mean: Floats, intercept: str) -> NDArray[np.float32]:

@@ -294,7 +294,9 @@ def _class_sizes(evidence: BoostingObservations, prior_rows: Table | None) -> Fl
     first = int(np.flatnonzero(~np.array(evidence.foreign))[0])
     equal = np.ones(classes)
     if evidence.trees[first].h is None or prior_rows is None or not len(prior_rows):
-        return equal if prior_rows is None else np.bincount(prior_rows.y, minlength=classes) + 0.5
+        if prior_rows is None:
+            return equal
+        return np.bincount(prior_rows.y, minlength=classes).astype(np.float64) + 0.5
     margin = at_tree(evidence, prior_rows.X, first)[1]
     rows, sums = [], []
     for k in range(outputs):

@@ -386,7 +386,7 @@ def blocks_of(view: View) -> Blocks | None:
         return Blocks(blocks, None, False, ClientModels, usual)
     sent: dict[int, Block] = {}
     for message in shared:
-        for block in _parts(view, message):
+        for block in _parts(view, message):  # type: ignore[arg-type]
             sent.setdefault(block.first_tree, block)
     if not sent:
         return None

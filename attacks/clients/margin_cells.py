@@ -55,7 +55,8 @@ class Regions:
             left, right = tree.left[node], tree.right[node]
             missing[[left, right]] = missing[node]
             missing[right if tree.default_left[node] else left, tree.feature[node]] = False
-        return Regions(*leaves.boxes(grid.width), missing[leaves.node])
+        lo, hi = leaves.boxes(grid.width)
+        return Regions(lo, hi, missing[leaves.node])
 
     def take(self, rows: NDArray[np.intp]) -> Regions:
         """Return the boxes with these indices."""
@@ -286,7 +287,7 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
         return Totals(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), complete=False)
     # halves with similar cells give lists of similar length
     order = _alternating(cells.h)
-    h, p, width, score = (x[order] for x in (cells.h, cells.p, ranges.width, ranges.score))
+    h, p, width, score = cells.h[order], cells.p[order], ranges.width[order], ranges.score[order]
     halves = _halves(h, width, total, MOST_HALVES if ranges.complete else MOST_LIKELY)
     if halves is None:
         return None
@@ -304,8 +305,9 @@ def _totals(leaf: LeafEquations, cells: Cells, ranges: _Ranges) -> Totals | None
     totals = np.zeros((MOST_TOTALS, 2), dtype=np.int64)
     weight = np.full(MOST_TOTALS, -np.inf)
     fixed = ranges.low @ np.stack([cells.h, cells.p], axis=1)
-    many = _meet(
-        *first, *second, begin, end, np.append(h, np.inf), middle,
+    many = _meet(  # type: ignore[call-arg]
+        *first, *second,  # type: ignore[arg-type]
+        begin, end, np.append(h, np.inf), middle,
         (leaf.slope, leaf.slope_error, leaf.reg_lambda, step_error),
         (float(fixed[0]), float(fixed[1]), int(ranges.low.sum())), totals, weight,
     )  # fmt: skip

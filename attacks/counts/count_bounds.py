@@ -332,7 +332,7 @@ def possible(
     lo[..., G] = max_rows * row.g1
     hi = np.full((len(tree), width, FORMS), max_rows, dtype=np.int64)
     hi[..., G] = max_rows * row.g0
-    for f in np.flatnonzero(~missing):
+    for f in np.flatnonzero(~missing).tolist():
         _nothing(lo, hi, slice(None), start[f + 1] - 1)
     for node in np.flatnonzero(tree.feature >= 0):
         f = int(tree.feature[node])

@@ -49,8 +49,8 @@ def _around(lo: int, hi: int, centre: float, var: float) -> tuple[int, int]:
     """Return a range of counts, restricted to the neighbourhood of an estimate if it is wide."""
     if hi - lo <= FEW:
         return lo, hi
-    middle = min(max(np.int64(np.rint(centre)), lo), hi)
-    width = min(np.int64(5 * np.sqrt(var)) + 3, 2 * FEW)
+    middle = min(max(int(np.rint(centre)), lo), hi)
+    width = min(int(5 * np.sqrt(var)) + 3, 2 * FEW)
     return max(lo, middle - width), min(hi, middle + width)
 
 
@@ -65,7 +65,7 @@ def _line(
     Gaussian distribution at integers follow from one another by two products.
     """
     v, tilt = variance[0], decay[0] - decay[1]
-    middle = min(max(np.int64(np.rint(n * unit[0] - sent[0] + tilt * v)), low), high)
+    middle = min(max(int(np.rint(n * unit[0] - sent[0] + tilt * v)), low), high)
     off, upper = sent[0] - n * unit[0] + middle, n * unit[0] - middle
     shrink = np.exp(-1 / v)
     total, first, second = 1.0, 0.0, 0.0
@@ -263,9 +263,9 @@ def likely_counts(bounds: CountBounds, tree: Tree, sums: SumBounds, row: Row) ->
     cells = np.zeros((*bounds.lo.shape[:2], 4))
     mean, spread = np.zeros((len(tree), 2)), np.ones((len(tree), 2))
     for i in range(len(tree)):  # initial estimate: middle of the range
-        contiguous = np.empty(4)
-        _within(bounds.lo[i, -1], bounds.hi[i, -1], unit, contiguous)
-        mean[i], spread[i] = contiguous[:2], contiguous[2:]
+        moments = np.empty(4)
+        _within(bounds.lo[i, -1], bounds.hi[i, -1], unit, moments)
+        mean[i], spread[i] = moments[:2], moments[2:]
     for _ in range(PASSES):
         nodes = np.hstack([mean, spread])
         _estimate_cells(*ranges, family, sums.sent / row.one, *scaled, unit, nodes, cells)

@@ -284,10 +284,10 @@ def counts_from_sums(
     """
     assert sums.g is not None
     assert sums.h is not None
+    raw = np.asarray(sums.h / h)
     if p == 0:  # numeric targets: rows have no class
         sums = replace(sums, g=np.zeros_like(sums.g), var_g=np.zeros_like(sums.var_g))
     assert sums.g is not None
-    raw = sums.h / h
     if float(np.max(sums.var_h, initial=0.0)) <= NOISE_FLOOR:
         n = np.maximum(np.rint(raw), 0).astype(np.int64)
     else:

@@ -104,7 +104,7 @@ class SentBounds:
             return lo, hi
         hidden_rows = self.hidden // max(self.row.h, 1)  # of one client
         is_nonzero = ((lo > 0) | (hi < 0)).any(axis=-1)  # at least one client sent something
-        silent = (clients - is_nonzero)[..., None]
+        silent = np.asarray(clients - is_nonzero)[..., None]
         lo = lo + np.array([hidden_rows * self.row.g1, 0]) * silent
         hi = hi + np.array([hidden_rows * self.row.g0, hidden_rows * self.row.h]) * silent
         return lo, hi
@@ -366,7 +366,9 @@ def bounded_sums(
     parts, root = [], np.zeros((0, 2), dtype=np.int64)
     n_others, n_known = clients, 0
     for m in histograms:
-        sums, totals, at, local_total = m.sums, m.totals, 0, 0
+        sums, totals = m.sums, m.totals
+        at: Longs | int = 0
+        local_total: Longs | int = 0
         local_message = None if local_part is None else local_part[0].sent.get(m.nodes.tobytes())
         if local_part is not None and local_message is not None:
             sums = sums - local_message.sums

@@ -170,7 +170,8 @@ class Decoder:
         pair, part = np.unique(key, return_inverse=True)
         n = paths.size[pair // (J * len(margins))]
         q = np.clip(np.bincount(part.reshape(-1), paths.weight) / n, 0, 1)
-        return np.bincount(pair % J, 0.5 * np.log2(1 + 12 * n * q * (1 - q)), J)
+        bits = np.bincount(pair % J, 0.5 * np.log2(1 + 12 * n * q * (1 - q)), J)
+        return np.asarray(bits, dtype=np.float64)
 
     def _solve(self, t: int, j: int, list_bits: int) -> bool:
         """Try to solve one leaf. Return whether the odds against its contents are small enough.

@@ -67,7 +67,7 @@ class Choices:
         total = np.bincount(owner, weight, len(self.start) - 1)[owner]
         share = weight / total
         bits = -share * np.log2(np.maximum(share, 1e-300))
-        return np.bincount(owner, bits, len(self.start) - 1)
+        return np.asarray(np.bincount(owner, bits, len(self.start) - 1), dtype=np.float64)
 
 
 @dataclass(frozen=True, eq=False)

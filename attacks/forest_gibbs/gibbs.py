@@ -76,9 +76,8 @@ def read_target_forests(view: View) -> list[TargetForest]:
         )
     if not shows(view, PooledForest, ForestModel):
         return [_source(view, trees, view.n_rows, None)] if (trees := grown_trees(view)) else []
-    released = [m for _, m in view.messages(PooledForest)] or [
-        m for _, m in view.messages(ForestModel)
-    ]
+    released: list[PooledForest | ForestModel] = [m for _, m in view.messages(PooledForest)]
+    released = released or [m for _, m in view.messages(ForestModel)]
     trees = RandomForest.from_arrays(vars(released[-1])).trees
     if view.protocol != "local-forests":
         return [_source(view, trees, view.n_rows, None)]
@@ -512,7 +511,7 @@ def _redraw(leaves, share, off, least, largest, occupancy, counts, log, each, by
             for k in range(classes):
                 c = np.int64(share[v, k] * n + 0.5)
                 if abs(c - share[v, k] * n) > off * n:
-                    total = -1
+                    total = np.int64(-1)
                     break
                 total += c
                 value += c * log[occupancy[v, k]] + each[c]

@@ -79,8 +79,12 @@ class NoisyLeafCounts:
         coded = None if likely is None else np.column_stack([variables.encode(likely.X), likely.y])
         forest = NoisyForest.of(variables, feature, self.counts, threshold)
         prior = None
-        counted = own_rows is None and coded is not None and self.noise.kind != "labels"
-        if counted and weighable(len(variables) + 1, view.n_rows + len(coded)):
+        if (
+            own_rows is None
+            and coded is not None
+            and self.noise.kind != "labels"
+            and weighable(len(variables) + 1, view.n_rows + len(coded))
+        ):
             prior = coded.astype(np.int16)
         if self.owner is not None:
             n = self.rows or forest.estimated_rows()

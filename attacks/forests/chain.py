@@ -147,7 +147,7 @@ class State(NamedTuple):
     leaf: NDArray[np.int32]  # int32 (m, T)
     residual: NDArray[np.int64]  # int64 (T, 2^d, K)
     latent: NDArray[np.int32]  # int32 (m,)
-    count: NDArray[np.float64]  # float64 (G + 1, most levels, classes)
+    count: NDArray[np.float64]  # type: ignore[assignment]  # float64 (G + 1, most levels, classes)
     size: NDArray[np.int32]  # int32 (classes,)
     energy: NDArray[np.int64]  # int64 (1,)
 
@@ -174,14 +174,14 @@ class State(NamedTuple):
         latent : int array, shape (m,)
             Latent classes.
         """
-        value = np.array(value, dtype=np.int16, order="C")
-        leaf = forest.route(value[:, :-1])
-        counts = forest.counts(value[:, :-1], value[:, -1])
+        row_values = np.array(value, dtype=np.int16, order="C")
+        leaf = forest.route(row_values[:, :-1])
+        counts = forest.counts(row_values[:, :-1], row_values[:, -1])
         has_labels = len(world.labels.label) > 0
         residual = -counts if has_labels else noisy - counts
         count = np.full((len(world.sizes), int(world.sizes.max()), CLASSES), MASS)
         columns = np.arange(len(world.sizes))[None, :]
-        np.add.at(count, (columns, value, np.asarray(latent)[:, None]), 1.0)
+        np.add.at(count, (columns, row_values, np.asarray(latent)[:, None]), 1.0)
         size = np.bincount(latent, minlength=CLASSES).astype(np.int32)
         costs = (
             world.labels.costs(counts)
@@ -190,7 +190,7 @@ class State(NamedTuple):
         )
         energy = np.array([costs.sum()])
         latent_classes = np.array(latent, dtype=np.int32)
-        return State(value, leaf, residual, latent_classes, count, size, energy)
+        return State(row_values, leaf, residual, latent_classes, count, size, energy)
 
 
 class Scratch(NamedTuple):

@@ -6,6 +6,7 @@ The consensus is the table that is closest to all samples, with rows matched to 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -277,7 +278,7 @@ class Question:
         begin : int16 array, shape (n, G + 1), optional
             Initial rows.
         """
-        value = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
+        value: NDArray[Any] = np.stack([rng.integers(0, r, self.n) for r in self.sizes], axis=1)
         value = value if begin is None else begin.copy()
         for g, levels in (self.known_levels or {}).items():
             value[:, g] = levels

@@ -196,8 +196,8 @@ def cells_program(
         )
     enumeration = Enumeration.of(forest)
     model, n, K = cp_model.CpModel(), question.n, forest.n_classes
-    cell = [[model.NewIntVar(0, n, "") for _ in range(K)] for _ in enumeration.value]
-    model.Add(sum(v for row in cell for v in row) == n)
+    cell = [[model.new_int_var(0, n, "") for _ in range(K)] for _ in enumeration.value]
+    model.add(sum(v for row in cell for v in row) == n)
     costs = _Costs(question, model)
     for t in range(len(forest.noisy)):
         for leaf in np.flatnonzero(forest.live[t]).tolist():
@@ -210,7 +210,7 @@ def cells_program(
         np.add.at(hint_counts, (place, hint[:, -1]), 1)
         for u in range(possible):
             for c in range(K):
-                model.AddHint(cell[u][c], int(hint_counts[u, c]))
+                model.add_hint(cell[u][c], int(hint_counts[u, c]))
     solver, status = _solve(costs, limit)
     if status is None:
         return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
@@ -233,26 +233,28 @@ def rows_program(question: Question, limit: float) -> Solved:
     model, forest, n = cp_model.CpModel(), question.forest, question.n
     known_levels, sizes = question.known_levels or {}, question.sizes
     # literal[k][g][v]: row k has level v of variable g, the class last
-    literal = [[[model.NewBoolVar("") for _ in range(r)] for r in sizes.tolist()] for _ in range(n)]
+    literal = [
+        [[model.new_bool_var("") for _ in range(r)] for r in sizes.tolist()] for _ in range(n)
+    ]
     for k, row in enumerate(literal):
         for g, levels in enumerate(row):
-            model.AddExactlyOne(levels)
+            model.add_exactly_one(levels)
             if g in known_levels:
-                model.Add(levels[int(known_levels[g][k])] == 1)
+                model.add(levels[int(known_levels[g][k])] == 1)
     costs = _Costs(question, model)
     for t in range(len(forest.noisy)):
         leaves = np.flatnonzero(forest.live[t]).tolist()
         in_leaf = [
-            [[model.NewBoolVar("") for _ in leaves] for _ in range(sizes[-1])] for _ in literal
+            [[model.new_bool_var("") for _ in leaves] for _ in range(sizes[-1])] for _ in literal
         ]
         for row, of_row in zip(literal, in_leaf, strict=True):
             for c, of_class in enumerate(of_row):
-                model.Add(sum(of_class) == row[-1][c])
+                model.add(sum(of_class) == row[-1][c])
                 for leaf, inside in zip(leaves, of_class, strict=True):
                     for g, bits in enumerate(forest.possible[t, leaf].tolist()):
                         if bits != (1 << int(sizes[g])) - 1:
                             passing = [row[g][v] for v in range(int(sizes[g])) if bits >> v & 1]
-                            model.AddBoolOr(passing).OnlyEnforceIf(inside)
+                            model.add_bool_or(passing).only_enforce_if(inside)
         for j, leaf in enumerate(leaves):
             for c in range(int(sizes[-1])):
                 costs.of(t, leaf, c, sum(of_row[c][j] for of_row in in_leaf))
@@ -282,14 +284,14 @@ class _Costs:
         target = int(self.noisy[tree, leaf, label])
         middle, r = len(self.table) // 2, target - np.arange(self.n + 1)
         cost = np.round(self.table[r + middle] * (UNIT / NAT)).astype(np.int64)
-        total = self.model.NewIntVar(int(cost.min()), int(cost.max()), "")
+        total = self.model.new_int_var(int(cost.min()), int(cost.max()), "")
         if (np.diff(cost, 2) >= 0).all():  # convex: the highest of its tangents
             for slope, at in _lines(cost):
-                self.model.Add(total >= int(cost[at]) + slope * (count - at))
+                self.model.add(total >= int(cost[at]) + slope * (count - at))
         else:
-            count_variable = self.model.NewIntVar(0, self.n, "")
-            self.model.Add(count_variable == count)
-            self.model.AddElement(count_variable, cost.tolist(), total)
+            count_variable = self.model.new_int_var(0, self.n, "")
+            self.model.add(count_variable == count)
+            self.model.add_element(count_variable, cost.tolist(), total)
         self.terms.append(total)
 
 
@@ -304,7 +306,7 @@ def _solve(costs: _Costs, limit: float) -> tuple[Any, bool | None]:
     """Solve, and return the solver and whether the table is optimal, None without a table."""
     from ortools.sat.python import cp_model
 
-    costs.model.Minimize(sum(costs.terms))
+    costs.model.minimize(sum(costs.terms))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = float(limit)
     solver.parameters.num_workers = 1

@@ -233,7 +233,7 @@ class TabLeak(Attack):
         doubted = noise and (local is None or encoding.groups)
         if few or ((local is not None) if prior_rows is not None else doubted):
             n_sent = int(item.shown.sum()) if few and item.shown is not None else 0
-            at_start = replace(item, weights=item.start)
+            at_start = replace(item, weights=item.start)  # type: ignore[call-arg]
             trial = rehearse(at_start, noise, view, local, rng, n_sent)
             notes["rehearsed"], notes["likely"] = trial
             handicap = 1.0 if encoding.groups or prior_rows is not None else _FLATTERED
@@ -274,7 +274,8 @@ def _follow_steps(
     if local is None or len(item.owner) > 1 or item.shown is not None:
         return item, no_rows(item.encoding)
     update = item.gradient * np.float32(-local.rate * local.count(item.rows))
-    recovered = rows_of_steps(replace(item, weights=item.start, gradient=update), local, rng)
+    at_start = replace(item, weights=item.start, gradient=update)  # type: ignore[call-arg]
+    recovered = rows_of_steps(at_start, local, rng)
     return (item.without(recovered) if len(recovered) else item), recovered
 
 

@@ -79,7 +79,8 @@ def rows_of_steps(batch: BatchGradient, local: LocalSteps, rng: np.random.Genera
             new = [
                 i for i, x in enumerate(X) if not (np.abs(recovered - x).max(axis=1) < _APART).any()
             ]
-            X, y = (part[new[: before + size - len(recovered)]] for part in (X, y))
+            new = new[: before + size - len(recovered)]
+            X, y = X[new], y[new]
             tries = 0 if len(X) else tries + 1
             if len(X):
                 recovered, labels = np.concatenate([recovered, X]), np.concatenate([labels, y])

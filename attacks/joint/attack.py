@@ -108,7 +108,8 @@ class Joint(Options, Attack):
         if enumerated is not None:
             return enumerated
         # Sums that clients send with their trees are float32, too imprecise for the exact search.
-        options = replace(self, exact=self.exact and not (victims and victims[0].blocks))
+        exact = self.exact and not (victims and victims[0].blocks)
+        options = replace(self, exact=exact)  # type: ignore[call-arg]
         certain = counts_of(read) if read and not victims else ()
         moments = None if victims else announced_moments(view)
 

@@ -53,7 +53,7 @@ class Classes(NamedTuple):
 
     base: Floats
     weight: float
-    count: Ints
+    count: Ints  # type: ignore[assignment]
     present: Ints
     size: Ints
 

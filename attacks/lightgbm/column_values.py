@@ -221,7 +221,7 @@ def likely_column(
     rows = n * _smooth_frequencies(
         grid_positions[: len(prior_values)] - first, int(np.ptp(grid_positions)) + 1
     )
-    values = (first + np.arange(len(rows))) * step
+    values = np.asarray((first + np.arange(len(rows))) * step, dtype=np.float64)
     if facts.low is not None and facts.high is not None:
         rows = _in_bins(rows, values, facts)
     # Probability that at least one row has the value, under a Poisson distribution.

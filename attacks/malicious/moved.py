@@ -45,8 +45,8 @@ class MovedCuts(Attack):
                 return Guess.none(Reason("cuts-not-from-sketches"))
             starts, ends = sent[-1].offsets[:-1], sent[-1].offsets[1:]
             crafted_columns = np.flatnonzero(ends > starts)
-            low = sent[-1].points[starts[crafted_columns]]
-            high = sent[-1].points[ends[crafted_columns] - 1]
+            low = sent[-1].points[starts[crafted_columns]].astype(np.float64)
+            high = sent[-1].points[ends[crafted_columns] - 1].astype(np.float64)
             return Guess(
                 (CutWindows(crafted_columns, low, high, np.full(len(crafted_columns), -1)),)
             )
@@ -56,5 +56,5 @@ class MovedCuts(Attack):
         outputs = n_margins if n_margins == 1 else n_margins + 1
         trees = np.arange(0, int(view.parameters["trees"]) * outputs, 2)
         columns = trees // 2 % (len(cuts.offsets) - 1)
-        lowest_cuts = cuts.values[cuts.offsets[columns]]
+        lowest_cuts = cuts.values[cuts.offsets[columns]].astype(np.float64)
         return Guess((CutWindows(columns, lowest_cuts, lowest_cuts, trees),))

@@ -89,8 +89,9 @@ def shares(segments: Iterable[HistogramSegment]) -> dict[str, NDArray[np.float64
     for first, sums in seen.items():
         part = {frozenset[str](): np.zeros(1), **sums}
         for less, more in permutations(sorted(part, key=len), 2):
-            if less < more and len(single := more - less) == 1:
-                worker_sums = contributions.setdefault(*single, np.full(ends[-1], np.nan))
+            if less < more and len(more - less) == 1:
+                (worker,) = more - less
+                worker_sums = contributions.setdefault(worker, np.full(ends[-1], np.nan))
                 span = slice(first, first + len(part[more]))
                 if np.isnan(worker_sums[span]).any():
                     worker_sums[span] = part[more] - part[less]
@@ -217,7 +218,8 @@ class LightGBMTranscript:
         mean = np.mean([s.score for s in self.starts.values()])
         for name, root in self.roots.items():
             expected = root.rows * (mean - self.starts[name].score)
-            scale = _NEAR * max(root.rows * (abs(mean) + abs(self.starts[name].score)), 1e-9)
+            size = float(root.rows * (abs(mean) + abs(self.starts[name].score)))
+            scale = _NEAR * max(size, 1e-9)
             if not root.rows or root.hessian != root.rows or abs(root.gradient - expected) > scale:
                 return {}
         return {name: s.score for name, s in self.starts.items()}

@@ -593,7 +593,7 @@ def reach_of(law: Channel | None, n_summands: NDArray[np.int64], bits: Bits) -> 
     units = np.ldexp(1.0, bits)
     largest_error = float(np.max(np.abs(law.in_units_of(units).error_range(2)) / units))
     if np.isfinite(largest_error):
-        return largest_error * n_summands
+        return np.asarray(largest_error * n_summands, dtype=np.float64)
     return DEVIATIONS * float(np.sqrt(max(cell_variance(law)))) * np.sqrt(n_summands)
 
 

@@ -303,8 +303,7 @@ def likely_rows(
     n = min(of, max(len(likely), MOST_LIKELY_ROWS))
     of = present_rows if drawn else of  # randomised sketches describe only the present rows
     columns = replace_points(columns, likely)
-    owner = np.zeros(n, dtype=np.int64)
-    y = labels_of(label_shares(view), owner, rng)
+    y = labels_of(label_shares(view), np.zeros(n, dtype=np.int64), rng)
     return rows_with(columns, of, likely, y, redraws_of(likely, view.schema, rng), rng)
 
 

@@ -159,7 +159,7 @@ class HistogramPeeling(Attack):
         cuts, d = joint.observed.cuts, len(view.schema.features)
         likely = (view.prior_rows or Table.empty(view.schema)).X
         ranges, edges = ranges_of(view.schema, likely, cuts), lower_edges(cuts, view)
-        tables, owners = [Table(np.zeros((0, d)), np.zeros(0))], list[str]()
+        tables, owners = [Table(np.zeros((0, d), np.float32), np.zeros(0))], list[str]()
         for owner, evidence in (observe_client_histograms(view) or {"": joint}).items():
             counted = CountedBins.of(evidence)
             if evidence.observed.own_in_bins and view.rows is not None:

@@ -272,7 +272,7 @@ def owners_of(
     owner = np.full(m, -1, dtype=np.int64)
     for _ in range(MOST_ROUNDS):
         open_rows = np.flatnonzero(owner < 0)
-        able = (room[:, at[open_rows]] > 0).all(axis=2)
+        able = np.asarray((room[:, at[open_rows]] > 0).all(axis=2))
         assigned = np.where(able.sum(axis=0) == 1, able.argmax(axis=0), -1)
         if is_complete:
             assigned = _only_ones(able, at[open_rows], room, assigned)

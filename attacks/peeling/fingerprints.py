@@ -71,14 +71,15 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> ReadRows:
     """
     marks_of: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for c, t in enumerate(forest.tree_of.tolist()):
-        for mark, bins in _complete_marks(marked_in(forest, left, c)):
-            marks_of[bins][t].append(mark)
+        for mark, marked_bins in _complete_marks(marked_in(forest, left, c)):
+            marks_of[marked_bins][t].append(mark)
     d = len(forest.offsets) - 1
     bins = np.array(list(marks_of), dtype=np.int32).reshape(-1, d)
     _, margin = forest.route(bins)
     true = [forest.gradients(margin, np.full(len(bins), y))[..., 0] for y in (0, 1)]
     law, prior = law.in_units_of(_ONE), float(forest.base_margin)
-    y, sure, copies = [], [], []
+    y, sure = list[NDArray[np.bool_]](), list[NDArray[np.float64]]()
+    copies = list[NDArray[np.int64]]()
     for seen, zero, one in zip(marks_of.values(), *true, strict=True):
         copies_shown = max(len(marks) for marks in seen.values())
         odds = prior + _odds(seen, zero, one, law, copies_shown)
@@ -86,8 +87,9 @@ def marked_rows(forest: BinnedForest, left: Residual, law: Channel) -> ReadRows:
         sure.append(RIGHT / (1 + np.exp(-np.abs(odds))))
         copies.append(np.full(copies_shown, len(copies)))
     at = np.concatenate([np.zeros(0, dtype=np.int64), *copies])
-    labels, sure = (np.concatenate([np.zeros(0), *part]) for part in (y, sure))
-    return ReadRows(bins[at], labels.astype(np.int64), sure, float(left.sums.size))
+    labels = np.concatenate([np.zeros(0), *y]).astype(np.int64)
+    certainty = np.concatenate([np.zeros(0), *sure])
+    return ReadRows(bins[at], labels, certainty, float(left.sums.size))
 
 
 def _odds(

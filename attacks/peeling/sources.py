@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -114,9 +115,11 @@ def sources_of(view: View) -> Sources | None:
             continue  # the rows of a colluding party are known
         law = law_of_sums(view, clients_in(view, name), hiding=False)
         slack = np.ldexp(reach_of(law, n_summands, UNIT_BITS), FIXED_POINT_BITS) + off
-        hidden = at_terminal_nodes(lambda t, o=name: t.hidden[o]) if trees[0].hidden else None
-        sums = at_terminal_nodes(lambda t, o=name: t.sums[o])
-        totals = at_terminal_nodes(lambda t, o=name: t.totals[o][t.nodes])
+        hidden = None
+        if trees[0].hidden:
+            hidden = at_terminal_nodes(partial(lambda owner, t: t.hidden[owner], name))
+        sums = at_terminal_nodes(partial(lambda owner, t: t.sums[owner], name))
+        totals = at_terminal_nodes(partial(lambda owner, t: t.totals[owner][t.nodes], name))
         conditions = (view.schema.complete, hidden, params.max_depth, params.subsample < 1)
         parts[name] = Residual.of(sums, totals, forest.offsets, slack, *conditions)
     return Sources(forest, cuts, parts)

@@ -89,8 +89,9 @@ class BaseRecords:
     ) -> None:
         self.rng, self.splits, self.endpoint = rng, splits, endpoint
         self.leaf_ids, self.m = leaf_ids, m
-        sorted_values = [h.X[np.argsort(h.ids)] for h in view.local_data] or [np.zeros((1, 0))]
-        local_values = np.nan_to_num(np.concatenate(sorted_values, axis=1))
+        sorted_values = [h.X[np.argsort(h.ids)] for h in view.local_data]
+        nothing = np.zeros((1, 0), dtype=np.float32)
+        local_values = np.nan_to_num(np.concatenate(sorted_values or [nothing], axis=1))
         self.local_values = local_values.astype(np.float32)
 
     @property

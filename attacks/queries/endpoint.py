@@ -199,7 +199,7 @@ class Endpoint:
 
     def _chance(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the probability that a noisy score exceeds one half."""
-        return np.exp(self.law.log_mass(np.nextafter(0.5, 1), np.inf, scores[:, None]))
+        return np.exp(self.law.log_mass(np.nextafter(0.5, 1), np.array(np.inf), scores[:, None]))
 
     def _label_likelihood(
         self, scores: NDArray[np.float64], answers: NDArray[Any]

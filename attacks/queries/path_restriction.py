@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,8 +60,14 @@ class Ways:
 
     def take(self, positions: NDArray[np.intp], complete: bool) -> Ways:
         """Return the paths at the given positions."""
-        parts = (self.leaves, self.low, self.high, self.odds, self.total)
-        return Ways(*(part[positions] for part in parts), complete)  # type: ignore[arg-type]
+        return Ways(
+            self.leaves[positions],
+            self.low[positions],
+            self.high[positions],
+            self.odds[positions],
+            self.total[positions],
+            complete,
+        )
 
 
 class Paths:
@@ -328,7 +335,7 @@ def _query_rows(
         n, len(model.feature)
     )
     if view.oracle.answers == "leaf-ids":
-        parents = [_way(model, leaves) for leaves in answers]
+        parents = [_way(model, np.asarray(leaves)) for leaves in answers]
         left = np.array(parents + [prior[i] for i in range(n, len(query_rows))])
         return query_rows.ids, left, {"fitting": float(n)}
     global_candidates = view.parameters.get("candidates", "global") == "global"
@@ -338,9 +345,8 @@ def _query_rows(
         # If the score is one number, its interval excludes sums of leaf values early, which limits
         # the number of paths.
         window = endpoint.window(answers[i]) if sums.single else (-np.inf, np.inf)
-        ways = paths.of_row(
-            own_sides[i], prior[i], lambda s, a, b, w=window: sums.reach(s, a, b, w)
-        )
+        reach = partial(sums.reach, window=window)
+        ways = paths.of_row(own_sides[i], prior[i], reach)
         if not len(ways.odds):
             continue
         odds = ways.odds + endpoint.fit(endpoint.score_leaves(ways.leaves), answers[i : i + 1])
@@ -465,10 +471,10 @@ def _training_sides(
             goes[seen[t].rows_of(left), at], goes[seen[t].rows_of(left + 1), at] = 1, 0
     for _, buckets in view.messages(RowBuckets):
         for column, bins in zip(buckets.columns.tolist(), buckets.bins, strict=True):
-            at = np.flatnonzero(hidden_nodes & (model.feature == column))
-            left = np.where(bins[:, None] < 0, model.default_left[at],
-                            bins[:, None] < model.threshold[at])  # fmt: skip
-            goes[:, at] = left
+            nodes = np.flatnonzero(hidden_nodes & (model.feature == column))
+            goes[:, nodes] = np.where(
+                bins[:, None] < 0, model.default_left[nodes], bins[:, None] < model.threshold[nodes]
+            )
     return goes
 
 

@@ -197,10 +197,13 @@ class Grid:
         parts = [(f, part) for n in nodes for f, part in sorted(boxes[n].items())]
         flat = np.array([(f, *part[:3]) for f, part in parts], dtype=np.int32).reshape(-1, 4)
         offsets = np.concatenate([[0], np.cumsum([len(boxes[n]) for n in nodes])])
+        feature, lo, hi = (np.ascontiguousarray(flat[:, k]) for k in range(3))
         return LeafConstraints(
             np.array(nodes, dtype=np.int32),
             offsets.astype(np.int32),
-            *(np.ascontiguousarray(flat[:, k]) for k in range(3)),
+            feature,
+            lo,
+            hi,
             flat[:, 3].astype(bool),
             np.array([part[3] for _, part in parts], dtype=np.uint64),
         )
@@ -268,9 +271,12 @@ class FeatureBoxes:
 
     def copy(self) -> FeatureBoxes:
         """Return a copy in which no value may be missing and no tree has a residual."""
-        parts = (self.lo, self.hi, self.y, self.margin, self.history)
         boxes = FeatureBoxes(
-            *(a.copy() for a in parts),
+            self.lo.copy(),
+            self.hi.copy(),
+            self.y.copy(),
+            self.margin.copy(),
+            self.history.copy(),
             in_first_round=self.in_first_round,
             participation=self.participation,
         )
@@ -282,7 +288,9 @@ def stack_boxes(parts: Sequence[FeatureBoxes]) -> FeatureBoxes:
     """Concatenate the rows of several reconstructions. Their residuals are dropped."""
     names = ("lo", "hi", "y", "margin", "history", "missing", "codes")
     joined = {name: np.concatenate([getattr(b, name) for b in parts]) for name in names}
-    boxes = FeatureBoxes(*(joined[name] for name in names[:5]))
+    boxes = FeatureBoxes(
+        joined["lo"], joined["hi"], joined["y"], joined["margin"], joined["history"]
+    )
     boxes.missing, boxes.codes = joined["missing"], joined["codes"]
     return boxes
 
@@ -389,7 +397,7 @@ def _with_rest(
     if rest is None:
         return open_boxes(sizes, grid, evidence)
     out, never = rest
-    boxes = open_boxes(np.asarray(sizes) + out, grid, evidence)
+    boxes = open_boxes((np.asarray(sizes) + out).tolist(), grid, evidence)
     in_class = [np.arange(n + m) for n, m in zip(sizes, out.tolist(), strict=True)]
     boxes.in_first_round = np.concatenate([a < n for a, n in zip(in_class, sizes, strict=True)])
     held_out = np.concatenate([a >= len(a) - m for a, m in zip(in_class, never, strict=True)])

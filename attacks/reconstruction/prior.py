@@ -98,7 +98,7 @@ class Prior:
     def whole(self) -> NDArray[np.bool_]:
         """Features of which all values are integers, bool, shape (d,)."""
         odd = np.where(np.isnan(self.rows.X), 0, self.rows.X % 1 != 0).any(axis=0)
-        return ~odd & ~np.isnan(self.rows.X).all(axis=0)
+        return np.asarray(~odd & ~np.isnan(self.rows.X).all(axis=0))
 
     def tolerance(self, schema: Schema) -> Floats:
         """Return the largest difference of two values that count as equal, float64, shape (d,)."""
@@ -139,7 +139,7 @@ def value_ranges(
             low[f], high[f] = 0.0, float(len(feature.categories) - 1)
             continue
         seen = [background.X[:, f], grid.edges[f]]
-        limits = (None, None)
+        limits: tuple[float | None, float | None] = (None, None)
         if cuts is not None and f < cuts.n_features:
             seen.append(cuts.of(f) if feature.cuts else cuts.of(f)[:-1])
             limits = (None, None) if feature.cuts else pooled_range(cuts, f)
@@ -173,10 +173,9 @@ def pooled_range(cuts: Cuts, f: int) -> tuple[float | None, float | None]:
     # sentinels are float32, so that values within this distance of 0 count as 0
     rounding = 1e-6 * max(abs(top), abs(bottom), 1.0)
     if -rounding <= bottom and top <= rounding:
-        low, high = 0.0, 0.0
-    else:
-        low = bottom / 2 if bottom < -rounding else None
-        high = top / 2 if top > rounding else None
+        return 0.0, 0.0
+    low = bottom / 2 if bottom < -rounding else None
+    high = top / 2 if top > rounding else None
     return low, high
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gmpy2
 import numpy as np
@@ -148,7 +148,7 @@ class RegressionInversion(Attack):
                 direction = None  # a defense has changed answers or gradients
         ids, bits = view.local_data[0].ids, int(view.parameters["bits"])
         row_of = {i: k for k, i in enumerate(ids.tolist())}
-        known_columns, where = [], []
+        known_columns, where = list[Column](), list[tuple[Any, int]]()
         for s in read.other_scales:
             for k in np.flatnonzero(s.scale > 0).tolist():
                 rows, values = entries_of_column(view, int(s.columns[k]), row_of)

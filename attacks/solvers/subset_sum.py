@@ -97,7 +97,8 @@ def certain_bins(column: Column) -> Certain:
     trees = sorted({node.tree for node in nodes})
     place = {tree: k for k, tree in enumerate(trees)}
     width = nodes[0].contributions.shape[1]
-    odd = np.random.default_rng(_SEED).integers(2**63, size=width, dtype=np.uint64) * 2 + 1
+    drawn = np.random.default_rng(_SEED).integers(2**63, size=width, dtype=np.uint64)
+    odd = np.asarray(drawn * 2 + 1, dtype=np.uint64)
     # one hash per row and tree replaces its vector of statistics; sums of hashes are hashes of sums
     value = np.zeros((len(trees), len(bin)), dtype=np.uint64)
     for node in nodes:
@@ -140,7 +141,7 @@ def _measure(statistics: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = ((statistics == 0) | (statistics == 1)).all(axis=0)
     if counts.any() and (statistics[:, counts].sum(axis=1) == 1).all():
         return counts.astype(np.int64)
-    return (statistics >= 0).all(axis=0).astype(np.int64)
+    return np.asarray((statistics >= 0).all(axis=0), dtype=np.int64)
 
 
 @inner_kernel

@@ -165,7 +165,9 @@ def _may_miss(
     root: Floats, off: Floats, cuts: Cuts, own_bins: Ints, hidden: bool
 ) -> NDArray[np.bool_]:
     """Return which features may have missing values, bool (d,)."""
-    missed = (own_bins < 0).any(axis=0) if len(own_bins) else np.zeros(cuts.n_features, dtype=bool)
+    missed = np.zeros(cuts.n_features, dtype=bool)
+    if len(own_bins):
+        missed |= (own_bins < 0).any(axis=0)
     if hidden:
         return missed
     # the number of missing values follows from the total minus all bins of the feature

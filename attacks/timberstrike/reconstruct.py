@@ -221,7 +221,7 @@ class _Problem:
         evidence, own_rows, is_union = self.evidence, self.local_rows, self.is_union
         if self.reads_bins and counts_by_bins(evidence):
             inside = evidence.observed.own_in_bins and not is_union
-            known_rows = own_rows if inside else own_rows.take([])
+            known_rows = own_rows if inside else own_rows.take(slice(0))
             total = None if evidence.share < 1 else victims_of(evidence, len(own_rows), is_union)
             return counts_of_bins(evidence, known_rows, total, self.basis.prior)
         first = range(0 if evidence.is_foreign(0) else evidence.outputs)

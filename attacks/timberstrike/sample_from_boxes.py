@@ -246,7 +246,8 @@ def nearest_known_values(
         A value is unchanged if neither neighbour lies inside its box.
     """
     out = X.copy()
-    _move_to_known_values(X, low, high, *prior.values, out)
+    values, begin = prior.values
+    _move_to_known_values(X, low, high, values, begin, out)
     return out
 
 
@@ -380,7 +381,7 @@ def _codes(
             if values.size:
                 share = (values[:, None] == codes).mean(axis=0)
                 weight[boxes.y == c] = (1 - UNIFORM_SHARE) * share + UNIFORM_SHARE / codes.size
-    weight = np.where(inside.any(axis=1)[:, None], weight * inside, weight)
+    weight = np.where(inside.any(axis=1, keepdims=True), weight * inside, weight)
     total = np.cumsum(weight, axis=1)
     u = rng.random(n) * total[:, -1]
     out = codes[np.minimum((total <= u[:, None]).sum(axis=1), codes.size - 1)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtri
 
 from fedtrees.core.channel import ConditionalOmission
-from fedtrees.core.compilation import kernel
+from fedtrees.core.compilation import inner_kernel, kernel
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import ClientModels
 from fedtrees.messages.models import unpack
@@ -192,6 +192,18 @@ def _hard(cells, start, feature, edge, left, right, out) -> Any:  # type: ignore
             out[i, t] = node
 
 
+@inner_kernel
+def _mix_outputs(share, first, last, feature, left, right, value, below) -> Any:  # type: ignore[no-untyped-def]
+    """Write the expected output below each node of a tree to `below`, given the shares of a row."""
+    # Children have larger numbers than their parents, so that a backward pass finds them computed.
+    for k in range(last - 1, first - 1, -1):
+        if feature[k] < 0:
+            below[k] = value[k]
+        else:
+            a, b = below[first + left[k]], below[first + right[k]]
+            below[k] = a + share[k] * (b - a)
+
+
 @kernel
 def _soft(u, tau, start, feature, position, left, right, value, share, out) -> Any:  # type: ignore[no-untyped-def]
     """Write the shares that go right to `share`, and the expected outputs of trees to `out`."""
@@ -202,16 +214,10 @@ def _soft(u, tau, start, feature, position, left, right, value, share, out) -> A
         for t in range(start.shape[0]):
             first = start[t]
             last = start[t + 1] if t + 1 < start.shape[0] else n
-            # Children have larger numbers than their parents, so that a backward pass finds them
-            # computed.
-            for k in range(last - 1, first - 1, -1):
-                if feature[k] < 0:
-                    below[k] = value[k]
-                    continue
-                s = one / (one + np.exp((position[k] - u[i, feature[k]]) / tau))
-                share[i, k] = s
-                a, b = below[first + left[k]], below[first + right[k]]
-                below[k] = a + s * (b - a)
+            for k in range(first, last):
+                if feature[k] >= 0:
+                    share[i, k] = one / (one + np.exp((position[k] - u[i, feature[k]]) / tau))
+            _mix_outputs(share[i], first, last, feature, left, right, value, below)
             out[i, t] = below[first]
 
 
@@ -225,12 +231,7 @@ def _pull(share, slope, tau, start, feature, left, right, value, out) -> Any:  #
         for t in range(start.shape[0]):
             first = start[t]
             last = start[t + 1] if t + 1 < start.shape[0] else n
-            for k in range(last - 1, first - 1, -1):
-                if feature[k] < 0:
-                    below[k] = value[k]
-                else:
-                    a, b = below[first + left[k]], below[first + right[k]]
-                    below[k] = a + share[i, k] * (b - a)
+            _mix_outputs(share[i], first, last, feature, left, right, value, below)
             # Backpropagation from the root to the leaves: `reach` is the derivative times the path
             # probability.
             reach[first] = slope[i, t]

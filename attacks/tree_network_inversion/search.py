@@ -306,7 +306,8 @@ def search(
     recombined after each stage, and the refinement may insert rows from all stages.
     """
     (R, B, d), trees = u.shape, matching.trees
-    x, loss, stage_of = u, np.zeros(R), matching
+    x, stage_of = u, matching
+    loss: NDArray[Any] = np.zeros(R)
     ends: list[tuple[NDArray[np.int32], NDArray[np.int64]]] = []
     for stage, taus in enumerate(_STAGES):
         if stage:

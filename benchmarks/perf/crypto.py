@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from phe import PaillierPrivateKey
 
-from fedtrees.benchmarks.perf.federations import parts_of
+from fedtrees.benchmarks.perf.federations import parts_of, two_parties
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
-from fedtrees.core.schema import Schema
+from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec, parse_one
-from fedtrees.crypto.bin_sums import EncryptedRows, PackedHistogram
-from fedtrees.crypto.costs import OperationCounter
 from fedtrees.crypto.keys import KeyPair
 from fedtrees.crypto.mask_keys import MaskPlan, usual_threshold
 from fedtrees.crypto.masks import MaskedSum, MaskingParty
@@ -29,18 +26,15 @@ from fedtrees.crypto.obfuscators import (
     OwnerObfuscators,
     PlainObfuscators,
 )
-from fedtrees.crypto.packing import Slots
-from fedtrees.crypto.phe_backend import PheKeyPair, PheObfuscators, keys_to_phe
+from fedtrees.crypto.phe_backend import keys_to_phe
 from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef
 from fedtrees.messages.aggregation import OpenedSum
 from fedtrees.protocols.training import Training, train
-from fedtrees.trees.boosted.grower import with_siblings
 
 _BINS = 32
-_BITS = 20  # binary places of gradients
 
 
 def lines(size: Size = FULL) -> Iterator[Line]:
@@ -55,8 +49,8 @@ def lines(size: Size = FULL) -> Iterator[Line]:
         (_large, "30,000 x 23 (11), depth 5", (25.0, 16.0)),
     ]
     for make, what, goal in size.cases(trees):
-        yield from _tree(f"histograms of {what}, 32 bins", make(), keys, owner, naive, goal)
-    yield _phe_backend(_breast_cancer() if size.scale >= 1 else _toy(), keys)
+        yield from _tree(f"a tree of {what}, 32 bins", make(), naive, goal)
+    yield _phe_backend(_breast_cancer() if size.scale >= 1 else _toy())
     yield from _masks(size)
 
 
@@ -79,9 +73,10 @@ class Naive:
         decrypt = _seconds(lambda: [private.raw_decrypt(c) for c in raw])
         return cls(encrypt / count, add / count, decrypt / count)
 
-    def tree(self, tree: Tree) -> float:
+    def tree(self, tree: VerticalTree) -> float:
         """Estimate the seconds of a tree with separate ciphertexts for g and h and no packing."""
-        n, features = len(tree.rows), tree.n_other_columns
+        n, columns = tree.data.X.shape
+        features = columns - columns // 2  # of the party without labels
         cells = 2 * (2**tree.depth - 1) * features * _BINS
         adds = 2 * n * features * tree.depth
         return 2 * n * self.encrypt + adds * self.add + cells * self.decrypt
@@ -127,178 +122,65 @@ def _rates(
 
 
 @dataclass(frozen=True)
-class Tree:
-    """Rows and shape of one vertical tree.
+class VerticalTree:
+    """One tree of `secureboost` between two parties with half of the columns each.
 
     Attributes
     ----------
-    bins : uint8 array, shape (n, features)
-        Bin of every value.
-    rows : int64 array, shape (n, 2)
-        Gradient and hessian of every row in fixed point, known to the owner of the key.
-    n_other_columns : int
-        Number of columns of the other party, which are the first ones.
+    data : Table
+        Rows with the columns of both parties.
+    schema : Schema
+        Their columns.
     depth : int
         Depth of the tree.
     """
 
-    bins: NDArray[np.uint8]
-    rows: NDArray[np.int64]
-    n_other_columns: int
+    data: Table
+    schema: Schema
     depth: int
 
-    @classmethod
-    def of(cls, X: NDArray[Any], label: NDArray[Any], depth: int) -> Tree:
-        """Bin the columns by quantiles and compute the gradients of the first tree.
+    def train(self, crypto: str) -> tuple[Training, float]:
+        """Train the tree, and return the training and its CPU seconds, including a new key.
 
         Parameters
         ----------
-        X : float array, shape (n, features)
-            Values.
-        label : int array, shape (n,)
-            Labels 0 and 1.
-        depth : int
-            Depth of the tree.
+        crypto : str
+            As in `secureboost`.
         """
-        cuts = np.quantile(X, np.arange(1, _BINS) / _BINS, axis=0)
-        bins = np.stack([np.searchsorted(c, x) for c, x in zip(cuts.T, X.T, strict=True)], axis=1)
-        gradients = np.stack([0.5 - label, np.full(len(X), 0.25)], axis=1)
-        units = np.rint(gradients * 2.0**_BITS).astype(np.int64)
-        return cls(bins.astype(np.uint8), units, X.shape[1] // 2, depth)
-
-    def sums(self, nodes: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Return the plain histogram of nodes, int64, shape (count, features, bins, 2)."""
-        inside = nodes >= 0
-        features = self.bins.shape[1]
-        # One pass over all cells: number the cells (node, feature, bin) in C order.
-        place = (nodes[inside, None] * features + np.arange(features)) * _BINS + self.bins[inside]
-        parts = [
-            np.bincount(place.ravel(), np.repeat(values, features), count * features * _BINS)
-            # The sums are below 2^53, so that double precision is exact.
-            for values in self.rows[inside].T
-        ]
-        return np.stack(parts, axis=1).astype(np.int64).reshape(count, features, _BINS, 2)
-
-    def split(
-        self, nodes: NDArray[np.int64], opened_sum: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Split every node at its best split.
-
-        Parameters
-        ----------
-        nodes : int64 array, shape (n,)
-            Node of each row, -1 if it is in a leaf.
-        opened_sum : int64 array, shape (count, features, bins, 2)
-            Histograms of the nodes.
-
-        Returns
-        -------
-        children : int64 array, shape (n,)
-            Child of each row, -1 in leaves.
-        splits : bool array, shape (count,)
-            Whether each node is split.
-        """
-        sums = opened_sum / 2.0**_BITS
-        left = sums.cumsum(axis=2)[:, :, :-1]
-        total = sums.sum(axis=2, keepdims=True)
-        sides = left, total - left
-        gain = sum(x[..., 0] ** 2 / (x[..., 1] + 1) for x in sides)
-        # XGBoost's gain with lambda = 1.
-        gain -= total[..., 0] ** 2 / (total[..., 1] + 1)
-        for x in sides:
-            gain[x[..., 1] < 1] = 0  # XGBoost's min_child_weight
-        flat = gain.reshape(len(opened_sum), -1)
-        feature, cut = np.divmod(flat.argmax(axis=1), _BINS - 1)
-        splits = flat.max(axis=1) > 1e-6
-        place = np.where(splits, splits.cumsum() - 1, -1)
-        right = self.bins[np.arange(len(nodes)), feature[nodes]] > cut[nodes]
-        inside = (nodes >= 0) & splits[nodes]
-        return np.where(inside, 2 * place[nodes] + right, -1), splits
+        shape = {"trees": 1, "max_depth": self.depth, "max_bin": _BINS, "colsample_bytree": 1.0}
+        protocol = register.make("protocol", Spec("secureboost", {**shape, "crypto": crypto}))
+        local_data = two_parties(protocol, self.data)
+        started = time.process_time()
+        training = train(protocol, local_data, self.schema)
+        return training, time.process_time() - started
 
 
-def _breast_cancer() -> Tree:
+def _breast_cancer() -> VerticalTree:
     """Return the tree of a small table."""
-    from sklearn.datasets import load_breast_cancer
-
-    X, label = load_breast_cancer(return_X_y=True)
-    return Tree.of(X, label, depth=4)
+    dataset = load_dataset(DataRef("breast-cancer"), None)
+    return VerticalTree(dataset.table, dataset.schema, depth=4)
 
 
-def _large() -> Tree:
+def _large() -> VerticalTree:
     """Return the tree of a large table."""
     data = table(30_000, 23)
-    return Tree.of(data.X, data.y, depth=5)
+    return VerticalTree(data, schema_of(data), depth=5)
 
 
-def _toy() -> Tree:
+def _toy() -> VerticalTree:
     data = table(40, 6)
-    return Tree.of(data.X, data.y, depth=2)
-
-
-@dataclass
-class Sides:
-    """The two parties of a tree, and the ledger of the cost of each."""
-
-    keys: KeyPair
-    encrypting: Obfuscators
-    blinding: Obfuscators
-    owner: OperationCounter = field(default_factory=OperationCounter)
-    other: OperationCounter = field(default_factory=OperationCounter)
-
-    def grow(self, tree: Tree) -> bool:
-        """Grow a tree, and return whether every decrypted histogram equals the plain one."""
-        slots = Slots(limit=1 << _BITS, terms=len(tree.rows))
-        rows = EncryptedRows.of(tree.rows, slots, self.encrypting, self.owner)
-        self.owner.sent("rows", len(rows.ciphertexts), len(rows.payload))
-        nodes = np.zeros(len(tree.rows), dtype=np.int64)
-        opened, plain = self._opened(tree, rows, nodes, 1), tree.sums(nodes, 1)
-        correct = bool(np.array_equal(opened, plain[:, : tree.n_other_columns]))
-        for _ in range(1, tree.depth):
-            both = np.concatenate([opened, plain[:, tree.n_other_columns :]], axis=1)
-            children, splits = tree.split(nodes, both)
-            if not splits.any():
-                break
-            inside, parents = children >= 0, int(splits.sum())
-            counts = np.bincount(children[inside], minlength=2 * parents).reshape(-1, 2)
-            left = counts[:, 0] <= counts[:, 1]
-            parent = np.where(inside, children // 2, 0)
-            sent = np.where(inside & ((children % 2 == 0) == left[parent]), parent, -1)
-            # Only the child with fewer rows is encrypted. The other one is the difference to the
-            # parent.
-            smaller = self._opened(tree, rows, sent, parents)
-            opened, nodes = with_siblings(smaller, left, opened[splits]), children
-            plain = tree.sums(nodes, 2 * parents)
-            correct &= bool(np.array_equal(opened, plain[:, : tree.n_other_columns]))
-        return correct
-
-    def _opened(
-        self, tree: Tree, rows: EncryptedRows, nodes: NDArray[np.int64], count: int
-    ) -> NDArray[np.int64]:
-        """Return decrypted histograms of the other party's columns, int64."""
-        sums = rows.sums(tree.bins[:, : tree.n_other_columns], nodes, (count, _BINS), self.other)
-        packed = sums.pack(self.blinding)
-        payload = packed.payload
-        self.other.sent("histograms", len(packed.ciphertexts), len(payload))
-        read = PackedHistogram.from_payload(payload, packed.public, packed.slots, packed.shape)
-        return read.decrypt(self.keys, self.owner)
+    return VerticalTree(data, schema_of(data), depth=2)
 
 
 def _tree(
-    what: str,
-    tree: Tree,
-    keys: KeyPair,
-    owner: Obfuscators,
-    naive: Naive,
-    goal: tuple[float, float | None],
+    what: str, tree: VerticalTree, naive: Naive, goal: tuple[float, float | None]
 ) -> Iterator[Line]:
     """Yield the cost of growing one tree with encrypted histograms."""
-    sides = Sides(keys, OwnerObfuscators(keys), PlainObfuscators(keys.public))
-    started = time.process_time()
-    correct = sides.grow(tree)
-    total, estimate = time.process_time() - started, naive.tree(tree)
-    assert correct, "an encrypted histogram is not the plain one"
-    parts = (sides.owner + sides.other).cpu
-    each = ", ".join(f"{name} {parts[name]:.2f}" for name in ("added", "multiplied", "decrypted"))
+    (simulated, _), (real, total) = tree.train("ideal"), tree.train("real")
+    X, estimate = tree.data.X, naive.tree(tree)
+    assert np.array_equal(simulated.predict(X), real.predict(X)), "encryption changes the model"
+    costs = real.transcript.costs
+    each = _seconds_of(costs, "added", "multiplied", "decrypted")
     yield Line(
         what,
         f"{total:.2f} s, {estimate / total:.0f}x ({each})",
@@ -308,9 +190,10 @@ def _tree(
     )
     if goal[1] is None:
         return
-    sent = sides.owner + sides.other
-    megabytes = sent.nbytes.total() / 1e6
-    counts = " + ".join(f"{n:,}" for n in sent.ciphertexts.values())
+    megabytes = sum(d.nbytes * len(d.receivers) for d in real.transcript) / 1e6
+    counts = " + ".join(
+        f"{costs[f'ciphertexts:{kind}']:,}" for kind in ("RowStatistics", "BinSums")
+    )
     yield Line(
         "the same, ciphertexts out and back",
         f"{counts}, {megabytes:.1f} MB",
@@ -320,23 +203,20 @@ def _tree(
     )
 
 
-def _phe_backend(tree: Tree, keys: KeyPair) -> Line:
-    """Compare both backends on the histograms of one tree, with the same packing and messages."""
-    phe_keys, public = PheKeyPair(keys_to_phe(keys)), keys.public
-    hiding = PheObfuscators(phe_keys.public, OperationCounter())
-    both = {
-        "gmpy2": Sides(keys, OwnerObfuscators(keys), PlainObfuscators(public)),
-        "phe": Sides(phe_keys, hiding, hiding),
-    }
-    grown: list[bool] = []
-    seconds = {n: _seconds(lambda s=s: grown.append(s.grow(tree))) for n, s in both.items()}
-    assert all(grown), "an encrypted histogram is not the plain one"
-    cpu = (both["phe"].owner + both["phe"].other + hiding.ledger).cpu
-    parts = ", ".join(f"{name} {cpu[name]:.2f}" for name in ("obfuscators", "added", "decrypted"))
+def _seconds_of(costs: Mapping[str, float], *operations: str) -> str:
+    """List the CPU seconds of operations."""
+    return ", ".join(f"{name} {costs[f'cpu_seconds:{name}']:.2f}" for name in operations)
+
+
+def _phe_backend(tree: VerticalTree) -> Line:
+    """Compare both backends on one tree, with the same packing and messages."""
+    (_, gmpy2_seconds), (training, phe_seconds) = tree.train("real"), tree.train("phe")
+    costs = training.transcript.costs
+    parts = _seconds_of(costs, "obfuscators", "added", "decrypted")
     return Line(
-        f"the histograms of {len(tree.rows)} rows with crypto=phe, the same messages",
-        f"{seconds['phe']:.2f} s, {seconds['phe'] / seconds['gmpy2']:.1f}x gmpy2's time ({parts})",
-        f"gmpy2 {seconds['gmpy2']:.2f} s",
+        f"a tree of {len(tree.data)} rows with crypto=phe, the same messages",
+        f"{phe_seconds:.2f} s, {phe_seconds / gmpy2_seconds:.1f}x gmpy2's time ({parts})",
+        f"gmpy2 {gmpy2_seconds:.2f} s",
     )
 
 

@@ -228,12 +228,13 @@ class Search:
     def run(self) -> tuple[Path, Advice]:
         """Run the rounds, and return the run folder and the advice.
 
-        Raises `UsageError` if no training without a defense is possible, because prices are
-        relative to it.
+        Raises `UsageError` if the target is a number, or if no training without a defense is
+        possible, because prices are relative to it.
         """
         begun = monotonic()
         until = begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
+        self._check_target(suite)
         folder = Path(self.options.output or fresh_folder(Path("runs"), "advice"))
         bench = self._bench(without_dear(suite), folder)
         print_notes([*bench.notes, *filter(None, [describe_missing_restrictions()])])
@@ -298,6 +299,16 @@ class Search:
         # The sort is stable, so that the best candidate remains first.
         ranked = sorted(latest.values(), key=lambda t: -len(t.auc))
         return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out, *nearest)
+
+    def _check_target(self, suite: Suite) -> None:
+        """Raise `UsageError` if the target is a number, because the limits contain an AUC."""
+        for ref in {ref for grid in suite.grids for ref in grid.data}:
+            dataset = load_dataset(ref, self.options.data_dir)
+            if dataset.task == "number":
+                raise UsageError(
+                    f"{dataset.name}: the target {dataset.schema.target!r} is a number. recommend "
+                    "compares AUCs, which need a target with classes; use fedtrees bench"
+                )
 
     def _begun(self, folder: Path, suite: Suite) -> bool:
         """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +18,12 @@ from fedtrees.experiments.options import RUN, BenchOptions, print_notes
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedtrees.core.reasons import Reason
     from fedtrees.experiments.executor import Engine
     from fedtrees.experiments.session import BenchSession
+
+_DEFAULT_KERNELS = 100  # kernels that the default suite compiled with an empty cache: 96
+_MAIN_REASONS = 3  # number of reasons why attacks do not apply that a dry run states
 
 
 @with_bench_options(*(item.name for item in fields(BenchOptions)))
@@ -40,7 +44,7 @@ def bench(
     Parameters
     ----------
     dry_run : bool, optional
-        Check everything, and print the plan of the run and its estimated cost.
+        Check everything, and print the plan, the attacks that apply, and the estimated cost.
     on : str, optional
         Where to run: ray (on this machine), or ray=HOST:PORT (on your cluster).
 
@@ -79,28 +83,51 @@ def _engine(on: str, bench: BenchSession, options: BenchOptions) -> Engine:
 
 
 def _dry_run(bench: BenchSession, format: Format) -> None:
-    """Print the plan of a run and its estimated cost."""
+    """Print the plan of a run, the attacks that apply, and the estimated cost."""
     from fedtrees.core.errors import many
     from fedtrees.experiments.cost_estimate import describe_estimate as in_words
     from fedtrees.experiments.cost_estimate import estimate_cost as estimate
+    from fedtrees.experiments.explain import split_attacks
 
     cells = list(bench.plan.tasks())
     missing = bench.runner.missing(cells)
     cost = estimate(bench.plan, missing, bench.workers, bench.data_dir)
-    described = [c.describe() for c in cells]
-    facts = {"out": str(bench.folder), "estimate": asdict(cost), "cells": described}
+    with waiting("training two trees with every defense, to check which attacks apply"):
+        applicable, inapplicable = split_attacks(bench.plan, bench.data_dir, bench.suite.time_limit)
+    facts = {
+        "out": str(bench.folder),
+        "estimate": asdict(cost),
+        "attacks": applicable,
+        "inapplicable_attacks": {attack: str(why) for attack, why in inapplicable.items()},
+        "cells": [cell.describe() for cell in cells],
+    }
 
     def print_plan() -> None:
         for name, values in _describe_grid(bench):
             typer.echo(f"{name:9} {values}")
+        typer.echo(f"{'attacks':9} {', '.join(applicable) or 'none applies'}")
+        if inapplicable:
+            typer.echo(f"{'':9} {_describe_inapplicable(list(inapplicable.values()))}")
         typer.echo(f"{many(len(cells), 'cell')}, {_to_compute(bench)[1]}, into {bench.folder}")
         typer.echo(f"{in_words(cost, bench.workers)}; --format json lists the cells")
 
     emit(facts, format, print_plan)
 
 
+def _describe_inapplicable(reasons: Sequence[Reason]) -> str:
+    """Count the attacks that do not apply, and state the most frequent reasons."""
+    from fedtrees.core.errors import many
+
+    counts = Counter(reason.code for reason in reasons)
+    # The remedies of one kind of reason can differ between attacks.
+    texts = {reason.code: str(reason) for reason in reversed(reasons)}
+    main = [f"{count}: {texts[code]}" for code, count in counts.most_common(_MAIN_REASONS)]
+    attacks = many(len(reasons), "further attack does", "further attacks do")
+    return f"{attacks} not apply ({' | '.join(main)}); --format json lists them with all reasons"
+
+
 def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:
-    """Yield the values of each axis of the grid, and the combinations that do not fit."""
+    """Yield the values of each axis except the attacks, and the combinations that do not fit."""
     from fedtrees.core.registry import register
     from fedtrees.experiments.evaluate import parts_of
     from fedtrees.protocols.compatibility import check_fit
@@ -109,14 +136,12 @@ def _describe_grid(bench: BenchSession) -> Iterator[tuple[str, str]]:
     unfit: dict[str, None] = {}
     for group in bench.plan.groups:
         at, train = group.train.federation_config, group.train
-        cells = [c for c in group.attacks if c.stage == "attack"]
         run = {
             "data": [f"{at.data.name} · {at.partition_text}"],
             "seeds": [str(at.seed)],
             "protocols": [str(train.protocol)],
             "defenses": [str(train.defense)],
-            "threats": [c.threat for c in cells],
-            "attacks": [str(c.attack) for c in cells],
+            "threats": [c.threat for c in group.attacks if c.stage == "attack"],
         }
         for axis, texts in run.items():
             axes.setdefault(axis, {}).update(dict.fromkeys(texts))
@@ -260,7 +285,9 @@ def _with_log(
 
 
 def _compiling(count: int) -> str:
-    return f"compiling kernels (first run only): {count:,} so far"
+    # The number of kernels depends on the protocols, defenses and attacks of the run.
+    total = f", about {_DEFAULT_KERNELS} for the default suite" * (count < _DEFAULT_KERNELS)
+    return f"compiling kernels (first run only): {count:,} so far{total}"
 
 
 class Log:

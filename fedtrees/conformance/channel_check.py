@@ -26,6 +26,12 @@ from fedtrees.core.transcript import Transcript
 _MOST = 4000  # largest number of cells of a field that are compared
 _CHANCE = 1e-6  # probability that a correct law is rejected, for each field and test
 _SHIFT = 12_345.0
+#: Steps of rounding that are recognised, and the smallest number of different numbers for it.
+_DECIMAL_STEPS = (0.1, 0.01, 0.001, 0.0001)
+_LEAST_ROUNDED = 10
+# Largest rounding error of a number, in steps, at which other numbers are unlikely to be taken for
+# multiples.
+_CLEARLY = 0.1
 # Distances by which cells are moved to test whether they diverge.
 _MOVES = np.array([1e-3, 0.1, 1.0, 10.0])
 
@@ -165,6 +171,93 @@ def pair_with_exact_run(laws: Channels, run: Transcript, exact: Transcript) -> F
     return seen
 
 
+def find_unstated_changes(laws: Channels, run: Transcript, exact: Transcript) -> list[str]:
+    """Return the fields without a stated law in which a run first differs from one without noise.
+
+    Only the first message about records that differs is compared, because earlier noise can change
+    every field of later messages.
+
+    Parameters
+    ----------
+    laws : mapping of Place to Change
+        The stated laws.
+    run, exact : Transcript
+        Transcripts of the same training with and without noise.
+    """
+    pairs = zip(_with_places(run), _with_places(exact), strict=True)
+    for (message, bits), (before, bits_before) in pairs:
+        if not message.reveals:  # for example, the parameters of the two runs
+            continue
+        changed = [
+            f.name
+            for f in fields(message)
+            if not f.name.endswith("bits")  # units of other fields
+            and not _are_close(
+                _in_units(message, f.name, bits), _in_units(before, f.name, bits_before)
+            )
+        ]
+        if changed:
+            places = [(type(message), name) for name in changed]
+            return [_field_name(place) for place in places if place not in laws]
+    return []
+
+
+def _in_units(message: Message, field: str, bits: tuple[int, ...]) -> Any:
+    """Return a field of a message, whose numbers are divided by their unit."""
+    value = getattr(message, field, None)
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "fi":
+        return value
+    return np.asarray(message.numbers(field) / _unit(message, field, bits), dtype=np.float64)
+
+
+def _are_close(value: Any, other: Any) -> bool:
+    """Return whether two fields are equal. Fixed-point numbers can differ in their precision."""
+    if isinstance(value, np.ndarray) and isinstance(other, np.ndarray) and value.dtype.kind == "f":
+        return value.shape == other.shape and np.allclose(value, other, 1e-6, 1e-6, equal_nan=True)
+    return equal(value, other)
+
+
+def find_decimal_steps(laws: Channels, run: Transcript) -> Iterator[tuple[str, float]]:
+    """Yield each field without a stated law whose numbers are multiples of a decimal step.
+
+    Such numbers were probably rounded. The steps are 0.1 to 0.0001. Thresholds of splits are left
+    out, because they can be points of a public grid.
+
+    Parameters
+    ----------
+    laws : mapping of Place to Change
+        The stated laws.
+    run : Transcript
+        Messages of a training.
+    """
+    numbers: dict[Place, list[NDArray[np.float64]]] = defaultdict(list)
+    errors: dict[Place, list[NDArray[np.float64]]] = defaultdict(list)
+    for message, bits in _with_places(run):
+        for f in fields(message) if message.reveals else ():
+            place: Place = type(message), f.name
+            value = getattr(message, f.name)
+            if f.name == "threshold" or place in laws or not isinstance(value, np.ndarray):
+                continue
+            unit = np.asarray(_unit(message, f.name, bits), dtype=np.float64)
+            if value.dtype.kind not in "fi" or (value.dtype.kind == "i" and (unit == 1).all()):
+                continue
+            scaled = np.asarray(message.numbers(f.name) / unit, dtype=np.float64)
+            # The error of fixed-point numbers is half a unit.
+            relative = np.finfo(value.dtype).eps if value.dtype.kind == "f" else 0.0
+            error = np.broadcast_to(1 / unit, scaled.shape) + relative * np.abs(scaled)
+            numbers[place].append(scaled[np.isfinite(scaled)])
+            errors[place].append(error[np.isfinite(scaled)])
+    for place, arrays in numbers.items():
+        values, error = np.concatenate(arrays), np.concatenate(errors[place])
+        if len(np.unique(values)) < _LEAST_ROUNDED or (values == np.rint(values)).all():
+            continue
+        for step in _DECIMAL_STEPS:
+            distance = np.abs(values - step * np.rint(values / step))
+            if (distance <= 2 * error).all() and error.max() < _CLEARLY * step:
+                yield _field_name(place), step
+                break
+
+
 def _with_places(run: Transcript) -> Iterator[tuple[Message, tuple[int, ...]]]:
     """Yield messages with the numbers of binary places of their sums.
 
@@ -185,7 +278,9 @@ def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
     """
     array = message.numbers(field)
     announced = bits and array.dtype.kind in "iu" and array.shape[-1:] == (len(bits),)
-    return np.ldexp(1.0, bits) if announced else message.unit_of(field)[0]
+    unit = np.ldexp(1.0, bits) if announced else np.asarray(message.unit_of(field)[0])
+    # A derived type can have further fields, for which the units of its base have no meaning.
+    return unit if not unit.ndim or array.shape[-1:] == unit.shape else 1.0
 
 
 def find_departures(

@@ -485,8 +485,8 @@ def find_foreign_rows(net: Network, local_data: Mapping[str, LocalData]) -> list
     """
     arrays_of = {name: _arrays(part) for name, part in local_data.items()}
     texts = []
-    for name in net.names:
-        party = net.party(name)
+    for name, host in net.hosts.items():
+        party = host.party
         with acting(party):
             local_keys = set(arrays_of.get(name, {}))
             arrays = [x for x in _led_to(party) if x.size >= _LEAST]

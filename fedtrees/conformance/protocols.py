@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from fedtrees.conformance.channel_check import FieldChanges, find_departures, pair_with_exact_run
+from fedtrees.conformance.channel_check import (
+    FieldChanges,
+    find_decimal_steps,
+    find_departures,
+    find_unstated_changes,
+    pair_with_exact_run,
+)
 from fedtrees.conformance.leak_search import find_foreign_rows
 from fedtrees.conformance.samples import (
     Finding,
@@ -23,7 +29,7 @@ from fedtrees.conformance.samples import (
 from fedtrees.core.channel import Change, Channel, Share, SumOfShares
 from fedtrees.core.composition import Composition
 from fedtrees.core.defense import Defense, ExampleStage, Requirements
-from fedtrees.core.errors import UsageError, many
+from fedtrees.core.errors import UsageError, listed, many
 from fedtrees.core.guarantee import NoGuarantee
 from fedtrees.core.schema import Schema
 from fedtrees.core.transcript import PUBLIC
@@ -113,6 +119,13 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     """
     _, schema = sample_table()
     laws, exact = protocol.noise_channels(schema), protocol.without_noise()
+    for label, step in find_decimal_steps(laws, sample_training(protocol)[0].transcript):
+        yield Finding(
+            f"it states the rounding of {label}, if it rounds (`noise_channels`)",
+            True,
+            f"note: all numbers are multiples of {step:g} and no channel is stated, so that "
+            "attacks take them for exact",
+        )
     if not laws:
         rule = "the claim follows from the stated noise (`noise_channels`)"
         yield Finding(rule, isinstance(protocol.claim(), NoGuarantee), str(protocol.claim()))
@@ -126,12 +139,16 @@ def _releases(protocol: Protocol) -> Iterator[Finding]:
     noisy, exact = (replace(variant, **many_releases) for variant in (protocol, exact))  # type: ignore[type-var]
     parties = len(sample_local_data(noisy))
     laws, seen = protocol_channels(noisy, schema, parties), FieldChanges()
+    unstated: dict[str, None] = {}
     for seed in range(_RELEASES):
         runs = [sample_training(variant, seed=seed)[0] for variant in (noisy, exact)]
+        unstated |= dict.fromkeys(find_unstated_changes(laws, *(run.transcript for run in runs)))
         for place, differences in pair_with_exact_run(
             laws, *(run.transcript for run in runs)
         ).items():
             seen.setdefault(place, []).extend(differences)
+    rule = "it differs from the run without noise by stated channels only (`noise_channels`)"
+    yield Finding(rule, not unstated, listed([*unstated]) if unstated else "")
     if noisy.summed_types:  # the transcript contains the sum over all parties only
         laws = {place: _total(change, parties) for place, change in laws.items()}
     for label, wrong in find_departures(laws, seen, 1 if noisy.summed_types else parties):

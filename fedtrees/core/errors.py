@@ -177,9 +177,6 @@ class LocalDataError(ProtocolError):
     """Private state of a party was read outside the methods of this party."""
 
 
-GlassWallError = LocalDataError  # deprecated name, removed in the next release
-
-
 class UnguardedMessageError(ProtocolError):
     """A message reveals information that a defense claims to protect but does not handle."""
 

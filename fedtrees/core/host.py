@@ -6,7 +6,7 @@ A host owns the randomness, the keys and the defense context of its party. The n
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 from fedtrees.core.composition import Composition
@@ -143,13 +143,12 @@ class Host:
         local_data: LocalData | None = None,
         encryption: EncryptedComputation | None = None,
     ) -> None:
-        self.name, self.role, self.agreement = name, agreement.roles[name], agreement
+        self.name, self.agreement = name, agreement
         self.plain_reply: Message | None = None
         self._stored_reply: Message | None = None  # reply that `protect` will send
         self._is_random = False  # whether the stored reply contains randomness, see `plain_reply`
         self._streams = streams.child(name)
         self._encryption, self._aggregation = encryption, aggregation
-        self._aggregator: ClientAggregator | None = None
         self._sums = bool(agreement.summed or agreement.defense.summed_types)
         # With sample weights, the number of rows does not bound the sums of the party.
         self._rows = (
@@ -159,7 +158,7 @@ class Host:
         reads = agreement.defense.requirements.reads_local_data
         self.context = Context(
             party=name,
-            role=self.role,
+            role=agreement.roles[name],
             schema=agreement.schema,
             parameters=agreement.parameters,
             streams=streams.child(name, "defense"),
@@ -180,7 +179,7 @@ class Host:
                 self.agreement.defense.transform_message, ctx=self.context
             )
             party.encryption = (
-                None if self._encryption is None else self._encryption.part(self.role)
+                None if self._encryption is None else self._encryption.part(self.context.role)
             )
 
     @property
@@ -188,11 +187,6 @@ class Host:
         """The party's part of the computation on encrypted values."""
         with acting(self.party):
             return self.party.encryption
-
-    def expect(self, queries: LocalData) -> None:
-        """Give the party its columns of the rows to predict."""
-        with acting(self.party):
-            self.party.queries = queries
 
     def read_truth(self, method: Callable[[Party], Any]) -> Any:
         """Return the result of a method of the party, as ground truth for the harness.
@@ -204,15 +198,13 @@ class Host:
 
     def ledgers(self) -> tuple[Any, Any]:
         """Return the operation counts of the secure sums and of the encrypted computation."""
-        return _operation_counts(self.aggregator), _operation_counts(self.encryption)
+        return _operation_counts(self._aggregator), _operation_counts(self.encryption)
 
-    @property
-    def aggregator(self) -> ClientAggregator:
+    @cached_property
+    def _aggregator(self) -> ClientAggregator:
         """Client side of the secure sums of this party, created at first use."""
-        if self._aggregator is None:
-            agreed_sums = self.agreement.sums(self.role)
-            self._aggregator = self._aggregation.client_side(self.name, self._rows, agreed_sums)
-        return self._aggregator
+        agreed_sums = self.agreement.sums(self.context.role)
+        return self._aggregation.client_side(self.name, self._rows, agreed_sums)
 
     def apply_defenses(self, message: AnyMessage) -> AnyMessage:
         """Apply the party's defenses to a message that it sends."""
@@ -222,7 +214,7 @@ class Host:
 
     def take_opened_messages(self) -> list[tuple[Message, str]]:
         """Return the messages that the party decrypted since the last call, with their reasons."""
-        messages, self.aggregator.opened_messages[:] = [*self.aggregator.opened_messages], []
+        messages, self._aggregator.opened_messages[:] = [*self._aggregator.opened_messages], []
         return messages
 
     def handle_message(self, message: Message, reason: str = "") -> Reply:
@@ -242,8 +234,8 @@ class Host:
         ProtocolError
             If the party does not reply.
         """
-        if self.aggregator.accepts(message):
-            return self._reply(self.aggregator.handle(message))
+        if self._aggregator.accepts(message):
+            return self._reply(self._aggregator.handle(message))
         self._record_received(message)
         reply = self.party.answer(message)
         if reply is None:
@@ -264,7 +256,7 @@ class Host:
         Nothing happens if the run has no such sums.
         """
         if self._sums:
-            self.aggregator.record_received(message)
+            self._aggregator.record_received(message)
 
     def protect(self, arguments: Mapping[str, Any], reason: str = "") -> Reply:
         """Send the stored reply in protected form.
@@ -276,7 +268,7 @@ class Host:
         reason : str
             Recorded reason of the protected reply.
         """
-        message = self.aggregator.protect(self._stored_reply, arguments)
+        message = self._aggregator.protect(self._stored_reply, arguments)
         # The server side may also request other messages, for example keys. Only a protected reply
         # has plain content.
         is_protected_reply = message is not None and type(message) is type(self._stored_reply)

@@ -19,19 +19,16 @@ A request for histograms, for example, takes these steps:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 from warnings import warn
 from weakref import proxy
 
-import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.defense import Context, CutPlan, OpenNodes
-from fedtrees.core.errors import ProtocolError, did_you_mean
+from fedtrees.core.errors import ProtocolError, did_you_mean, missing_attribute
 from fedtrees.core.host import Agreement, Host, Reply
-from fedtrees.core.local_data import LocalData
+from fedtrees.core.local_data import LocalData, LocalDataSummary, rows_declared
 from fedtrees.core.messages import (
     AnyMessage,
     AnyReply,
@@ -50,6 +47,7 @@ from fedtrees.core.secure_sum import (
 )
 from fedtrees.core.streams import Streams
 from fedtrees.core.transcript import PUBLIC, Transcript
+from fedtrees.moved import NETWORK_NAMES, REMOVED_FROM_NETWORK
 
 T = TypeVar("T")
 
@@ -68,32 +66,35 @@ class Network:
         Public facts that all parties know.
     streams : Streams
         Randomness of the simulated network, for example of lost messages.
-    rows : int or None
-        Declared number of training rows of all parties. None if rows have weights.
+    declared : mapping of str to LocalDataSummary
+        Declaration of each party with rows, by name. Empty if the parties were not asked.
     transcript : Transcript, optional
         Transcript that records the messages of the training. By default a new one.
 
     Attributes
     ----------
-    declared : mapping of str to int
-        Number of rows that each party declared, by name. Empty if the parties were not asked.
-    weighted : bool
-        Whether rows have sample weights.
+    declared : mapping of str to LocalDataSummary
+        The argument of the same name.
+    defense : Composition
+        Defenses of the run.
+    aggregation : SecureAggregation
+        Implementation of secure sums.
+    hosts : dict of str to Host
+        Host of each party in this process, by name, in the order of joining.
+    transcript, inference : Transcript
+        Messages of the training, and of joint predictions.
     """
-
-    declared: Mapping[str, int] = MappingProxyType({})
-    weighted: bool = False
 
     def __init__(
         self,
         agreement: Agreement,
         streams: Streams,
-        rows: int | None = None,
+        declared: Mapping[str, LocalDataSummary] = MappingProxyType({}),
         transcript: Transcript | None = None,
     ) -> None:
-        self.agreement, self.defense = agreement, agreement.defense
-        self._streams, self._rows = streams, rows
-        self._hosts: dict[str, Host] = {}
+        self._agreement, self.defense = agreement, agreement.defense
+        self._streams, self.declared = streams, declared
+        self.hosts: dict[str, Host] = {}
         self._all_hosts: dict[str, Host | RemoteHost] = {}
         self.transcript, self.inference = transcript or Transcript(), Transcript()
         self._ledger = self.transcript  # ledger of training and of predictions
@@ -102,55 +103,43 @@ class Network:
         )
         self._aggregator = self.aggregation.server_side()
 
-    def join(self, host: Host) -> None:
-        """Connect the host of a party. Replies are returned in the order of joining.
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in NETWORK_NAMES:
+                raise missing_attribute(self, name, REMOVED_FROM_NETWORK)
+            present = NETWORK_NAMES[name]
+            warn(f"Network.{name} is now Network.{present}", DeprecationWarning, stacklevel=2)
+            # The former methods call the reason `why`.
+            return lambda to, message, *, why: getattr(self, present)(to, message, reason=why)
+
+    def join(self, host: Host | RemoteHost) -> None:
+        """Connect a party by its host. Replies are returned in the order of joining.
 
         Parameters
         ----------
-        host : Host
-            Host of a party in this process.
-
-        Raises
-        ------
-        ProtocolError
-            If the name is taken.
-        """
-        self.connect(host.name, host)
-        self._hosts[host.name] = host
-        with acting(host.party):
-            # A weak reference, so that a party gives no access to another one.
-            host.party.net = proxy(self)
-
-    def connect(self, name: str, host: Host | RemoteHost) -> None:
-        """Connect a party by its host, which may be on another machine.
-
-        Parameters
-        ----------
-        name : str
-            Name of the party.
         host : Host or RemoteHost
-            Its host.
+            Host of a party in this process, or the connection to the host on another machine.
 
         Raises
         ------
         ProtocolError
             If the name is taken.
         """
-        if name in self._all_hosts:
-            raise ProtocolError(f"party names must be unique; {name!r} joined twice")
-        self._all_hosts[name] = host
-        self.transcript.roles[name] = self.agreement.roles[name]
-        self.collect_spending([name])
+        if host.name in self._all_hosts:
+            raise ProtocolError(f"party names must be unique; {host.name!r} joined twice")
+        self._connect(host)
+        if isinstance(host, Host):
+            self.hosts[host.name] = host
+            with acting(host.party):
+                # A weak reference, so that a party gives no access to another one.
+                host.party.net = proxy(self)
 
-    @property
-    def names(self) -> list[str]:
-        """Names of all parties, in the order of joining."""
-        return list(self._all_hosts)
-
-    @property
-    def parties(self) -> list[Party]:
-        """The parties in this process, protected by their local data boundary."""
-        return [host.party for host in self._hosts.values()]
+    def _connect(self, host: Host | RemoteHost) -> None:
+        """Deliver the messages of a party to this host."""
+        self._all_hosts[host.name] = host
+        self.transcript.roles[host.name] = self._agreement.roles[host.name]
+        self._collect_spending([host.name])
 
     def party(self, name: str) -> Party:
         """Return a party, protected by its local data boundary.
@@ -165,22 +154,7 @@ class Network:
         Party
             The party, whose private attributes cannot be read from outside.
         """
-        return self._hosts[name].party
-
-    def context(self, name: str) -> Context:
-        """Return the defense context of a party.
-
-        Parameters
-        ----------
-        name : str
-            Name of a party in this process.
-
-        Returns
-        -------
-        Context
-            Information that the hooks of the defenses may use.
-        """
-        return self._hosts[name].context
+        return self.hosts[name].party
 
     @overload
     def request(self, to: str, message: Request[AnyReply], *, reason: str) -> list[AnyReply]: ...
@@ -216,7 +190,7 @@ class Network:
         """
         self.transcript.rounds += 1
         sender, message, receivers = self._send(to, message, reason)
-        host_replies = self.call_and_record(
+        host_replies = self._call_and_record(
             receivers, lambda host: host.handle_request(message, reason)
         )
         replies = {
@@ -279,68 +253,24 @@ class Network:
             The message as it was sent, after the sender's defenses.
         """
         _, sent, receivers = self._send(to, message, reason)
-        self.call_and_record(receivers, lambda host: host.handle_message(sent, reason))
+        self._call_and_record(receivers, lambda host: host.handle_message(sent, reason))
         return sent
 
-    def ask(self, to: str, message: Message, *, why: str) -> list[Message]:
-        """Call `request` by its former name, which works for one release.
-
-        Parameters
-        ----------
-        to : str
-            Name of a role or of a party.
-        message : Message
-            The request.
-        why : str
-            Reason for this disclosure.
-
-        Returns
-        -------
-        list of Message
-            The replies.
-        """
-        warn("Network.ask is now Network.request", DeprecationWarning, stacklevel=2)
-        return self.request(to, message, reason=why)
-
-    def tell(self, to: str, message: AnyMessage, *, why: str) -> AnyMessage:
-        """Call `send` by its former name, which works for one release.
-
-        Parameters
-        ----------
-        to : str
-            Name of a role or of a party.
-        message : Message
-            The message.
-        why : str
-            Reason for this disclosure.
-
-        Returns
-        -------
-        Message
-            The message as it was sent.
-        """
-        warn("Network.tell is now Network.send", DeprecationWarning, stacklevel=2)
-        return self.send(to, message, reason=why)
-
-    def costs(self, encryption: EncryptedComputation | None) -> dict[str, float]:
-        """Return the costs of all parties' cryptography.
+    def finish(self, encryption: EncryptedComputation | None) -> None:
+        """Record the last budget events of all parties, and the costs of their cryptography.
 
         Parameters
         ----------
         encryption : EncryptedComputation or None
             Computation on encrypted values of the run, None if there is none.
-
-        Returns
-        -------
-        dict of str to float
-            Operation counts, and CPU seconds in keys that start with ``cpu_seconds``.
         """
-        ledgers = self.call_hosts(self.names, lambda host: host.ledgers())
+        self._collect_spending(self._all_hosts)
+        ledgers = self._call_hosts(self._all_hosts, lambda host: host.ledgers())
         sums = {name: sums for name, (sums, _) in ledgers.items() if sums}
         if self._aggregator.ledger is not None:
             sums[self.transcript.coordinator] = self._aggregator.ledger.counts()
         encryption_ledgers = [ledger for _, ledger in ledgers.values() if ledger]
-        return {
+        self.transcript.costs = {
             **self.aggregation.costs(sums),
             **(encryption.costs(encryption_ledgers) if encryption else {}),
         }
@@ -389,7 +319,7 @@ class Network:
         **release : float, int or str
             Further arguments of `fedtrees.core.defense.Context.record_release`.
         """
-        self.context(self._sender().name).record_release(mechanism, **release)
+        self.hosts[self._sender().name].context.record_release(mechanism, **release)
 
     def predict(self, queries: Mapping[str, LocalData], what: str = "predict") -> NDArray[Any]:
         """Predict rows of which each party has some of the columns.
@@ -409,7 +339,9 @@ class Network:
             Result of this method.
         """
         for name, query in queries.items():
-            self._hosts[name].expect(query)
+            party = self.party(name)
+            with acting(party):
+                party.queries = query
         coordinator: Any = self.party(self.transcript.coordinator)
         # Predictions are recorded separately from the training, also if they fail.
         training, self.transcript = self.transcript, self.inference
@@ -419,37 +351,6 @@ class Network:
         finally:
             self.transcript = training
         return answers
-
-    def encryption_states(self, names: Sequence[str]) -> dict[str, Any]:
-        """Return the parties' parts of the computation on encrypted values.
-
-        Parameters
-        ----------
-        names : sequence of str
-            Names of parties, possibly with the role ``public``, which has no host.
-
-        Returns
-        -------
-        dict of str to object
-            Parts by the name of the party.
-        """
-        computing = [name for name in names if name in self._hosts]  # the role public has no host
-        return {name: self._hosts[name].encryption for name in computing}
-
-    def read_truth(self, method: Callable[[Party], T]) -> dict[str, T]:
-        """Return the results of a method of every party, by party, as ground truth of metrics.
-
-        Parameters
-        ----------
-        method : callable
-            The method. For example, `Party.own_bins` returns the bins of the rows of a party.
-
-        Returns
-        -------
-        results : dict of str to object
-            Result of the method by the name of the party.
-        """
-        return {name: host.read_truth(method) for name, host in self._hosts.items()}
 
     def members(self, role: str) -> list[str]:
         """Return the names of the parties of a role.
@@ -464,128 +365,73 @@ class Network:
         list of str
             Names in the order of joining.
         """
-        return [name for name in self._all_hosts if self.agreement.roles[name] == role]
+        return [name for name in self._all_hosts if self._agreement.roles[name] == role]
 
-    def allowed_splits(
-        self, tree: int, nodes: int, bins: int, level: OpenNodes | None = None
-    ) -> NDArray[np.bool_] | None:
-        """Return which splits the defenses allow.
-
-        Parameters
-        ----------
-        tree : int
-            Number of the tree.
-        nodes, bins : int
-            Number of nodes that are to be split, and of candidate splits of each node.
-        level : OpenNodes, optional
-            Statistics of the nodes, for a defense that reads them.
-
-        Returns
-        -------
-        bool array, shape (nodes, bins), or None
-            None if no defense restricts splits.
-        """
-        party = acting_party()
-        if party is None or "allowed_splits" not in self.defense.hooks:
-            return None
-        mask = np.ones((nodes, bins), dtype=bool)
-        return self.defense.allowed_splits(
-            mask, tree, replace(self.context(party.name), open_nodes=level)
-        )
-
-    def shown_nodes(self, level: OpenNodes) -> NDArray[np.bool_]:
-        """Return of which nodes the defenses let other parties learn the rows.
-
-        A party that knows the rows of a node and of one of its children can compute those of the
-        second child. Therefore, both children are shown or both are hidden.
+    def request_sealed(
+        self,
+        server: str,
+        names: Iterable[str],
+        call: Callable[[Host | RemoteHost], Reply],
+        reason: str,
+    ) -> dict[str, Message]:
+        """Request replies that parties protect themselves, and record them.
 
         Parameters
         ----------
-        level : OpenNodes
-            Nodes that are to be split, and their statistics.
+        server : str
+            Name of the receiver.
+        names : iterable of str
+            Names of the parties.
+        call : callable
+            Function from the host of a party to its `fedtrees.core.host.Reply`.
+        reason : str
+            Recorded reason of the replies.
 
         Returns
         -------
-        bool array, shape (k,)
-            True for the nodes that are shown.
+        dict of str to Message
+            Messages by the name of the party. A reply without a message is left out.
         """
-        context = replace(self.context(self._sender().name), open_nodes=level)
-        mask = self.defense.visible_nodes(
-            np.ones(len(level.nodes), dtype=bool), level.tree, context
-        )
-        if len(mask) > 1:
-            # Nodes are in pairs of siblings, except the root.
-            mask = np.repeat(mask.reshape(-1, 2).all(axis=1), 2)
-        return mask
+        replies = self._call_and_record(names, call)
+        for name, reply in replies.items():
+            host = self.hosts.get(name)
+            if host is not None:
+                # A key holder may have decrypted a sum for itself.
+                for opened_message, reason_to_open in host.take_opened_messages():
+                    self.transcript.record(name, (name,), opened_message, reason_to_open)
+            if reply.message is None:
+                continue
+            if host is not None and host.plain_reply is not None:
+                index = len(self.transcript.deliveries)
+                self.transcript.plain_replies[index] = host.plain_reply
+                host.plain_reply = None
+            self.transcript.record(name, (server,), reply.message, reason)
+        return {n: reply.message for n, reply in replies.items() if reply.message is not None}
 
-    def reads_levels(self) -> tuple[bool, bool]:
-        """Return whether a defense reads `OpenNodes`, and whether it reads their class counts."""
-        reads = bool(self.defense.hooks & {"allowed_splits", "visible_nodes"})
-        return reads, self.defense.requirements.class_counts
-
-    def cut_plan(self) -> CutPlan | None:
-        """Return how the defenses choose cut points, None if no defense changes the protocol."""
-        # A part that chooses cut points counts as acting.
-        settling = [i for i, p in enumerate(self.defense.parts) if p.cut_plan() is not None]
-        self.transcript.acted.update(settling)
-        return self.defense.cut_plan()
-
-    def call_hosts(
+    def _call_hosts(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], T]
     ) -> dict[str, T]:
-        """Call a function with the host of each party.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names of the parties.
-        call : callable
-            Function of a host.
-
-        Returns
-        -------
-        dict of str to object
-            Results by the name of the party, in order.
-        """
+        """Call a function with the host of each party, and return the results in order."""
         return {name: call(self._all_hosts[name]) for name in names}
 
-    def call_and_record(
+    def _call_and_record(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], Reply]
     ) -> dict[str, Reply]:
-        """Call a function with the host of each party, and record the parties' budget events.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names of the parties.
-        call : callable
-            Function from a host to a `fedtrees.core.host.Reply`.
-
-        Returns
-        -------
-        dict of str to Reply
-            Replies by the name of the party, in order.
-        """
-        replies = self.call_hosts(names, call)
+        """Call a function with the host of each party, and record the parties' budget events."""
+        replies = self._call_hosts(names, call)
         for reply in replies.values():
             self._ledger.events += reply.events
             self._ledger.acted |= reply.acted
         return replies
 
-    def collect_spending(self, names: Iterable[str]) -> None:
-        """Record the budget events of parties since their last reply.
-
-        Parameters
-        ----------
-        names : iterable of str
-            Names of the parties.
-        """
-        self.call_and_record(names, lambda host: host.take_events())
+    def _collect_spending(self, names: Iterable[str]) -> None:
+        """Record the budget events of parties since their last reply."""
+        self._call_and_record(names, lambda host: host.take_events())
 
     def _apply_defenses(self, name: str, message: AnyMessage) -> AnyMessage:
         """Return a message of the acting party after its defenses."""
-        message = self._hosts[name].apply_defenses(message)
-        self.collect_spending([name])
+        message = self.hosts[name].apply_defenses(message)
+        self._collect_spending([name])
         return message
 
     def _send(
@@ -601,7 +447,7 @@ class Network:
         self.transcript.coordinator = self.transcript.coordinator or name
         # The first sender is the coordinator. A party does not send to itself.
         other_receivers = [receiver for receiver in self._resolve(to) if receiver != name]
-        receivers = self.defense.audience(message, other_receivers, self.context(name))
+        receivers = self.defense.audience(message, other_receivers, self.hosts[name].context)
         message = self._apply_defenses(name, message)
         self.transcript.record(name, tuple(receivers), message, reason)
         # The server side also digests what it sent, to compare it with the clients' digests.
@@ -610,52 +456,21 @@ class Network:
 
     def _exchange(self, server: str, pending_replies: Mapping[str, Message]) -> AggregationExchange:
         """Return the access to this network that the server side of one secure sum needs."""
-        context = self.agreement.sums(self.agreement.roles[next(iter(pending_replies))])
+        context = self._agreement.sums(self._agreement.roles[next(iter(pending_replies))])
         shares, kinds = context.min_noise_shares, {type(r) for r in pending_replies.values()}
         # A sum over fewer replies would contain less noise than the privacy claim assumes.
         min_replies = max((shares[kind] for kind in kinds & {*shares}), default=0)
+        # With sample weights, the number of rows does not bound a sum.
+        weighted = any(one.weighted for one in self.declared.values())
+        rows = None if weighted or not self.declared else rows_declared(self.declared.values())
         # Losses of messages are simulated with separate randomness.
         streams = self._streams.child("network")
-        return AggregationExchange(self, server, self._rows, context, streams, min_replies)
-
-    def record_sealed_replies(
-        self, server: str, replies: Mapping[str, Reply], reason: str
-    ) -> dict[str, Message]:
-        """Record replies that parties protected themselves.
-
-        Parameters
-        ----------
-        server : str
-            Name of the receiver.
-        replies : mapping of str to Reply
-            Replies by party. A reply without a message is left out.
-        reason : str
-            Recorded reason of the replies.
-
-        Returns
-        -------
-        dict of str to Message
-            Messages by the name of the party.
-        """
-        for name, reply in replies.items():
-            host = self._hosts.get(name)
-            if host is not None:
-                # A key holder may have decrypted a sum for itself.
-                for opened_message, reason_to_open in host.take_opened_messages():
-                    self.transcript.record(name, (name,), opened_message, reason_to_open)
-            if reply.message is None:
-                continue
-            if host is not None and host.plain_reply is not None:
-                index = len(self.transcript.deliveries)
-                self.transcript.plain_replies[index] = host.plain_reply
-                host.plain_reply = None
-            self.transcript.record(name, (server,), reply.message, reason)
-        return {n: reply.message for n, reply in replies.items() if reply.message is not None}
+        return AggregationExchange(self, server, rows, context, streams, min_replies)
 
     def _sender(self) -> Party:
         """Return the acting party, or raise `ProtocolError` if it is not in this network."""
         party = acting_party()
-        if party is None or party.name not in self._hosts:
+        if party is None or party.name not in self.hosts:
             raise ProtocolError("only a party of this network can send; run it with acting(party)")
         return party
 
@@ -665,7 +480,7 @@ class Network:
             return [to]
         members = self.members(to)
         if not members:
-            names = {*self._all_hosts, *(self.agreement.roles[name] for name in self._all_hosts)}
+            names = {*self._all_hosts, *(self._agreement.roles[name] for name in self._all_hosts)}
             raise ProtocolError(f"no party or role {to!r}{did_you_mean(to, names)}")
         return members
 

@@ -310,13 +310,13 @@ class Table:
     def __repr__(self) -> str:
         return f"<Table: {self.X.shape[0]} rows, {self.X.shape[1]} columns>"
 
-    def take(self, rows: NDArray[Any]) -> Table:
+    def take(self, rows: NDArray[Any] | slice) -> Table:
         """Return the table of the given rows.
 
         Parameters
         ----------
-        rows : int array, shape (m,), or bool array, shape (n,)
-            Indices of the rows, or a mask.
+        rows : int array, shape (m,), bool array, shape (n,), or slice
+            Indices of the rows, a mask, or a range.
 
         Returns
         -------

@@ -132,10 +132,12 @@ class AggregationExchange:
         self.net.transcript.rounds += 1
         self.net.transcript.record(self.server, tuple(to), message, reason)
         reachable = [name for name in to if name not in disconnected]
-        replies = self.net.call_and_record(
-            reachable, lambda host: host.handle_request(message, reason)
+        return self.net.request_sealed(
+            self.server,
+            reachable,
+            lambda host: host.handle_request(message, reason),
+            reply_reason or reason,
         )
-        return self.net.record_sealed_replies(self.server, replies, reply_reason or reason)
 
     def protect(
         self, names: Iterable[str], arguments: Mapping[str, Any], reason: str
@@ -151,8 +153,9 @@ class AggregationExchange:
         reason : str
             Recorded reason of the replies.
         """
-        replies = self.net.call_and_record(names, lambda host: host.protect(arguments, reason))
-        return self.net.record_sealed_replies(self.server, replies, reason)
+        return self.net.request_sealed(
+            self.server, names, lambda host: host.protect(arguments, reason), reason
+        )
 
 
 class ClientAggregator(ABC):

@@ -69,11 +69,6 @@ class PublicKey:
         """Whether n is shorter than 2048 bits, the recommended minimum."""
         return self.bits < WEAK_BELOW
 
-    @property
-    def fingerprint(self) -> str:
-        """Eight hexadecimal digits that distinguish keys."""
-        return hashlib.sha256(b"%d" % self.n).hexdigest()[:8]
-
     def payload(self, obfuscators: bool = True) -> bytes:
         """Return n, and the base of short obfuscators if it is requested and exists."""
         n = self.n.to_bytes(self.bits // 8, "big")
@@ -171,7 +166,8 @@ class PublicKey:
         return ciphertexts
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.bits} bit{', weak' * self.weak}, {self.fingerprint}>"
+        digest = hashlib.sha256(b"%d" % self.n).hexdigest()[:8]  # distinguishes keys
+        return f"<{type(self).__name__} {self.bits} bit{', weak' * self.weak}, {digest}>"
 
 
 class Prime(SecretHolder):

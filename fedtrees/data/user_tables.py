@@ -48,6 +48,7 @@ from fedtrees.data.table_files import read_table
 
 # Number of names in one note. `fedtrees data inspect` lists all names.
 _LISTED = 8
+AS_DECLARED = "as declared"  # reason for leaving out the columns of the option drop
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +195,7 @@ def dataset_of(
         As `load_csv`.
     """
     kinds = {column.name: column for column in columns_of(table)}
-    problems = _unknown_names(table, target, declared, top)
+    problems = unknown_names(table, target, declared, top)
     used, refused = _used_columns(table, kinds.values(), target, declared)
     problems += refused
     rows, y, classes = np.arange(len(table)), np.zeros(0), tuple[str, ...]()
@@ -228,25 +229,40 @@ def _used_columns(
     """Return the columns that become features, and the problems of columns that cannot be used."""
     used: list[Column] = []
     problems: list[Problem] = []
-    for column in columns:
-        name = column.name
-        if name == target or name in declared.drop:
-            continue
-        if name in table.doubts and name not in declared.categorical:
-            doubt = table.doubts[name]
-            with_name = _with(declared.drop, name)
-            problems.append(replace(doubt, value=with_name) if doubt.option == "drop" else doubt)
-            continue
-        if column.out and name not in (*declared.categorical, *declared.keep, *declared.ranges):
-            continue
+    for column in (c for c in columns if c.name != target):
         try:
-            used.append(_as_wished(table, column, declared))
-        except DataError as error:
-            fix = ("drop", _with(declared.drop, name))
-            if name in declared.keep:
-                fix = ("keep", joined_names(n for n in declared.keep if n != name))
-            problems.append(Problem(str(error), *fix))
+            interpreted = interpret_column(table, column, declared)
+        except Problems as error:
+            problems += error.problems
+        else:
+            used += [] if interpreted.out else [interpreted]
     return used, problems
+
+
+def interpret_column(table: TextTable, column: Column, declared: TableSpec) -> Column:
+    """Return a column in the form in which it becomes a feature.
+
+    The attribute `out` of the result states why the column is left out. It is empty if the column
+    becomes a feature.
+
+    Raises `Problems` with a remedy if the column cannot be used.
+    """
+    name = column.name
+    if name in declared.drop:
+        return replace(column, out=AS_DECLARED)
+    if name in table.doubts and name not in declared.categorical:
+        doubt = table.doubts[name]
+        without = replace(doubt, value=_with(declared.drop, name))
+        raise Problems(str(table.path), [without if doubt.option == "drop" else doubt])
+    if column.out and name not in (*declared.categorical, *declared.keep, *declared.ranges):
+        return column
+    try:
+        return replace(_as_wished(table, column, declared), out="")
+    except DataError as error:
+        fix = ("drop", _with(declared.drop, name))
+        if name in declared.keep:
+            fix = ("keep", joined_names(n for n in declared.keep if n != name))
+        raise Problems(str(table.path), [Problem(str(error), *fix)]) from None
 
 
 def _no_features(target: str, out: Mapping[str, Column], declared: TableSpec) -> Problem:
@@ -328,16 +344,19 @@ def _with(names: Sequence[str], name: str) -> str:
     return joined_names(dict.fromkeys([*names, name]))
 
 
-def _unknown_names(
-    table: TextTable, target: str, declared: TableSpec, top: Sequence[str]
+def unknown_names(
+    table: TextTable, target: str, declared: TableSpec, top: Sequence[str] = ()
 ) -> list[Problem]:
-    """Return the problems with the column names in the options, option by option."""
+    """Return the problems with the column names in the options, option by option.
+
+    An empty target is not checked.
+    """
     problems = []
     if target in table.twice:
         text = f"several columns are called {target!r} as the target; rename or remove all but one"
         problems.append(Problem(text))
     options = {
-        "target": [target],
+        "target": [target] if target else [],
         "categorical": declared.categorical,
         "keep": declared.keep,
         "drop": declared.drop,
@@ -458,7 +477,7 @@ def _reasons(out: Mapping[str, Column], declared: TableSpec) -> list[str]:
     """Return the columns that are left out, grouped by the reason."""
     why: dict[str, list[str]] = {}
     for name, column in out.items():
-        why.setdefault("as declared" if name in declared.drop else column.out, []).append(name)
+        why.setdefault(AS_DECLARED if name in declared.drop else column.out, []).append(name)
     return [f"{', '.join(names)} ({reason})" for reason, names in why.items()]
 
 

@@ -289,8 +289,13 @@ def check_applicability(names: Sequence[str], training: Training, case: Case) ->
     reasons : dict of str to Reason
         By the name of the attack. `FITS` if it applies.
     """
-    facts = replace(_describe_case(case), view=build_view(training, case))
-    return dict(zip(names, check_attacks([Spec(name) for name in names], facts), strict=True))
+    reasons = check_view([Spec(name) for name in names], training, case)
+    return dict(zip(names, reasons, strict=True))
+
+
+def check_view(attacks: Sequence[Spec], training: Training, case: Case) -> list[Reason]:
+    """Return for each attack whether it applies to the view of a case, `FITS` if it does."""
+    return check_attacks(attacks, replace(_describe_case(case), view=build_view(training, case)))
 
 
 def build_view(training: Training, case: Case) -> View:

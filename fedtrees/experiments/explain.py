@@ -12,9 +12,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from fedtrees.core.composition import Composition
-from fedtrees.core.errors import UsageError
+from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.guarantee import join
-from fedtrees.core.limits import limited_if_possible
+from fedtrees.core.limits import TimeLimit, limited_if_possible
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.messages import Message, Sealed, has_sealed_field
 from fedtrees.core.reasons import Reason
@@ -24,10 +24,10 @@ from fedtrees.core.streams import Streams
 from fedtrees.core.threat import Threat
 from fedtrees.core.transcript import Transcript
 from fedtrees.experiments.environment import check_extras
-from fedtrees.experiments.evaluate import check_applicability, run_training
+from fedtrees.experiments.evaluate import check_applicability, check_view, run_training
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.options import check_parties
-from fedtrees.experiments.plan import FederationConfig, Task
+from fedtrees.experiments.plan import FederationConfig, Plan, Task
 from fedtrees.experiments.suite import DataRef, roles_of
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.base import Protocol
@@ -231,6 +231,59 @@ def applicable_attacks(
             case = federation.case(roles, principals, 0, text, training)
         reasons[text] = check_applicability(attack_names(), training, case)
     return reasons
+
+
+def split_attacks(
+    plan: Plan, data_dir: str | None, time_limit: float = 0.0
+) -> tuple[list[str], dict[str, Reason]]:
+    """Divide the attacks of a plan into those that apply and those that do not.
+
+    Every combination of a protocol and a defense is trained briefly on the first table and seed on
+    which the plan trains it. An attack applies if it applies to one of these trainings under one of
+    its threats.
+
+    Parameters
+    ----------
+    plan : Plan
+        All tasks of a suite.
+    data_dir : str or None
+        Folder of the downloaded tables.
+    time_limit : float
+        Seconds that one training may take, 0 for no limit.
+
+    Returns
+    -------
+    applicable : list of str
+        Attacks that apply, and attacks on trainings that failed or exceeded the time limit.
+    inapplicable : dict of str to Reason
+        The remaining attacks, each with its first reason.
+    """
+    applicable: dict[str, None] = {}
+    reasons: dict[str, Reason] = {}
+    trained = set()
+    for group in plan.groups:
+        setting, train = group.train.federation_config, group.train
+        combination = (train.protocol, train.defense, train.behaviours)
+        attacks = [task for task in group.attacks if task.stage == "attack"]
+        if combination in trained or {str(task.attack) for task in attacks} <= {*applicable}:
+            continue
+        trained.add(combination)
+        federation = federation_of(setting, data_dir)
+        try:
+            training = preview(train, federation, time_limit)
+        except (FedtreesError, TimeLimit):  # the tasks of the full training report the error
+            applicable |= dict.fromkeys(str(task.attack) for task in attacks)
+            continue
+        roles = training.transcript.roles
+        for threat in dict.fromkeys(task.threat for task in attacks):
+            specs = [task.attack for task in attacks if task.threat == threat]
+            principals = Threat.parse(threat, roles).principals(roles)
+            case = federation.case(roles, principals, setting.seed, threat, training)
+            for spec, reason in zip(specs, check_view(specs, training, case), strict=True):
+                if reason.ok:
+                    applicable[str(spec)] = None
+                reasons.setdefault(str(spec), reason)
+    return list(applicable), {a: r for a, r in reasons.items() if a not in applicable}
 
 
 def _reason_as_json(reason: Reason) -> dict[str, Any]:

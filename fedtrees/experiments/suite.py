@@ -17,7 +17,7 @@ from typing import Any
 from fedtrees.core.attack import contenders
 from fedtrees.core.errors import UsageError, did_you_mean, short
 from fedtrees.core.files import no_local_file, unique_labels
-from fedtrees.core.registry import register
+from fedtrees.core.registry import register, with_present_names
 from fedtrees.core.results import FORMULA, MOST_WHOLE
 from fedtrees.core.specs import (
     Composed,
@@ -343,6 +343,11 @@ def with_budgets(part: Spec) -> list[Spec]:
     ]
 
 
+def _attacks(items: Iterable[str]) -> tuple[Spec, ...]:
+    """Parse attacks, and replace former names."""
+    return tuple(with_present_names("attack", spec) for spec in _specs(items))
+
+
 _READERS = {
     "data": _data,
     "partitions": _specs,
@@ -350,7 +355,7 @@ _READERS = {
     "protocols": _specs,
     "defenses": _defenses,
     "threats": _threats,
-    "attacks": _specs,
+    "attacks": _attacks,
 }
 
 

@@ -40,7 +40,7 @@ class RemoteNetwork(Network):
     The parties are called in parallel.
     """
 
-    def call_hosts(
+    def _call_hosts(
         self, names: Iterable[str], call: Callable[[Host | RemoteHost], T]
     ) -> dict[str, T]:
         """Call a function with the host of each party in parallel, and return all results."""
@@ -139,9 +139,7 @@ def run_federation(
         at_once(names, lambda name: ask(name, {"does": "begin", "rows": rows}))
         beats.start()
         # 3. The training is that of a simulation, but messages travel over lines.
-        net = _network(federation, send, site_data, rows, log, say)
-        net.declared = {name: one.rows for name, one in declared.items()}
-        net.weighted = any(one.weighted for one in declared.values())
+        net = _network(federation, send, site_data, declared, log, say)
         model, _ = drive(federation.made, net, federation.made.encrypted_computation())
         beats.over.set()
         # 4. Every party receives the released model, and the run ends.
@@ -222,7 +220,7 @@ def _network(
     federation: FederationAgreement,
     send: Send,
     site_data: SiteData | None,
-    rows: int,
+    declared: Mapping[str, LocalDataSummary],
     log: Log,
     say: Callable[[str], None],
 ) -> RemoteNetwork:
@@ -231,7 +229,7 @@ def _network(
     streams = Streams(federation.seed, federation.noise_from)
     transcript = Logged()
     transcript.log = log
-    net = RemoteNetwork(agreement, streams, rows, transcript)
+    net = RemoteNetwork(agreement, streams, declared, transcript)
     last_report = time.monotonic()
 
     # Report progress at most every five seconds.
@@ -258,5 +256,5 @@ def _network(
                 )
             )
         else:
-            net.connect(name, RemoteHost(name, partial(sent, name)))
+            net.join(RemoteHost(name, partial(sent, name)))
     return net

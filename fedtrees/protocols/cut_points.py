@@ -369,7 +369,7 @@ def settle_cuts(
     -------
     cuts : Cuts
     """
-    plan = net.cut_plan() or (_GRID if method == _GRID.method else CutPlan(method))
+    plan = cut_plan_of(net) or (_GRID if method == _GRID.method else CutPlan(method))
     if plan.method == "public":
         cuts = public_cuts(schema, max_bin)
         reason = "cut points from the declared ranges"
@@ -379,7 +379,7 @@ def settle_cuts(
     else:
         request = CutsRequest(_summary_of(plan), max_bin)
         parts = net.request("client", request, reason="to settle cut points")
-        if net.cut_plan() is None:  # a defense may replace numbers of rows
+        if net.defense.cut_plan() is None:  # a defense may replace numbers of rows
             check_sketches(net, parts)
         # XGBoost's collective sends every sketch to every client, which an attack can read.
         if gather:
@@ -393,11 +393,21 @@ def settle_cuts(
     return cuts
 
 
+def cut_plan_of(net: Network) -> CutPlan | None:
+    """Return how the defenses choose cut points, None if no defense changes the protocol.
+
+    A part of the defense that chooses them is recorded as acting.
+    """
+    parts = enumerate(net.defense.parts)
+    net.transcript.acted.update(i for i, part in parts if part.cut_plan() is not None)
+    return net.defense.cut_plan()
+
+
 def check_sketches(net: Network, parts: Sequence[Message]) -> None:
     """Raise `BeyondParametersError` if a sketch has more rows than its client declared."""
     for owner, part in zip(net.members("client"), parts, strict=True):
         if owner in net.declared and isinstance(part, FeatureSketch) and len(part.weights):
-            limit = net.declared[owner]
+            limit = net.declared[owner].rows
             per_column = np.split(part.weights, part.offsets[1:-1])
             rows = max(sum(weights.tolist()) for weights in per_column)
             if rows > limit or part.weights.min() < 0:

@@ -12,15 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedtrees.core.channel import honest_shares
+from fedtrees.core.composition import Composition
 from fedtrees.core.errors import DataError, UsageError, check_known
 from fedtrees.core.local_data import LocalData, LocalDataSummary
 from fedtrees.core.messages import Message
 from fedtrees.core.parameters import checked, flag, one_of
 from fedtrees.core.results import ACTIVE_ONLY
 from fedtrees.core.schema import Schema, Table
+from fedtrees.core.streams import Streams
 from fedtrees.protocols.base import Protocol, ProtocolInfo
 from fedtrees.protocols.training import Training
+from fedtrees.trees.boosted.boosting import dropped_rows
 from fedtrees.trees.boosted.losses import OBJECTIVES, Logistic, Objective, objective_of
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.files.forests import save_random_forest
@@ -69,6 +75,30 @@ class BoostingProtocol(TreeParams, Protocol):
                 f"base_score={score!r}: {Logistic.name} starts from a probability, strictly "
                 "between 0 and 1"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsampledBoosting(BoostingProtocol):
+    """Boosted trees of clients that each draw the rows of a round (`subsample`)."""
+
+    def training_rows(
+        self, n: int, streams: Streams, round: int, defense: Composition | None = None
+    ) -> NDArray[np.bool_] | None:
+        """Return the rows that a client's boosting round draws. None for all rows.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows of the client.
+        streams : Streams
+            Randomness of the client.
+        round : int
+            Boosting round of the client.
+        defense : Composition or None
+            Not used.
+        """
+        dropped = dropped_rows(n, self.subsample, streams, round)
+        return None if dropped is None else ~dropped
 
 
 @dataclass(frozen=True, kw_only=True)

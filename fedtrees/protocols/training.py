@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,8 @@ from fedtrees.messages.models import as_message
 from fedtrees.privacy.accounting import AdversaryEpsilon, epsilon_by_adversary, for_each_party
 from fedtrees.protocols.base import Coordinator, Protocol, Seat
 from fedtrees.protocols.compatibility import KnownFacts, check_channels, check_fit
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +207,9 @@ class Training:
 
         Only the harness uses it. Empty if the model is released or the parties are gone.
         """
-        by_party = {} if self.net is None else self.net.read_truth(Party.own_thresholds)
         return {
             at: (name, *split)
-            for name, party_splits in by_party.items()
+            for name, party_splits in self._read_truth(Party.own_thresholds).items()
             for at, split in party_splits.items()
         }
 
@@ -218,10 +219,16 @@ class Training:
 
         Only the harness uses it. Empty if parties have no local bins, or are gone.
         """
-        by_party = {} if self.net is None else self.net.read_truth(Party.own_bins)
         return {
-            (name, c): bin for name, party_bins in by_party.items() for c, bin in party_bins.items()
+            (name, c): bin
+            for name, party_bins in self._read_truth(Party.own_bins).items()
+            for c, bin in party_bins.items()
         }
+
+    def _read_truth(self, method: Callable[[Party], T]) -> dict[str, T]:
+        """Return the result of a method of every party, by party. Empty if the parties are gone."""
+        hosts = {} if self.net is None else self.net.hosts
+        return {name: host.read_truth(method) for name, host in hosts.items()}
 
     def _asked(
         self, answer: Callable[..., NDArray[Any]], X: NDArray[np.float32], on: Transcript | None
@@ -313,9 +320,7 @@ def train(
     n_rows = _check_tables(protocol, agreement, local_data)
     encryption = protocol.encrypted_computation()
     declared = {name: LocalDataSummary.of(part) for name, part in local_data.items()}
-    weighted = any(one.weighted for one in declared.values())
-    net = Network(agreement, Streams(seed, noise_from), None if weighted else n_rows)
-    net.declared, net.weighted = {name: one.rows for name, one in declared.items()}, weighted
+    net = Network(agreement, Streams(seed, noise_from), declared)
     for name in agreement.roles:
         # Every party has separate streams, so that no party can reproduce the noise of another one.
         streams = Streams(seed, noise_from)
@@ -323,16 +328,16 @@ def train(
         net.join(create_host(protocol, agreement, name, streams, sums, local, encryption))
     # A malicious party is created as an honest one, and then gets the class of its behaviour.
     cheats, refused = behaviours or {}, ""
-    for party in net.parties:
-        if party.name in cheats:
-            install_behaviour(party, cheats[party.name])
+    for name, host in net.hosts.items():
+        if name in cheats:
+            install_behaviour(host.party, cheats[name])
     try:
         model, context = drive(protocol, net, encryption)
     except FedtreesError as err:
         # An error of an honest run is a defect. With a malicious party it can be a correct refusal.
         if not cheats:
             raise
-        model, context, refused = None, net.context(net.transcript.coordinator), str(err)
+        model, context, refused = None, net.hosts[net.transcript.coordinator].context, str(err)
     return Training(
         model,
         net.transcript,
@@ -480,7 +485,7 @@ def drive(
     context : Context
         Context of the coordinator.
     """
-    coordinator = _driving(protocol, net.parties)
+    coordinator = _driving(protocol, [host.party for host in net.hosts.values()])
     defense = net.defense
     # Defenses that limit leaf sizes or answers act without a message that could record it.
     limits = (
@@ -492,14 +497,13 @@ def drive(
     net.transcript.coordinator = coordinator.name
     with acting(coordinator):
         model = coordinator.train(net)
-        context = net.context(coordinator.name)
+        context = net.hosts[coordinator.name].context
         # Defenses of models act before the model is released or used for predictions.
         coordinator.model = model = defense.repair_model(model, context)
         if protocol.released:
             net.publish(as_message(model), reason="the released model, which is public")
         coordinator.finished(net)
-    net.collect_spending(net.names)
-    net.transcript.costs = net.costs(encryption)
+    net.finish(encryption)
     return model, replace(context, ledger=net.transcript.events, acted=net.transcript.acted)
 
 
@@ -519,7 +523,7 @@ def _made(protocol: Protocol, host: Host, local: LocalData | None) -> Party:
             # labels.
             y = defense.transform_examples(ExampleStage("labels"), local.y, host.context)
         local = local if y is local.y else replace(local, y=y)
-    return protocol.create_party(Seat(host.name, host.role, local, schema, defense))
+    return protocol.create_party(Seat(host.name, host.context.role, local, schema, defense))
 
 
 def _driving(protocol: Protocol, parties: Sequence[Party]) -> Coordinator:

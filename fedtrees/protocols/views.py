@@ -224,9 +224,12 @@ def view_of(
     seen = see(training.transcript, members)
     if training.net is not None:
         # The transcript contains ciphertexts. A coalition with the key holder can decrypt them.
+        hosts = training.net.hosts
+        # The role public has no host.
+        states = {name: hosts[name].encryption for name in members if name in hosts}
         seen = (
             *seen,
-            *training.protocol.jointly_opened(seen, training.net.encryption_states(members)),
+            *training.protocol.jointly_opened(seen, states),
         )
     return View(
         principals=members,

@@ -375,6 +375,11 @@ class SettingFindings:
             return None
         return self.recommendation.choice or next(iter(self.helping), None)
 
+    @property
+    def has_numeric_target(self) -> bool:
+        """Whether the target is a number, so that no model has an AUC."""
+        return self.utility.metric in ("r2", "rmse")
+
     @cached_property
     def omitted_recipe(self) -> ProtocolRecipe | None:
         """The recipe that the documentation recommends, if it fits this setting and did not run.
@@ -390,8 +395,8 @@ class SettingFindings:
             for spec in findings.specs
         }
         fits = layout_of(self.setting.protocol) == layout_of(name.protocol)
-        numeric = self.utility.metric in ("r2", "rmse")
-        return name if fits and not numeric and (name.protocol, name.defense) not in ran else None
+        classes = not self.has_numeric_target
+        return name if fits and classes and (name.protocol, name.defense) not in ran else None
 
     @cached_property
     def helping(self) -> tuple[Recipe, ...]:

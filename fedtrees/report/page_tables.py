@@ -152,6 +152,9 @@ def forest_scale(findings: SettingFindings) -> Scale:
     return Scale(min(ends), max(ends), 3.0, 109.0)
 
 
+#: Largest number of measures in one table of scores: as many as fit the page, which is 1,180 pixels
+#: wide, next to the defense and the change in utility.
+_SCORES_PER_TABLE = 9
 #: Remarks on a defense whose claim is not kept, by the kind of the failure.
 VOID = {"void": "guarantee void", REFUTED: "refuted", ActedOnNothing.kind: "acted on nothing"}
 
@@ -165,6 +168,24 @@ def score_columns(findings: SettingFindings) -> list[tuple[AdversaryFindings, li
         (a, [m for m in a.metrics if not _is_settled(findings, a, m)]) for a in findings.tested
     ]
     return [(adversary, metrics) for adversary, metrics in shown if metrics]
+
+
+def score_tables(findings: SettingFindings) -> list[list[tuple[AdversaryFindings, list[str]]]]:
+    """Divide the columns of the table of scores into tables that are not wider than the page.
+
+    The measures of one adversary are in one table, unless they are more than `_SCORES_PER_TABLE`.
+    """
+    tables: list[list[tuple[AdversaryFindings, list[str]]]] = []
+    room = 0
+    for adversary, metrics in score_columns(findings):
+        for begin in range(0, len(metrics), _SCORES_PER_TABLE):
+            part = metrics[begin : begin + _SCORES_PER_TABLE]
+            if len(part) > room:
+                tables.append([])
+                room = _SCORES_PER_TABLE
+            tables[-1].append((adversary, part))
+            room -= len(part)
+    return tables
 
 
 def measures_without_leak(findings: SettingFindings) -> list[str]:

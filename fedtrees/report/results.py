@@ -12,7 +12,7 @@ import csv
 import io
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,12 @@ _FILE_COLUMNS = (
     "stage", "dataset", "partition", "protocol", "protocol_params", "defense", "defense_params",
     "threat", "attack", "attack_params", "seed",
 )  # fmt: skip
+#: Values of a column that earlier releases wrote, and their present names.
+_FORMER_VALUES = {
+    "stage": {"exposure": "adversary"},
+    "attack": {"told-bins": "bucket-reading"},
+    "reason_code": {"no-bins-told": "no-buckets-received"},
+}
 _SAME = 1e-9  # largest difference of two equal scores
 
 
@@ -183,14 +189,21 @@ def _parse_records(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     """Parse every column of a table of text, and add the columns of `label`."""
     for column in COLUMNS:
         frame[column.name] = _parse_column(path, column, frame[column.name])
-    # Earlier releases called this stage "exposure". Remove this line in the next release.
-    frame["stage"] = frame["stage"].replace("exposure", "adversary")
+    # Names of earlier releases. Remove these lines in the next release.
+    for name, former_values in _FORMER_VALUES.items():
+        frame[name] = frame[name].replace(former_values)
     _check_versions(path, frame["version"])
     frame = label(frame)
     _check_defenses(path, frame)
     # `copy` merges the columns into one block per type. Filters on many single-column blocks are
     # slow.
     return frame.copy()
+
+
+def rename_former_values(record: Mapping[str, str]) -> dict[str, str]:
+    """Return a record as text, in which values of earlier releases have their present names."""
+    renamed = {n: former.get(record[n], record[n]) for n, former in _FORMER_VALUES.items()}
+    return {**record, **renamed}
 
 
 def _read_table(path: Path, text: str) -> pd.DataFrame:

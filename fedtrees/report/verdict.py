@@ -121,7 +121,7 @@ def verdict(analysis: RunAnalysis) -> Verdict:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
     first, *rest = analysis.settings
     # The command to type next is always the last entry, so that its lines are reserved first.
-    next_step = _next_step(analysis.table_options(first.setting.dataset))
+    next_step = _next_step(first, analysis.table_options(first.setting.dataset))
     lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
     room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
@@ -182,11 +182,20 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
         yield Line("NOT TESTED", text)
 
 
-def _next_step(table_options: Sequence[str]) -> Line:
-    """Return the entry with the command to type after the verdict, for the table of the run."""
+def _next_step(findings: SettingFindings, table_options: Sequence[str]) -> Line:
+    """Return the entry with the command to type after the verdict, for the table of the run.
+
+    `fedtrees recommend` compares AUCs, which a numeric target does not have.
+    """
     own_table = "" if "--csv" in table_options else " (own table: --csv, --target)"
-    text = f"Find a defense for your limits{own_table}:"
-    return Line("NEXT STEP", text, shlex.join(["fedtrees", "recommend", *table_options]))
+    if not findings.has_numeric_target:
+        text = f"Find a defense for your limits{own_table}:"
+        return Line("NEXT STEP", text, shlex.join(["fedtrees", "recommend", *table_options]))
+    if findings.seeds < _SEEDS_TO_SETTLE:
+        options = (*table_options, "--seeds", str(_SEEDS_TO_SETTLE))
+        text = f"Narrow the intervals with more seeds{own_table}:"
+        return Line("NEXT STEP", text, shlex.join(["fedtrees", "bench", *options]))
+    return Line("NEXT STEP", "Choose further defenses to test:", "fedtrees list defenses")
 
 
 def _model(findings: SettingFindings) -> Iterator[Line]:
@@ -516,7 +525,7 @@ def remains(
         The defense. None: leaks to the other adversaries without a defense.
     leaks : int
         Largest number of leaks that are described per adversary. With 0, only the adversaries with
-        a leak are named.
+        a leak are named. The main leak is described only if the adversary has no other one.
     """
     if use is None:
         return _further_adversaries(findings, leaks)
@@ -529,7 +538,10 @@ def remains(
             continue
         if trial.leaks:
             leaking.append(adversary.name)
-            sentences.append(_can(adversary.name, trial.leaks[:leaks], "can still"))
+            # The entry about the effect of the defense contains the main leak.
+            stated = findings.leak.result if adversary == findings.leak.adversary else None
+            others = [c for c in trial.leaks if stated is None or c.metric != stated.metric]
+            sentences.append(_can(adversary.name, (others or trial.leaks)[:leaks], "can still"))
         elif trial.failed:
             failed.append(adversary.name)
         elif all(c.state in SETTLED for c in trial.results):

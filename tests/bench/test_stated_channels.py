@@ -152,6 +152,13 @@ WRONG_LAWS = {
         "PrivateForest.counts",
     ),
     "none": (*FOREST, "noise_channels = lambda self, schema: {}", "pure-dp[epsilon=1"),
+    "incomplete": (
+        *GBDT,
+        "def noise_channels(self, schema):\n"
+        "        channels = super().noise_channels(schema)\n"
+        "        return {place: law for place, law in channels.items() if place[1] != 'h'}",
+        "by stated channels only (`noise_channels`) LeafValues.h",
+    ),
     "no exact twin": (*FOREST, "without_noise = lambda self: None", "(`without_noise`)"),
 }
 
@@ -183,3 +190,42 @@ def test_correct_noise_channels_pass(name, noise):
         sum("is the stated noise (`noise_channels`)" in finding.rule for finding in findings)
         == n_declared
     )
+
+
+ROUNDING = """
+from dataclasses import dataclass, replace
+import numpy as np
+from fedtrees import handles, register
+from fedtrees.messages.horizontal import Histogram, HistogramRequest
+from fedtrees.protocols.horizontal.histogram_parties import HistogramClient
+from fedtrees.protocols.horizontal.histogram_protocols import FedTreeHist
+
+class RoundingClient(HistogramClient):
+    @handles(HistogramRequest)
+    def histogram(self, message: HistogramRequest) -> Histogram:
+        exact, unit = super().histogram(message), 2.0**30
+        rounded = np.rint(np.round(exact.sums / unit, {decimals}) * unit)
+        return replace(exact, sums=rounded.astype(np.int64))
+
+@register.protocol("rounding-hist")
+@dataclass(frozen=True, kw_only=True)
+class RoundingHist(FedTreeHist):
+    party_types = {{**FedTreeHist.party_types, "client": RoundingClient}}
+"""
+
+
+@pytest.mark.parametrize(("decimals", "step"), [(1, "0.1"), (3, "0.001"), (12, "")])
+def test_rounding_that_a_protocol_does_not_state_is_noted(decimals, step, tmp_path):
+    file = tmp_path / "rounding.py"
+    file.write_text(ROUNDING.format(decimals=decimals))
+    load_plugin(file)
+    notes = {
+        finding.rule: finding.detail
+        for finding in check("protocol", Spec("rounding-hist"))
+        if "if it rounds" in finding.rule
+    }
+    if not step:  # the precision of the fixed-point numbers
+        assert notes == {}
+        return
+    assert "it states the rounding of Histogram.sums, if it rounds (`noise_channels`)" in notes
+    assert all(f"multiples of {step} and" in note for note in notes.values())

@@ -5,14 +5,17 @@ import re
 import shlex
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 from present import CRYPTO, here
 
+from fedtrees.cli import commands
 from fedtrees.cli.main import main
 from fedtrees.core.guarantee import PureDP, epsilon_in_words
+from fedtrees.experiments.table_spec import TABLE_OPTIONS
 
 
 def call(capsys, *arguments):
@@ -257,6 +260,22 @@ def test_a_plugin_that_exits_does_not_pass(capsys, tmp_path):
     assert "SystemExit" in error_of(capsys, 2, "plugin", "check", str(file))
 
 
+def test_a_dry_run_lists_the_attacks_that_apply_and_counts_the_others(capsys, tmp_path):
+    arguments = ("bench", *TINY, "-d", "split-only", "--dry-run", "--output", str(tmp_path / "x"))
+    facts = json.loads(call(capsys, *arguments, "--format", "json")[1])
+    applicable, inapplicable = facts["attacks"], facts["inapplicable_attacks"]
+    assert "timberstrike" in applicable
+    assert inapplicable["leaf-inversion"] == "no network over the outputs of trees is trained"
+    assert not {*applicable} & {*inapplicable}
+    assert {cell["attack"] for cell in facts["cells"] if cell["stage"] == "attack"} == {
+        *applicable, *inapplicable
+    }  # fmt: skip
+    lines = call(capsys, *arguments)[1].splitlines()
+    (at,) = (k for k, line in enumerate(lines) if line.startswith("attacks "))
+    assert lines[at].split(maxsplit=1)[1].split(", ") == applicable
+    assert lines[at + 1].startswith(f"          {len(inapplicable)} further attacks do not apply (")
+
+
 def test_dry_run_computes_nothing(capsys, tmp_path):
     code, output, _ = call(capsys, "bench", *TINY, "--dry-run", "--output", str(tmp_path / "x"))
     assert code == 0
@@ -422,6 +441,52 @@ def test_inspect_shows_the_inferred_kinds_of_columns(capsys, tmp_path, monkeypat
     result = json.loads(call(capsys, "data", "inspect", str(path), "--format", "json")[1])
     assert [column["used"] for column in result["columns"]] == [False, True, True, False]
     assert [column["near_unique"] for column in result["columns"]] == [True, False, True, False]
+
+
+@pytest.fixture
+def visits(tmp_path):
+    """Table with an id, the hospital of each row, a number, a date and a label."""
+    path = tmp_path / "visits.csv"
+    rows = [
+        f"{1000 + i},{('north', 'south')[i % 2]},{20 + i % 60},2021-01-{1 + i % 28:02d},"
+        f"{('yes', 'no')[i % 3 == 0]}"
+        for i in range(90)
+    ]
+    path.write_text("\n".join(["patient_no,hospital,age,visit,ill", *rows]))
+    return path
+
+
+def test_inspect_takes_every_option_that_describes_a_table():
+    command = next(c for c in commands.COMMANDS if c.name == "data inspect")
+    assert {*TABLE_OPTIONS} - {"csv"} <= {*signature(command.function).parameters}
+
+
+def test_inspect_interprets_a_table_as_the_benchmark_does(capsys, visits):
+    options = ["--target", "ill", "--client-column", "hospital", "--drop", "age", "--keep", "visit"]
+    code, output, _ = call(capsys, "data", "inspect", str(visits), *options, "--format", "json")
+    facts = json.loads(output)
+    assert code == 0
+    assert {column["column"]: column["why"] for column in facts["columns"]} == {
+        "patient_no": "near-unique, and its name contains id",
+        "hospital": "client of each row",
+        "age": "as declared",
+        "visit": "",
+        "ill": "target",
+    }
+    assert "clients: north (45), south (45)" in facts["notes"]
+    assert "target: ill, yes against no" in facts["notes"]
+
+
+def test_inspect_corrects_a_misspelled_column_of_each_option(capsys, visits):
+    options = ["--target", "il", "--client-column", "hospita"]
+    code, _, errors = call(capsys, "data", "inspect", str(visits), *options)
+    *lines, suggestion = errors.splitlines()
+    assert code == 5
+    assert lines == [
+        f"fedtrees: {visits}: no column 'il'; did you mean 'ill'?",
+        f"fedtrees: {visits}: no column 'hospita'; did you mean 'hospital'?",
+    ]
+    assert suggestion.endswith("--target ill --client-column hospital")
 
 
 def test_more_clients_than_rows_exit_5(capsys, tmp_path):
@@ -620,7 +685,7 @@ def test_no_word_of_a_table_is_broken_in_a_narrow_terminal(capsys, monkeypatch, 
     with pytest.raises(SystemExit):
         main(["data", "inspect", str(table)])
     words = set(capsys.readouterr().out.split())
-    assert {"number_of_people", "different", "missing", "type", "left"} <= words
+    assert {"number_of_people", "different", "missing", "type", "feature"} <= words
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedtrees.core.schema import Feature, Schema
 from fedtrees.core.transcript import Transcript
 from fedtrees.core.view import see
 from fedtrees.messages.horizontal import BaseScore, LabelSums, LabelSumsRequest
+from fedtrees.moved import REMOVED_FROM_NETWORK
 
 
 class Counter(Party):
@@ -153,8 +155,8 @@ def test_a_transcript_survives_saving_and_a_cut_file_is_refused(tmp_path):
     net, server = network(summed=(LabelSums,))
     with acting(server):
         net.request("client", LabelSumsRequest(), reason="to count")
-    net.context("client-0").record_release("laplace", l1=1.0, scale=2.0, what="LabelSums")
-    net.collect_spending(["client-0"])
+    net.hosts["client-0"].context.record_release("laplace", l1=1.0, scale=2.0, what="LabelSums")
+    net.finish(None)
     path = tmp_path / "t.npz"
     net.transcript.save(path)
     back = Transcript.load(path)
@@ -179,6 +181,13 @@ def test_old_names_of_requests_work_with_a_warning():
         with pytest.warns(DeprecationWarning, match=r"Network\.send"):
             net.tell("client", BaseScore(np.zeros(1, np.float32)), why="to start")
     assert [r.sums.tolist() for r in replies] == [[1, 2], [10, 20]]
+
+
+@pytest.mark.parametrize("name", REMOVED_FROM_NETWORK)
+def test_a_removed_member_of_a_network_is_refused_with_its_replacement(name):
+    net, _ = network()
+    with pytest.raises(AttributeError, match=re.escape(REMOVED_FROM_NETWORK[name])):
+        getattr(net, name)
 
 
 class WrongReply(Counter):

@@ -3,6 +3,7 @@ import pytest
 from fedtrees.core.errors import UsageError
 from fedtrees.core.registry import Registry, _entries, load_plugin, register
 from fedtrees.core.specs import Spec
+from fedtrees.experiments.suite import Grid
 
 
 def test_names_come_with_the_installation():
@@ -113,6 +114,16 @@ def test_a_former_name_of_a_parameter_works_with_a_warning():
         pytest.raises(UsageError, match="two values of"),
     ):
         register.make("attack", Spec("joint", {"max_level": "values", "most": "values"}))
+
+
+def test_the_former_name_of_an_attack_works_with_a_warning():
+    with pytest.warns(FutureWarning, match="'told-bins' is called 'bucket-reading'"):
+        attack = register.make("attack", Spec("told-bins"))
+    assert attack == register.make("attack", Spec("bucket-reading"))
+    with pytest.warns(FutureWarning, match="bucket-reading"):
+        grid = Grid.parse({"protocols": ["federboost-v"], "attacks": ["told-bins"]})
+    assert grid.attacks == (Spec("bucket-reading"),)
+    assert "told-bins" not in register.names("attack")
 
 
 def test_an_error_in_a_plug_in_file_names_its_line(tmp_path):

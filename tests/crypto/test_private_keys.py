@@ -72,8 +72,8 @@ def test_only_the_owner_has_references_to_the_private_key(protocol, defense, own
         protocol_object.layout, table, schema, names, Partition("iid"), Streams(0).rng("x")
     )
     training = train(protocol_object, local_data, schema, defense=Composition(defenses), seed=1)
-    for name in training.net.names:
-        private_types = find_private_values(reachable(training.net.party(name)), keys)
+    for name, host in training.net.hosts.items():
+        private_types = find_private_values(reachable(host.party), keys)
         assert bool(private_types) == (name == owner), (name, private_types)
     assert find_private_values(reachable(keys), keys)  # The search finds the key in the key object.
     for delivery in training.transcript:

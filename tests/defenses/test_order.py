@@ -215,7 +215,7 @@ def test_a_defense_can_only_forbid_and_hide_more():
     (*tables,), schema = sample_federation(rows=60)
     protocol = register.make("protocol", Spec("fedtree-hist", {"trees": 1, "max_depth": 1}))
     composition, training = Composition((Free(),)), train(protocol, over_clients(tables), schema)
-    context, mask = training.net.context("server"), np.array([[True, False]])
+    context, mask = training.net.hosts["server"].context, np.array([[True, False]])
     assert composition.allowed_splits(mask, 0, context).tolist() == [[True, False]]
     assert composition.visible_nodes(mask[0], 0, context).tolist() == [True, False]
 

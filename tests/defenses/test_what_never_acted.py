@@ -217,7 +217,7 @@ def test_a_hook_reads_only_the_local_data_of_its_party():
     assert kinds == {"labels", "gradients", "outgoing", "audience"}
     for kind, party, n_rows in reading.visits:
         assert n_rows == (None if kind == "audience" else sizes[party])
-    context = training.net.context("client-0")
+    context = training.net.hosts["client-0"].context
     with pytest.raises(
         LocalDataError, match="local data of 'client-0' may be read only by the hooks of this party"
     ):

@@ -38,7 +38,7 @@ class OverBytes(Network):
 
     wire = 0
 
-    def connect(self, name, host):
+    def _connect(self, host):
         served = HostServer(host)
 
         def send(blob):
@@ -46,7 +46,8 @@ class OverBytes(Network):
             OverBytes.wire += len(blob) + len(answer)
             return answer
 
-        super().connect(name, RemoteHost(name, send) if host.role == "client" else host)
+        is_client = host.context.role == "client"
+        super()._connect(RemoteHost(host.name, send) if is_client else host)
 
 
 def measure(rows, columns, parties, trees, network=Network):

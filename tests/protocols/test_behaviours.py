@@ -201,7 +201,7 @@ def test_a_sketch_of_more_rows_than_its_client_declared_is_refused():
     assert not scores
     weights = np.array([5, -2, 4])
     part = FeatureSketch(np.arange(3.0), weights, np.array([0, 3], np.int32), np.zeros(1))
-    net = SimpleNamespace(members=lambda _: ["a"], declared={"a": 7})
+    net = SimpleNamespace(members=lambda _: ["a"], declared={"a": SimpleNamespace(rows=7)})
     with pytest.raises(BeyondParametersError, match="'a' counts 7 rows of a column; it declared 7"):
         check_sketches(net, [part])  # a weight below 0 would make room for others
     check_sketches(net, [replace(part, weights=abs(weights) - 2)])

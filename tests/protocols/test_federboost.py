@@ -56,10 +56,10 @@ def test_horizontal_trees_equal_those_of_fedtree_hist_on_a_grid():
 
 
 def share_of_right_bins(spec, seed):
-    """Return the share of bins of passive columns that the attack `told-bins` infers correctly."""
+    """Return the share of bins of passive columns that `bucket-reading` infers correctly."""
     run, local_data = run_of(spec, seed=seed)
     view = view_of(run, ("active",), local_data)
-    attack = register.make("attack", parse_grid("told-bins")[0])
+    attack = register.make("attack", parse_grid("bucket-reading")[0])
     claims = attack.run(view, np.random.default_rng(0)).all(ColumnBins)
     truth = run.bins_of_rows
     is_right = [claim.bin == truth[claim.owner, claim.feature] for claim in claims]

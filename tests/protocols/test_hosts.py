@@ -55,15 +55,15 @@ class OverBytes(Network):
     that parties sent on their own initiative.
     """
 
-    def connect(self, name, host):
+    def _connect(self, host):
         host_server, self.left = HostServer(host), getattr(self, "left", {})
-        frames = self.left[name] = []
+        frames = self.left[host.name] = []
 
         def send(blob):
             frames.append(host_server.call(blob))
             return frames[-1]
 
-        super().connect(name, RemoteHost(name, send))
+        super()._connect(RemoteHost(host.name, send))
 
     def _send(self, to, message, reason):
         n_deliveries = len(self.transcript.deliveries)
@@ -181,7 +181,7 @@ def test_every_party_draws_its_own_noise_key(monkeypatch):
     defense = make_defense(parse_composed(["laplace-hist[epsilon=4]"])[0])
     options = {"defense": defense, "noise_from": "system"}
     run = training.train(small("nvflare-hist"), over_clients(clients), schema, **options)
-    assert len(keys) == len(run.net.names) + 1  # one key per party, and one for the network
+    assert len(keys) == len(run.net.hosts) + 1  # one key per party, and one for the network
 
 
 class Failing(Party):
@@ -229,7 +229,7 @@ def test_errors_cross_as_their_type_and_the_host_is_closed_after_it():
 )
 def test_invalid_requests_are_answered_with_an_error_type(blob):
     net, _ = failing()
-    host = net._hosts["client-0"]
+    host = net.hosts["client-0"]
     header, body = read_call(HostServer(host).call(blob))
     assert {*header} == {"error"}
     assert header["error"].isidentifier()

@@ -368,3 +368,10 @@ def test_if_the_time_suffices_for_one_candidate_the_one_far_from_all_limits_runs
     monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
     Search(BenchOptions(data="iris[rows=60]"), WISH, 1000, lambda total: None).run()
     assert recipes_of_rounds[1] == (3, ["q with b"])
+
+
+def test_a_numeric_target_is_refused_before_anything_is_trained(tmp_path):
+    options = BenchOptions(data="diabetes-regression", output=str(tmp_path / "run"))
+    with pytest.raises(UsageError, match="target 'target' is a number"):
+        Search(options, Wish(), 0.0, lambda total: None).run()
+    assert not (tmp_path / "run").exists()

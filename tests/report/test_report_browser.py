@@ -100,6 +100,25 @@ def test_a_setting_fits_on_a_few_screens(measured):
     assert measured[0]["words"] <= 760
 
 
+@pytest.mark.long
+def test_no_table_of_scores_is_wider_than_the_page(tmp_path):
+    table = list(rows(SETTINGS[:1]))
+    of_server = [row for row in table if row["threat"] == "server"]
+    roles = ("public", "client[count=2]", "server+client")
+    table += [row | {"threat": role} for role in roles for row in of_server]
+    page = write_report(write_run(tmp_path, table))
+    script = """<script>document.documentElement.dataset.widths = JSON.stringify(
+      [...document.querySelectorAll('.scroll:has(.matrix)')].map(
+      e => [e.scrollWidth, e.clientWidth]));</script></body>"""
+    text = re.sub(r"<meta http-equiv=[^>]*>", "", page.read_text(encoding="utf-8"))
+    page.write_text(text.replace("</body>", script), encoding="utf-8")
+    document, _ = dom(page, tmp_path / "profile", 1400)
+    widths = json.loads(re.search(r'data-widths="([^"]*)"', document)[1])
+    assert len(widths) == 2  # 15 measures of five adversaries
+    for table_width, place in widths:
+        assert table_width <= place
+
+
 AXE = Path(__file__).parents[2] / ".axe/node_modules/axe-core/axe.min.js"  # .ci/run installs it
 CHECKED = """<script>window.addEventListener('load', () => axe.run().then(results => {
 document.documentElement.dataset.axe = JSON.stringify([results.passes.length,

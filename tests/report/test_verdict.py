@@ -487,6 +487,29 @@ def test_the_next_step_names_the_table_of_the_run(table):
     )
 
 
+@pytest.mark.parametrize(("seeds", "command"), [
+    (3, "fedtrees bench --data d --seeds 10"), (10, "fedtrees list defenses"),
+])  # fmt: skip
+def test_the_next_step_of_a_numeric_target_is_not_a_search_by_auc(table, seeds, command):
+    for seed in range(seeds):
+        table.add("train", "none", seed, metric="r2", value=0.4)
+        table.applies("none", seed, "a")
+        table.attack("none", seed, "a", 0.3, value=0.58)
+    assert verdict(RunAnalysis(table.folder, table.rows())).lines[-1].command == command
+
+
+def test_remaining_leaks_begin_with_those_that_no_other_entry_contains(table):
+    for defense, advantage in (("none", 0.3), ("x", 0.2)):
+        advantages = (advantage, advantage + 0.01, advantage - 0.01)
+        add_defense(table, defense, 0.9, advantages, "exact_rows")
+        for seed in range(3):
+            table.attack(defense, seed, "c", 0.9, "members_1pct", value=0.95)
+    texts = verdict_texts(table)
+    assert "reconstruct" in texts["EFFECT"]
+    assert "recognise" in texts["STILL LEAKS"]
+    assert "reconstruct" not in texts["STILL LEAKS"]
+
+
 def test_a_run_of_another_protocol_names_the_recommended_recipe_that_it_omits(table):
     protocol = {"protocol": "fedtree-hist", "protocol_params": ""}
     for seed in range(3):

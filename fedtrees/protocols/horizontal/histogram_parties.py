@@ -40,6 +40,7 @@ from fedtrees.messages.horizontal import (
 from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.cut_points import BinningClient, settle_cuts
 from fedtrees.protocols.tree_limits import TreeLimits, check_splits
+from fedtrees.protocols.tree_masks import allowed_splits
 from fedtrees.trees.boosted.boosting import ColumnSampler, checked_weights, drop_rows
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.grower import TreeGrower
@@ -206,15 +207,15 @@ class HistogramClient(GrowingClient):
 
     def __init__(self, seat: Seat, protocol: HistogramProtocol) -> None:
         super().__init__(seat.name, seat.table)
-        self.params, self.schema, self.complete = protocol, seat.schema, seat.schema.complete
+        self.params, self.schema = protocol, seat.schema
         self.objective = protocol.objective_for(seat.schema)
-        self.clip = seat.defense.requirements.gradient_clip
+        self._clip = seat.defense.requirements.gradient_clip
         self.objective.check(self.data.y)
         if self.data.weight is not None:
             checked_weights(self.data.weight, len(self.data))
         self.tree = -1
         # Label sums are sent once, and validation losses once for each round.
-        self.label_requests, self.validation_requests = Once(), Turns(protocol.trees)
+        self._label_requests, self._validation_requests = Once(), Turns(protocol.trees)
 
     @cached_property
     def validation_rows(self) -> NDArray[np.bool_]:
@@ -277,7 +278,7 @@ class HistogramClient(GrowingClient):
             check_equal(message, "margin", margin, "the start of every prediction")
         # With a fixed base score and bounded gradients, the units follow from public facts.
         fixed = score is not None and math.isfinite(self.objective.bounds[0])
-        low, high = self.permitted_bits
+        low, high = self._permitted_bits
         for name in ("g_bits", "h_bits"):
             if fixed:
                 check_equal(message, name, FIXED_POINT_BITS, "the number of binary places")
@@ -286,16 +287,16 @@ class HistogramClient(GrowingClient):
         super().store_base_score(message)
 
     @cached_property
-    def permitted_bits(self) -> tuple[int, int]:
+    def _permitted_bits(self) -> tuple[int, int]:
         """The smallest and largest permitted number of binary places of gradients.
 
         These are the exponents b of a fixed-point unit 2^-b, see `_MIN_BOUND_BITS` and
         `_MAX_SUM_BITS`.
         """
         # Without clipping no noise depends on the units. Honest units follow from sample weights.
-        if self.clip is None:
+        if self._clip is None:
             return -_ANY_EXPONENT, _ANY_EXPONENT
-        bounds, rows = clipped_bounds(self.objective, self.clip), max(len(self.data), 1)
+        bounds, rows = clipped_bounds(self.objective, self._clip), max(len(self.data), 1)
         # Powers of two: `coarse` places keep 2^16 units below the smaller of the two bounds.
         coarse = _MIN_BOUND_BITS - math.floor(math.log2(min(bounds)))
         return coarse, _MAX_SUM_BITS - math.ceil(math.log2(rows * max(bounds)))
@@ -321,7 +322,7 @@ class HistogramClient(GrowingClient):
         """
         if self.params.base_score is not None and math.isfinite(self.objective.bounds[0]):
             refuse(message, "", f"base_score={self.params.base_score} needs no label sums")
-        self.label_requests.take(message)
+        self._label_requests.take(message)
         # Validation rows do not influence the model, not even through the base score.
         validation = self.validation_rows
         training_rows = self.data if not validation.any() else self.data.take(~validation)
@@ -389,11 +390,11 @@ class HistogramClient(GrowingClient):
         if k == 0:
             # Free the memory of the old gradients before the new ones are computed.
             self.gradients = self.gh = np.zeros((0, 2), np.int64)
-            self.gradients = self.compute_gradients(round)
+            self.gradients = self._compute_gradients(round)
         self.gh = self.gradients[k]
         self.partition = RowPartition(len(self.data))
 
-    def compute_gradients(self, round: int) -> NDArray[np.int64]:
+    def _compute_gradients(self, round: int) -> NDArray[np.int64]:
         """Return the fixed-point gradients of every output and row.
 
         Gradients are clipped if a defense requires it. Defenses of single rows act on the result.
@@ -410,10 +411,10 @@ class HistogramClient(GrowingClient):
         """
         gh = self.objective.gradients(self.margin, self.data.y)
         gh = weighted(gh, self.data.weight, self.bits)
-        if self.clip is None:
+        if self._clip is None:
             units = to_fixed(gh, self.bits)
         else:  # a sample weight must not raise a row above the bounds of the unweighted loss
-            units = clip_to_fixed(gh, clipped_bounds(self.objective, self.clip), self.bits)
+            units = clip_to_fixed(gh, clipped_bounds(self.objective, self._clip), self.bits)
         units = self.row_hook(ExampleStage("gradients", self.bits), units)
         # Zero gradients remove a row from all sums without changing the partition.
         units[:, self.validation_rows] = 0
@@ -461,7 +462,7 @@ class HistogramClient(GrowingClient):
         """
         if self.tree < 0:
             raise BeyondParametersError("splits before the first tree; ask for its root first")
-        check_splits(chosen, self.limits, self.cuts.n_bins, self.complete)
+        check_splits(chosen, self.limits, self.cuts.n_bins, self.schema.complete)
         super().follow_splits(chosen)
 
     @handles(
@@ -492,10 +493,10 @@ class HistogramClient(GrowingClient):
         finished = self.last_finished_tree + 1
         if finished != (message.round + 1) * self.objective.n_outputs:
             refuse(message, "round", f"the trees of that round are not finished: {finished}")
-        self.validation_requests.take(message, "round")
+        self._validation_requests.take(message, "round")
         rows = self.validation_rows
         losses = self.objective.loss(self.margin[:, rows], self.data.y[rows])
-        if self.clip is not None:
+        if self._clip is not None:
             # A bounded loss gives the secure sum a known sensitivity.
             losses = np.minimum(losses, LOSS_BOUND)
         # Sums of integers do not depend on the order of addition.
@@ -633,7 +634,7 @@ class HistogramServer(Coordinator):
         columns = ColumnSampler(self.cuts, self.params, self.streams, tree)
         while True:
             # Defenses can restrict the splits of a level, for example to bins with enough rows.
-            allowed = net.allowed_splits(tree, len(grower.nodes), self.cuts.total_bins)
+            allowed = allowed_splits(net, tree, len(grower.nodes), self.cuts.total_bins)
             self.share_level(net, grower, total, columns.mask(grower.depths, allowed))
             if not len(grower.nodes):
                 return self.share_tree(net, grower, tree)
@@ -683,8 +684,8 @@ class HistogramServer(Coordinator):
         BeyondParametersError
             If a sum of gradients or hessians is too large, or a sum of hessians is too negative.
         """
-        rows = sum(net.declared.values())
-        if not rows or net.weighted:
+        rows = sum(one.rows for one in net.declared.values())
+        if not rows or any(one.weighted for one in net.declared.values()):
             return
         # Each row is rounded by at most one unit.
         bound = rows * (np.ldexp(self.objective.bounds, total.bits) + 1)

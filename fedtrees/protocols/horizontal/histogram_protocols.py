@@ -53,15 +53,14 @@ from fedtrees.protocols.horizontal.histogram_parties import (
     HistogramClient,
     HistogramServer,
 )
-from fedtrees.protocols.settings import BoostingProtocol
+from fedtrees.protocols.settings import SubsampledBoosting
 from fedtrees.trees.binning import Cuts
-from fedtrees.trees.boosted.boosting import dropped_rows
 from fedtrees.trees.boosted.forest import Tree
 from fedtrees.trees.boosted.grower import TreeGrower
 
 
 @dataclass(frozen=True, kw_only=True)
-class HistogramProtocol(BoostingProtocol):
+class HistogramProtocol(SubsampledBoosting):
     """Boosted trees grown from summed histograms: parameters of the engine, and the following.
 
     A `base_score` of None is the mean label from a secure sum (as estimated by XGBoost >= 2). A
@@ -155,12 +154,12 @@ class HistogramProtocol(BoostingProtocol):
         mask : bool array, shape (n,), or None
             True for the rows that the round uses. None if it uses all rows.
         """
-        dropped = dropped_rows(n, self.subsample, streams, round)
-        if dropped is None and not self.early_stopping_rounds:
-            return None
-        out = self.validation_rows(n, streams)
-        # Validation rows are excluded from every round, dropped rows only from this one.
-        return ~out if dropped is None else ~(out | dropped)
+        drawn = super().training_rows(n, streams, round, defense)
+        if not self.early_stopping_rounds:
+            return drawn
+        # Validation rows are excluded from every round, rows that are not drawn only from this one.
+        remaining = ~self.validation_rows(n, streams)
+        return remaining if drawn is None else remaining & drawn
 
     def grower(self, cuts: Cuts, root: Histogram | GlobalHistogram, schema: Schema) -> TreeGrower:
         """Return a grower of one tree, which the server and clients create from the same sums.

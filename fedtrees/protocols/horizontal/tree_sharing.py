@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.composition import Composition
 from fedtrees.core.defense import XGBOOST, Deployed
 from fedtrees.core.endpoint import Model
 from fedtrees.core.errors import DataError
@@ -24,20 +23,19 @@ from fedtrees.core.parameters import one_of, whole
 from fedtrees.core.party import Party, handles, ignores
 from fedtrees.core.registry import register
 from fedtrees.core.requests import Turns
-from fedtrees.core.streams import Streams
 from fedtrees.messages.horizontal import ClientModels, ClientTrees, GlobalTrees, GrowRequest
 from fedtrees.messages.models import join, pack, unpack
 from fedtrees.protocols.base import Coordinator, ProtocolInfo, Seat
-from fedtrees.protocols.settings import BoostingProtocol
+from fedtrees.protocols.settings import SubsampledBoosting
 from fedtrees.trees.binning import bin_rows
-from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees, dropped_rows
+from fedtrees.trees.boosted.boosting import BoostingState, OwnerRows, add_trees
 from fedtrees.trees.boosted.forest import Forest, Tree
 from fedtrees.trees.boosted.losses import INTERCEPTS, estimated_score, start_margin
 from fedtrees.trees.cut_points import xgboost_cuts
 
 
 @dataclass(frozen=True, kw_only=True)
-class TreeSharingProtocol(BoostingProtocol):
+class TreeSharingProtocol(SubsampledBoosting):
     """Boosted trees that clients grow locally: parameters of the engine, and the following.
 
     Each client computes cut points from all its rows. Codes of categories are split as numbers. If
@@ -67,25 +65,6 @@ class TreeSharingProtocol(BoostingProtocol):
     def rounds_of_run(self) -> int:
         """Number of federated rounds in which clients may be asked for trees."""
         return 1
-
-    def training_rows(
-        self, n: int, streams: Streams, round: int, defense: Composition | None = None
-    ) -> NDArray[np.bool_] | None:
-        """Return the rows that a client's boosting round draws. None for all rows.
-
-        Parameters
-        ----------
-        n : int
-            Number of rows of the client.
-        streams : Streams
-            Randomness of the client.
-        round : int
-            Boosting round of the client.
-        defense : Composition or None
-            Not used.
-        """
-        dropped = dropped_rows(n, self.subsample, streams, round)
-        return None if dropped is None else ~dropped
 
 
 def _deployments(aggregation: str, arguments: str) -> dict[str, Deployed]:

@@ -63,7 +63,7 @@ class NetworkClient(Party):
         self.rounds = Turns(protocol.rounds)
 
     @property
-    def rows_told(self) -> int:
+    def _declared_rows(self) -> int:
         """Number of rows that the update may reveal. A defense can replace the true number."""
         return self.defense.requirements.declared_rows or len(self.data)
 
@@ -107,7 +107,7 @@ class NetworkClient(Party):
     )
     def update(self, message: NetworkWeights) -> NetworkUpdate:
         """Answer with the update of these weights on the client's rows, once in every round."""
-        names = self.check_round(message)
+        names = self._check_round(message)
         if self.name not in names:
             # A client that was not drawn sends zeros, so that the secure sum always has the same
             # clients.
@@ -115,10 +115,10 @@ class NetworkClient(Party):
             return NetworkUpdate(message.round, nothing, np.zeros(1, np.int64))
         steps = self.params.batches(len(self.data), self.streams, message.round, self.defense)
         update = self.params.local(message.weights, steps, self.gradient)
-        rows = self.params.rows_of_update(self.rows_told)
+        rows = self.params.rows_of_update(self._declared_rows)
         return NetworkUpdate(message.round, update * np.float32(rows), np.array([rows]))
 
-    def check_round(self, message: NetworkWeights) -> list[str]:
+    def _check_round(self, message: NetworkWeights) -> list[str]:
         """Return the participants of a round. Raise `BeyondParametersError` if they are not agreed.
 
         A secure sum hides a client only among the other participants.
@@ -142,7 +142,7 @@ class NetworkClient(Party):
         batch = (self.layers, weights, self.inputs[rows], self.data.y[rows])
         if not self.defense.changes_examples:
             return mean_gradient(*batch)
-        n = self.rows_told
+        n = self._declared_rows
         # The accountant of the defense needs the sampling rate and the number of steps.
         rate = (
             min(self.params.batch / n, 1.0) if self.defense.requirements.poisson_sampling else 1.0

@@ -33,7 +33,7 @@ from fedtrees.messages.lightgbm import (
     RootSums,
     WeightedLabels,
 )
-from fedtrees.protocols.cut_points import public_cuts
+from fedtrees.protocols.cut_points import cut_plan_of, public_cuts
 from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.trees.boosted.forest import Forest
 from fedtrees.trees.boosted.losses import Logistic, Objective, SquaredError, objective_of
@@ -87,14 +87,18 @@ class Machine(HorizontalPeer):
 
     def agree_bins(self) -> Script:
         """Compute the bins of a block of columns, and return the bins of all columns."""
-        p, X, plan = self.params, self.data.X, self.net.cut_plan()
+        p, X, plan = self.params, self.data.X, cut_plan_of(self.net)
         block = blocks(X.shape[1], self.world)[self.rank]
         # A defense can force the bin borders, for example to declared ones.
         forced = None if plan is None else public_cuts(self.schema, plan.cells + 1)
         mappers = []
         for c in block:
             bounds = None if forced is None else forced.of(c).astype(np.float64)
-            max_bins = p.max_bin if bounds is None or plan.fill else max(len(bounds) + 1, 2)
+            max_bins = (
+                p.max_bin
+                if plan is None or bounds is None or plan.fill
+                else max(len(bounds) + 1, 2)
+            )
             column = X[:, c].astype(np.float64)
             mappers.append(
                 find_bins(column, max_bins, p.min_data_in_bin, p.min_data_in_leaf, bounds)

@@ -25,7 +25,7 @@ from fedtrees.messages.captured import (
     RankedSketch,
     RowCount,
 )
-from fedtrees.protocols.cut_points import public_cuts
+from fedtrees.protocols.cut_points import cut_plan_of, public_cuts
 from fedtrees.protocols.peers.peer import HorizontalPeer, HorizontalPeers, Script, StartingPeer
 from fedtrees.protocols.settings import PlainBoosting
 from fedtrees.trees.binning import bin_rows
@@ -102,7 +102,7 @@ class Worker(HorizontalPeer):
 
     def agree_cuts(self) -> Script:
         """Return the cut points that follow from all sketches, or the declared ones."""
-        if self.net.cut_plan() is None:
+        if cut_plan_of(self.net) is None:
             cuts = yield from self.merge_sketches()
             reason = "cut points, as they follow from all sketches"
         else:

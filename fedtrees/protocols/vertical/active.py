@@ -34,6 +34,7 @@ from fedtrees.messages.vertical import (
 )
 from fedtrees.protocols.base import Coordinator, Seat
 from fedtrees.protocols.settings import ACTIVE, PASSIVE
+from fedtrees.protocols.tree_masks import allowed_splits, reads_open_nodes, visible_nodes
 from fedtrees.protocols.vertical.passive import drawn_columns
 from fedtrees.protocols.vertical.protocol import VerticalModel
 from fedtrees.trees.binning import Cuts
@@ -164,7 +165,9 @@ class Active(Coordinator):
         columns = {self.name: self.bins.columns[self.bins.chosen]}
         tree = TreeInProgress(number, round, statistics, slots, RowPartition(rows), columns)
         # A defense can hide a tree completely from the passive parties.
-        hidden = net.reads_levels()[0] and not net.shown_nodes(self.level(tree, ROOT))[0]
+        hidden = (
+            reads_open_nodes(net.defense) and not visible_nodes(net, self._level(tree, ROOT))[0]
+        )
         if hidden or not self.passive:
             tree.hidden.add(0)
             return tree
@@ -178,7 +181,7 @@ class Active(Coordinator):
         self._send_statistics(net, number, sent_statistics, slots, len(columns) - 1)
         return tree
 
-    def level(
+    def _level(
         self, tree: TreeInProgress, nodes: NDArray[np.int32], left: NDArray[np.int64] | None = None
     ) -> OpenNodes:
         """Return the facts about open nodes that defenses may read.
@@ -282,8 +285,8 @@ class Active(Coordinator):
         # If both children are leaves, no party needs their sums.
         if self.pure_leaves:
             above &= np.repeat(~self._pure(tree, nodes).reshape(-1, 2).all(axis=1), 2)
-        if above.any() and net.reads_levels()[0]:
-            above &= net.shown_nodes(self.level(tree, nodes))
+        if above.any() and reads_open_nodes(net.defense):
+            above &= visible_nodes(net, self._level(tree, nodes))
         tree.hidden.update(nodes[~above].tolist())
         return above
 
@@ -297,21 +300,20 @@ class Active(Coordinator):
         is_known: NDArray[np.bool_],
     ) -> NDArray[np.bool_] | None:
         """Return which splits have known sums and are permitted by the defenses. None for all."""
-        reads, classes = net.reads_levels()
         mask = None
         if self.pure_leaves:
             mask = np.broadcast_to(~self._pure(tree, nodes)[:, None], is_known.shape)
-        if reads:
+        if reads_open_nodes(net.defense):
             left = None
-            if classes:
+            if net.defense.requirements.class_counts:
                 parts = sums[..., sums.shape[2] - len(self.schema.classes) :]
                 tree.classes.update(complete_counts(tree, nodes, requested, parts))
                 class_counts = np.stack([tree.classes[node] for node in nodes.tolist()])
                 # Bins whose owner does not know the node have no valid counts.
                 class_counts[~is_known] = 0
                 left = cumulate(class_counts, self.cuts.offsets)
-            level = self.level(tree, nodes, left)
-            allowed = net.allowed_splits(tree.number, len(nodes), is_known.shape[1], level)
+            level = self._level(tree, nodes, left)
+            allowed = allowed_splits(net, tree.number, len(nodes), is_known.shape[1], level)
             if allowed is not None:
                 mask = allowed if mask is None else mask & allowed
         if is_known.all():
@@ -320,7 +322,7 @@ class Active(Coordinator):
 
     def _pure(self, tree: TreeInProgress, nodes: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return which nodes contain rows of a single class only."""
-        counts = self.level(tree, nodes).counts
+        counts = self._level(tree, nodes).counts
         return np.asarray((counts > 0).sum(axis=1) < 2)
 
     def _places(self, columns: NDArray[np.int32]) -> NDArray[np.intp]:

@@ -178,7 +178,7 @@ class BoostingActive(Active):
 
     def one_hot(self, net: Network) -> NDArray[np.int64]:
         """Return one-hot labels, shape (n, K). The width is 0 unless a defense counts classes."""
-        classes = len(self.schema.classes) if net.reads_levels()[1] else 0
+        classes = len(self.schema.classes) if net.defense.requirements.class_counts else 0
         labels: Any = self.local_data.y
         one_hot: NDArray[np.int64] = (labels[:, None] == np.arange(classes)).astype(np.int64)
         return one_hot

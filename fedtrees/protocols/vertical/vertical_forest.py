@@ -98,7 +98,7 @@ class ForestActive(Active):
             sizes = np.diff(tree.rows.ranges(open_nodes), axis=1).reshape(-1, 2)
             requested = np.where(sizes[:, 1] < sizes[:, 0], left + 1, left).astype(np.int32)
         sums, allowed = self.sums(net, tree, open_nodes, requested)
-        if not net.reads_levels()[1]:
+        if not net.defense.requirements.class_counts:
             tree.classes = complete_counts(tree, open_nodes, requested, sums)
         return None if allowed is None else dict(zip(open_nodes.tolist(), allowed, strict=True))
 
