@@ -18,7 +18,7 @@ def registry_as_it_was() -> Iterator[None]:
     """
     names_before = {kind: dict(names) for kind, names in register._known.items()}
     types, modules = dict(messages._TYPES), set(sys.modules)
-    elsewhere_before = dict(register.elsewhere)
+    elsewhere_before = dict(register.imports.elsewhere)
     try:
         yield
     finally:
@@ -33,7 +33,7 @@ def registry_as_it_was() -> Iterator[None]:
             if name not in types and not _of_package(message_class):
                 del messages._TYPES[name]
         messages._TYPES.update(types)
-        register.elsewhere = elsewhere_before
+        register.imports.elsewhere = elsewhere_before
         for name in set(sys.modules) - modules:
             if name.startswith("fedtrees_plugin_"):
                 del sys.modules[name]

@@ -20,15 +20,12 @@ EXCEPTIONS = {
     "fedtrees.core.network.Network": (
         18, "its methods are all that a coordinator can do, and a protocol needs no other object"
     ),
-    "fedtrees.core.registry.Registry": (
-        18, "six are the decorators `@register.KIND`, one for each kind of plug-in"
-    ),
     "fedtrees.core.results.Measure": (20, "fields are the facts and words about one column"),
     "fedtrees.core.view.View": (24, "the documented input of every attack"),
     "fedtrees.protocols.base.Protocol": (29, EXTENSION),
     "fedtrees.protocols.training.Training": (21, RECORD),
     "fedtrees.protocols.forests.dp_forest.DPForest": (19, PARAMETERS),
-    "fedtrees.protocols.horizontal.dp_gbdt.DPGBDT": (31, PARAMETERS),
+    "fedtrees.protocols.horizontal.dp_gbdt.DPGBDT": (28, PARAMETERS),
     "fedtrees.protocols.horizontal.ebm.DPEBM": (19, PARAMETERS),
     "fedtrees.protocols.networks.network_training.NetworkProtocol": (
         19, "half are parameters, and the other half differs between FedSGD and FedAvg"

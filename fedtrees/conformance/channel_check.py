@@ -278,7 +278,9 @@ def _unit(message: Message, field: str, bits: tuple[int, ...]) -> Any:
     """
     array = message.numbers(field)
     announced = bits and array.dtype.kind in "iu" and array.shape[-1:] == (len(bits),)
-    return np.ldexp(1.0, bits) if announced else message.unit_of(field)[0]
+    unit = np.ldexp(1.0, bits) if announced else np.asarray(message.unit_of(field)[0])
+    # A derived type can have further fields, for which the units of its base have no meaning.
+    return unit if not unit.ndim or array.shape[-1:] == unit.shape else 1.0
 
 
 def find_departures(

@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -85,8 +85,9 @@ def _registration(
     return method
 
 
-class Registry:
-    """All classes and functions that have a name on the command line.
+@dataclass
+class PluginImports:
+    """How this process imports plug-ins.
 
     Attributes
     ----------
@@ -102,8 +103,25 @@ class Registry:
         Whether this process runs attacks. All plug-in files are then run here.
     unprotected : bool
         Whether plug-in attacks run on systems that cannot restrict them.
-    import_seconds : float
+    seconds : float
         Seconds that the import of a plug-in may take. 0 sets no limit.
+    """
+
+    describe: Callable[[str, str], bool] | None = None
+    installed: Callable[[str], Any] | None = None
+    elsewhere: dict[str, str] = field(default_factory=dict)
+    attacks_here: bool = False
+    unprotected: bool = False
+    seconds: float = IMPORT_SECONDS
+
+
+class Registry:
+    """All classes and functions that have a name on the command line.
+
+    Attributes
+    ----------
+    imports : PluginImports
+        How this process imports plug-ins.
 
     Examples
     --------
@@ -113,11 +131,7 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.describe: Callable[[str, str], bool] | None = None
-        self.installed: Callable[[str], Any] | None = None
-        self.elsewhere: dict[str, str] = {}
-        self.attacks_here = self.unprotected = False
-        self.import_seconds = IMPORT_SECONDS
+        self.imports = PluginImports()
         self._known: dict[str, dict[str, Callable[..., Any]]] = {kind: {} for kind in KINDS}
         self._origin: dict[tuple[str, str], str] = {}
 
@@ -133,7 +147,7 @@ class Registry:
 
         def mark(plugin: Registered) -> Registered:
             origin = f"{plugin.__module__}:{plugin.__qualname__}"
-            if kind == "attack" and self.describe and not self.attacks_here:
+            if kind == "attack" and self.imports.describe and not self.imports.attacks_here:
                 _check_loaded_as_attack(name, plugin)
             _check_name(kind, name)
             # A built-in class may be loaded later than a plug-in, and its name is taken even so.
@@ -190,7 +204,7 @@ class Registry:
 
         Facts about the registered names then depend on the source of fedtrees alone.
         """
-        return not self.elsewhere and all(
+        return not self.imports.elsewhere and all(
             self.is_ours(kind, name) for kind in KINDS for name in self.names(kind)
         )
 
@@ -219,7 +233,8 @@ class Registry:
             entries = [entry for entry in _entries(kind) if entry.name == name]
             _check_one_package(kind, name, entries)
             for entry in entries[:1]:
-                stand_in = None if self.attacks_here or kind != "attack" else self.installed
+                runs_here = self.imports.attacks_here or kind != "attack"
+                stand_in = None if runs_here else self.imports.installed
                 is_built_in = entry.value.startswith(_OURS)
                 try:
                     with importing(
@@ -367,7 +382,7 @@ def _package_version(entry: Any) -> str:
 
 @contextmanager
 def importing(what: str, trusted: bool = False) -> Iterator[None]:
-    """Limit the time in which a plug-in is imported (`Registry.import_seconds`).
+    """Limit the time in which a plug-in is imported (`PluginImports.seconds`).
 
     The process of attacks sets no limit, because the bench ends it when the limit is over.
 
@@ -389,7 +404,7 @@ def importing(what: str, trusted: bool = False) -> Iterator[None]:
         If the limit is over. If the limit of an enclosing block is over before, its `TimeLimit` is
         raised.
     """
-    seconds = 0.0 if trusted or register.attacks_here else register.import_seconds
+    seconds = 0.0 if trusted or register.imports.attacks_here else register.imports.seconds
     begin = time.monotonic()
     try:
         with limited_if_possible(seconds):
@@ -433,14 +448,14 @@ def loaded_plugins(attacks: bool = True) -> tuple[tuple[str, str], ...]:
     """
     plugins = (m for name, m in sys.modules.items() if name.startswith(PLUGIN))
     imported = ((str(m.__file__), str(vars(m)["__sha256__"])) for m in plugins)
-    return (*imported, *register.elsewhere.items()) if attacks else tuple(imported)
+    return (*imported, *register.imports.elsewhere.items()) if attacks else tuple(imported)
 
 
 def load_plugin(path: str | Path, sha256: str = "") -> str:
     """Run a Python file so that its ``@register`` decorators take effect.
 
-    In a process that has the ground truth, a file with attacks is not run (`Registry.describe`).
-    A file with the same content as an earlier one is not run again.
+    In a process that has the ground truth, a file with attacks is not run
+    (`PluginImports.describe`). A file with the same content as an earlier one is not run again.
 
     Parameters
     ----------
@@ -470,14 +485,15 @@ def load_plugin(path: str | Path, sha256: str = "") -> str:
         raise UsageError(f"plugin {str(path)!r} was changed after it was loaded; start again")
     name = f"{PLUGIN}{digest[:12]}"
     # A plug-in with the same content is loaded once.
-    if name in sys.modules or register.elsewhere.get(str(file)) == digest:
+    if name in sys.modules or register.imports.elsewhere.get(str(file)) == digest:
         return digest
-    describe = None if register.attacks_here or b"attack" not in source else register.describe
+    runs_here = register.imports.attacks_here or b"attack" not in source
+    describe = None if runs_here else register.imports.describe
     if describe is not None:
         with importing(f"plugin {str(path)!r}"):
             has_attacks = describe(str(file), digest)
         if has_attacks:
-            register.elsewhere[str(file)] = digest
+            register.imports.elsewhere[str(file)] = digest
             return digest
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -413,8 +413,8 @@ def load_plugins(
     """
     from fedtrees.core.registry import IMPORT_SECONDS, load_plugin, register
 
-    register.unprotected = unprotected
-    register.import_seconds = IMPORT_SECONDS if time_limit is None else time_limit
+    register.imports.unprotected = unprotected
+    register.imports.seconds = IMPORT_SECONDS if time_limit is None else time_limit
     if files:
         import fedtrees.isolation.plugins  # registers attacks without running their code
 

@@ -282,7 +282,7 @@ class Runner:
         results : list of (str, str)
             Status and label of each task that was computed.
         """
-        register.unprotected = self.unprotected
+        register.imports.unprotected = self.unprotected
         for plugin in self.plugins:
             load_plugin(plugin)
         head = job.tasks[0]

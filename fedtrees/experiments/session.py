@@ -102,7 +102,7 @@ class BenchSession:
         self.notes += tuple(describe_attack_limits(self.plan, self.data_dir))
         provenance = Provenance({ref: d.digest for ref, d in refs.items()}, digests)
         limits_of_cells = (self.suite.time_limit, self.memory)
-        options = (self.data_dir, self.plugins, *limits_of_cells, register.unprotected)
+        options = (self.data_dir, self.plugins, *limits_of_cells, register.imports.unprotected)
         self.runner = Runner(self.folder, provenance, *options)
 
     @property

@@ -67,7 +67,7 @@ _WHOLE = getattr(socket, "SOCK_SEQPACKET", 1) if sys.platform == "linux" else so
 def main() -> None:
     """Serve the bench that started this process, over a socket, or a single time over pipes."""
     where, parent = sys.argv[1], os.getppid()
-    register.attacks_here = True
+    register.imports.attacks_here = True
     # The bench has already announced a former name to the user.
     warnings.simplefilter("ignore", FormerNameWarning)
     close_for_good()

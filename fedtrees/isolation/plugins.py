@@ -107,4 +107,4 @@ def _stand_in(facts: AttackFacts) -> type[StandInAttack]:
     return type(facts.qualname.rpartition(".")[2], (StandInAttack,), inside)
 
 
-register.describe, register.installed = register_attacks_of, installed
+register.imports.describe, register.imports.installed = register_attacks_of, installed

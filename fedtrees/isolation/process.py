@@ -414,7 +414,7 @@ def _bounds(order: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "trusted": trusted,
         "plugins": loaded_plugins(attacks=not trusted),
-        "unprotected": register.unprotected,
+        "unprotected": register.imports.unprotected,
         "seconds": _seconds_left(),
     }
 

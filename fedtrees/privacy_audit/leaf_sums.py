@@ -120,7 +120,8 @@ def create_leaf_sum_canaries(protocol: DPGBDT) -> LeafSumCanaries | None:
     objective = objective_of(protocol.objective, LeafSumCanaries.schema.classes)
     if objective.n_outputs > 1:
         return None
-    return LeafSumCanaries(protocol.norms(objective), protocol.scales(objective))
+    noise = protocol.leaf_noise(objective)
+    return LeafSumCanaries(noise.norms, noise.scales)
 
 
 @register_audit_setting(DPGBDT)

@@ -422,7 +422,7 @@ def test_the_main_process_knows_an_attack_by_the_description_of_its_process(tmp_
     with pytest.raises(UsageError, match="no parameter 'time'; did you mean 'times'"):
         register.make("attack", parse_grid("plain-guess[time=2]")[0])
     assert all(finding.holds for finding in check("attack", Spec("plain-guess"), ["dp-forest"]))
-    assert attack_process().describe(*next(iter(register.elsewhere.items()))).did == ()
+    assert attack_process().describe(*next(iter(register.imports.elsewhere.items()))).did == ()
 
 
 def test_an_attack_that_claims_nothing_without_a_reason_is_detected(tmp_path):

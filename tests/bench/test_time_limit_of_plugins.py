@@ -69,7 +69,7 @@ HANGS = {
 @pytest.fixture
 def usual_limit():
     yield
-    register.import_seconds = registry.IMPORT_SECONDS
+    register.imports.seconds = registry.IMPORT_SECONDS
 
 
 @pytest.mark.parametrize("name", HANGS)
@@ -89,11 +89,11 @@ def test_a_file_whose_import_does_not_end_is_named_when_the_time_limit_is_over(
 def test_an_import_without_a_time_limit_ends_after_a_default(tmp_path, monkeypatch):
     file = tmp_path / "hangs.py"
     file.write_text(HANGS["sleep"])
-    assert register.import_seconds == registry.IMPORT_SECONDS > 0
-    monkeypatch.setattr(register, "import_seconds", 0.5)
+    assert register.imports.seconds == registry.IMPORT_SECONDS > 0
+    monkeypatch.setattr(register.imports, "seconds", 0.5)
     with pytest.raises(UsageError, match=r"was not imported within 0.5 seconds; look for a loop"):
         load_plugin(file)
-    monkeypatch.setattr(register, "import_seconds", 500)
+    monkeypatch.setattr(register.imports, "seconds", 500)
     with pytest.raises(TimeLimit), limited(0.5):  # the limit of the cell that needs the plug-in
         load_plugin(file)
 
@@ -101,7 +101,7 @@ def test_an_import_without_a_time_limit_ends_after_a_default(tmp_path, monkeypat
 def test_an_installed_package_whose_import_does_not_end_is_named(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "hanging", "hangs = hanging_module:Metric")
     (tmp_path / "hanging_module.py").write_text(HANGS["sleep"])
-    monkeypatch.setattr(register, "import_seconds", 0.5)
+    monkeypatch.setattr(register.imports, "seconds", 0.5)
     with pytest.raises(UsageError, match=r"metric 'hangs' of the package hanging 1.0 was not"):
         register.get("metric", "hangs")
 

@@ -163,7 +163,7 @@ def test_removing_a_row_moves_every_round_by_at_most_the_sensitivity_in_the_ledg
     rounds = changes.sum(axis=1).reshape(protocol_object.trees, -1, 2).astype(float)
     bits = next(message for message in received if hasattr(message, "g_bits"))
     (event,) = [e for e in training.transcript.events if e.what == "LeafSums"]
-    steps = np.ldexp(protocol_object.scales(objective), (bits.g_bits, bits.h_bits))
+    steps = np.ldexp(protocol_object.leaf_noise(objective).scales, (bits.g_bits, bits.h_bits))
     norm = np.sqrt(((rounds / steps) ** 2).sum(axis=(1, 2)))  # in scales of the noise
     assert 0.1 * event.l2 / event.scale < norm.max() <= event.l2 / event.scale
     assert event.scale == min(steps)
@@ -173,7 +173,7 @@ def test_removing_a_row_moves_every_round_by_at_most_the_sensitivity_in_the_ledg
 @pytest.mark.parametrize("noise", ["central", "distributed"])
 def test_released_sums_carry_the_noise_once(noise):
     options = f"epsilon=2,noise={noise}"
-    scales = protocol(options).scales(objective_of(None, SCHEMA.classes))
+    scales = protocol(options).leaf_noise(objective_of(None, SCHEMA.classes)).scales
     noise_in_scales = []
     for seed in range(6):
         forest = grown(options, seed=seed)[0].model

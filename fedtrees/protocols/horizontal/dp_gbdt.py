@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +77,27 @@ from fedtrees.trees.partition import RowPartition
 _ANY_TREE = "any: a row is in one leaf of each tree, and its gradient is bounded whatever it is"
 
 
+class LeafNoise(NamedTuple):
+    """Bounds on the contribution of a row to the sums of leaves, and the noise on these sums.
+
+    Attributes
+    ----------
+    norms : (float, float)
+        Largest Euclidean norms of a row's gradients and of its hessians. Infinite without noise.
+    bound : RowBound
+        Bound on the contribution to the sums of one round.
+    scales : (float, float)
+        Scales of the noise on sums of gradients and of hessians.
+    bits : (int, int)
+        Binary places of sums of gradients and of hessians.
+    """
+
+    norms: tuple[float, float]
+    bound: RowBound
+    scales: tuple[float, float]
+    bits: Bits
+
+
 class LeafClient(GrowingClient):
     """A client that sums the gradients of its rows in the leaves of trees that the server drew.
 
@@ -92,6 +114,7 @@ class LeafClient(GrowingClient):
             )
         self.params, self.objective = protocol, protocol.objective_for(seat.schema)
         self.objective.check(self.data.y)
+        self.noise = protocol.leaf_noise(self.objective)
         # Budget and noise cover exactly this number of trees. Each can be started and released
         # once. The level is that after a finished tree, so that a split starts a new one.
         trees = protocol.trees * self.objective.n_outputs
@@ -108,7 +131,7 @@ class LeafClient(GrowingClient):
         """Store the initial prediction, after comparing it with the agreed score and units."""
         margin = self.objective.base_margin(self.params.base_score)
         check_equal(message, "margin", margin, "the start of every prediction")
-        g_bits, h_bits = self.params.bits(self.objective)
+        g_bits, h_bits = self.noise.bits
         check_equal(message, "g_bits", g_bits, "the number of binary places")
         check_equal(message, "h_bits", h_bits, "the number of binary places")
         super().store_base_score(message)
@@ -161,7 +184,7 @@ class LeafClient(GrowingClient):
         # All trees of a round use the gradients at the start of the round, as in XGBoost.
         if tree % self.objective.n_outputs == 0:
             gh = clip_to_int64(self.objective.gradients(self.margin, self.data.y), self.bits)
-            bound = self.params.bound(self.objective)
+            bound = self.noise.bound
             units = to_fixed(gh, self.bits)
             if math.isinf(bound.norm):
                 self._check_sums(units)
@@ -203,9 +226,8 @@ class LeafClient(GrowingClient):
         # Client i adds a share whose sum over all honest clients has the calibrated distribution.
         if self.params.noise == "distributed" and self.params.noisy:
             rng = self.streams.noise.rng("noise", message.tree)
-            scales = self.params.scales(self.objective)
             shares = self.params.shares(len(self.agreement.members("client")))
-            for part, (scale, places) in enumerate(zip(scales, self.bits, strict=True)):
+            for part, (scale, places) in enumerate(zip(self.noise.scales, self.bits, strict=True)):
                 # Discrete noise on the fixed-point grid is added exactly, without floating-point
                 # leaks.
                 grid = math.ldexp(scale, places)
@@ -231,21 +253,21 @@ class RandomTreeServer(Coordinator):
         super().__init__(seat.name)
         self.params, self.schema = protocol, seat.schema
         self.objective = protocol.objective_for(seat.schema)
-        self.scales = protocol.scales(self.objective)
-        self.bits: Bits = protocol.bits(self.objective)
+        self.noise = protocol.leaf_noise(self.objective)
 
     def train(self, net: Network) -> Forest:
         """Draw all trees, then request the sums in the leaves of one tree after the other."""
         p = self.params
         self.cuts = self.settle_cuts(net)
         splits = self.draw()
-        start = BaseScore(self.objective.base_margin(p.base_score), *self.bits)
+        start = BaseScore(self.objective.base_margin(p.base_score), *self.noise.bits)
         sent = net.send("client", start, reason="the fixed start of every prediction")
         if p.noisy:
             # Gradients and hessians form one vector, each in units of its noise scale. The event
             # expresses it in grid steps of the narrower noise.
-            steps = float(np.ldexp(self.scales, self.bits).min())
-            l2 = steps * p.bound(self.objective).norm / self.scales[0]
+            noise = self.noise
+            steps = float(np.ldexp(noise.scales, noise.bits).min())
+            l2 = steps * noise.bound.norm / noise.scales[0]
             what = LeafSums.__name__
             release = {"l2": l2, "scale": steps, "count": p.trees, "what": what}
             net.record_release(
@@ -329,9 +351,9 @@ class RandomTreeServer(Coordinator):
         sums = self.released(total)
         # The leaf values are shrunk by the noise that the sums really contain, including excess
         # shares.
-        deviation = self.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
-        value = noisy_leaf_values(sums, self.params.tree_params, self.bits, deviation)
-        g, h = from_fixed(sums, self.bits).T
+        deviation = self.noise.scales[0] * math.sqrt(self.params.excess(len(net.members("client"))))
+        value = noisy_leaf_values(sums, self.params.tree_params, self.noise.bits, deviation)
+        g, h = from_fixed(sums, self.noise.bits).T
         sent = net.send(
             "client", LeafValues(tree, nodes, value, g, h), reason="the noisy sums and leaf values"
         )
@@ -379,7 +401,7 @@ class RandomTreeServer(Coordinator):
         """Return the released sums of the leaves, int64, shape (k, 2)."""
         if self.params.noise == "distributed" or not self.params.noisy:
             return total.sums
-        law = Gaussian(self.scales).in_units_of(np.ldexp(1.0, self.bits))
+        law = Gaussian(self.noise.scales).in_units_of(np.ldexp(1.0, self.noise.bits))
         return law.send(total.sums, self.streams.noise.rng("noise", total.tree))
 
 
@@ -481,13 +503,30 @@ class DPGBDT(NoisySums):
         """Return the loss function for a target."""
         return objective_of(self.objective, schema.classes)
 
-    def norms(self, objective: Objective) -> tuple[float, float]:
-        """Return the bounds on the norms of a row's gradients and hessians. Infinite without noise.
+    def leaf_noise(self, objective: Objective) -> LeafNoise:
+        """Return the bounds on a row and the noise on the sums of leaves that follows from them.
 
         Raises
         ------
         UsageError
             If there is noise, and neither the loss nor `clip` bounds the gradients.
+        """
+        norms = self._norms(objective)
+        bound = clipped_row_bound(
+            objective.norms,
+            free=objective.free,
+            noisy=self.noisy,
+            clip=self.clip,
+            share=self.hessian_share,
+        )
+        scales = leaf_scales(bound, epsilon=self.epsilon, delta=self.delta, rounds=self.trees)
+        g, h = map(max, zip(norms, scales, strict=True))
+        return LeafNoise(norms, bound, scales, (places_for(g), places_for(h)))
+
+    def _norms(self, objective: Objective) -> tuple[float, float]:
+        """Return the bounds on the norms of a row's gradients and hessians. Infinite without noise.
+
+        Raises `UsageError` if there is noise, and the gradients have no bound.
         """
         g, h = objective.norms if self.noisy else (math.inf, math.inf)
         # A clip above the bound of the loss changes nothing, so that the smaller bound determines
@@ -500,33 +539,11 @@ class DPGBDT(NoisySums):
             )
         return g, h
 
-    def bound(self, objective: Objective) -> RowBound:
-        """Return the bound on a row's contribution to the sums of one round."""
-        self.norms(objective)  # raises an error for a numeric target without a clip
-        return clipped_row_bound(
-            objective.norms,
-            free=objective.free,
-            noisy=self.noisy,
-            clip=self.clip,
-            share=self.hessian_share,
-        )
-
-    def scales(self, objective: Objective) -> tuple[float, float]:
-        """Return the scales of the noise on sums of gradients and of hessians."""
-        return leaf_scales(
-            self.bound(objective), epsilon=self.epsilon, delta=self.delta, rounds=self.trees
-        )
-
-    def bits(self, objective: Objective) -> Bits:
-        """Return the binary places of sums of gradients and of hessians."""
-        g, h = map(max, zip(self.norms(objective), self.scales(objective), strict=True))
-        return places_for(g), places_for(h)
-
     def noise_channels(self, schema: Schema) -> Channels:
         """Return the noise on the released sums of leaves, or its division among the clients."""
         if not self.noisy:
             return {}
-        g, h = self.scales(self.objective_for(schema))
+        g, h = self.leaf_noise(self.objective_for(schema)).scales
         if self.noise == "central":
             return {(LeafValues, "g"): Gaussian(g), (LeafValues, "h"): Gaussian(h)}
         return {
@@ -536,7 +553,7 @@ class DPGBDT(NoisySums):
         }
 
     def excess(self, clients: int) -> float:
-        """Return the variance of the noise in the released sums, relative to that of `scales`."""
+        """Return the variance of the noise in the released sums, relative to `leaf_noise`."""
         shares = self.shares(clients)
         return clients / shares if shares else 1.0
 
@@ -606,7 +623,7 @@ class DPGBDT(NoisySums):
         """Refuse a target that the objective does not suit, or gradients without a bound."""
         objective = self.objective_for(schema)
         objective.base_margin(self.base_score)
-        self.norms(objective)
+        self._norms(objective)
 
     def missing_requirement(self, schema: Schema, defense: Composition) -> Reason | None:
         """Return why there are no public cut points, unless a defense determines them."""
