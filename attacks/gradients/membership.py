@@ -11,7 +11,7 @@ from fedtrees.attacks.gradients.attack import encoding_of, layers_of
 from fedtrees.attacks.gradients.observed import LocalSteps
 from fedtrees.attacks.membership.base import MembershipAttack
 from fedtrees.attacks.membership.learners import draws_noise
-from fedtrees.attacks.membership.references import Trainer, class_logits
+from fedtrees.attacks.membership.references import Trainer, class_logits, train_each
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Table
@@ -97,6 +97,6 @@ def network_trainer(view: View, model: TabularNetwork) -> Trainer | None:
             trained = TabularNetwork(layers, weights, model.encoding)
             return class_logits(trained.predict(rows.X), rows.y)
 
-        return train
+        return train_each(train)
 
     return trainer

@@ -22,8 +22,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.sparse import csr_array
+from scipy.linalg import cho_solve, cholesky
+from scipy.linalg.lapack import dpotri
+from scipy.sparse import csc_array, csr_array
 from scipy.special import logsumexp
 
 from fedtrees.attacks.membership.references import (
@@ -37,6 +38,7 @@ from fedtrees.attacks.membership.references import (
 from fedtrees.attacks.observations.columns import Column
 from fedtrees.core.attack import Attack
 from fedtrees.core.claims import Guess, Membership
+from fedtrees.core.compilation import kernel
 from fedtrees.core.errors import UsageError
 from fedtrees.core.reasons import Reason
 from fedtrees.core.schema import Table
@@ -132,7 +134,7 @@ class LinearSums:
     Attributes
     ----------
     contribution : sparse array, shape (n, K)
-        Contribution of candidate i to sum k, if it is a member.
+        Contribution of candidate i to sum k, if it is a member. Groups of rows may share it.
     total : float64 array, shape (K,)
         The released sums, without the contributions of rows that the adversary knows to be
         members.
@@ -143,13 +145,75 @@ class LinearSums:
         Number of unknown members whose contributions are in the sums.
     """
 
-    contribution: csr_array
+    contribution: csr_array | csc_array
     total: Floats
     variance: Floats
     rows: float
 
 
-def log_odds(sums: LinearSums) -> Floats:
+class WeightedSums:
+    """Products of contributions, which groups of rows with the same contributions share.
+
+    Parameters
+    ----------
+    contribution : sparse array, shape (n, K)
+        Contribution of candidate i to sum k, as in `LinearSums`.
+
+    Attributes
+    ----------
+    largest, added : float64 array, shape (K,)
+        Largest absolute contribution to each sum, and the sum of all contributions.
+    """
+
+    def __init__(self, contribution: csr_array | csc_array) -> None:
+        self._columns = columns = csc_array(contribution)
+        sum_of = np.repeat(np.arange(columns.shape[1]), np.diff(columns.indptr))
+        self.added = np.bincount(sum_of, columns.data, columns.shape[1])
+        self.largest = np.zeros(columns.shape[1])
+        filled = np.diff(columns.indptr) > 0
+        starts = columns.indptr[:-1][filled]
+        self.largest[filled] = np.maximum.reduceat(np.abs(columns.data), starts)
+        self._weights, self._products = np.zeros(0), np.zeros((0, 0))
+
+    def products(self, weights: Floats) -> Floats:
+        """Return ``A diag(weights) A^T`` for the contributions A, of which the lower triangle.
+
+        The products are only computed again if the weights are not those of the previous call.
+
+        Parameters
+        ----------
+        weights : float64 array, shape (K,)
+            Weight of each sum, at least 0.
+
+        Returns
+        -------
+        float64 array, shape (n, n)
+            Zeros above the diagonal.
+        """
+        if not np.array_equal(self._weights, weights):
+            A, self._weights = self._columns, weights
+            self._products = np.zeros((A.shape[0], A.shape[0]))
+            _add_products(A.indptr, A.indices, A.data, weights, self._products)
+        return self._products
+
+    def total(self, weighted: Floats) -> Floats:
+        """Return ``A weighted`` for weighted sums of shape (K,), float64, shape (n,)."""
+        return np.asarray(self._columns @ weighted, dtype=np.float64)
+
+
+@kernel
+def _add_products(indptr, rows, values, weights, out) -> None:  # type: ignore[no-untyped-def]
+    """Add the weighted outer product of every sparse column to the lower triangle of `out`."""
+    for k in range(len(weights)):
+        if weights[k] == 0:
+            continue
+        for a in range(indptr[k], indptr[k + 1]):
+            weighted = weights[k] * values[a]
+            for b in range(indptr[k], a + 1):
+                out[rows[a], rows[b]] += weighted * values[b]
+
+
+def log_odds(sums: LinearSums, weighted_sums: WeightedSums | None = None) -> Floats:
     """Return the log-odds of membership that the sums add to the prior, nats, shape (n,).
 
     Let z be the vector of membership indicators with prior variance v = q (1 - q), A the
@@ -166,6 +230,8 @@ def log_odds(sums: LinearSums) -> Floats:
     ----------
     sums : LinearSums
         Sums of K cells over n candidates.
+    weighted_sums : WeightedSums, optional
+        That of ``sums.contribution``, if several groups share it.
 
     Returns
     -------
@@ -178,84 +244,70 @@ def log_odds(sums: LinearSums) -> Floats:
     background = max(mean - prior, 0.0)  # members that are no candidates, per candidate
     spread = prior * (1 - prior) + background
 
-    columns, (_, K) = sums.contribution, sums.contribution.shape
-    largest = np.zeros(K)
-    np.maximum.at(largest, columns.indices, np.abs(columns.data))
-    used = (largest > 0) & np.isfinite(sums.variance)
-    if not used.any():
+    weighted_sums = weighted_sums or WeightedSums(sums.contribution)
+    if not (np.isfinite(sums.variance) & (weighted_sums.largest > 0)).any():
         return np.zeros(n)
-    residual = sums.total - mean * np.bincount(columns.indices, columns.data, K)
-    # All sums are divided by the largest contribution, so that a misfit has the same unit in each.
-    scale = 1 / np.where(used, largest, np.inf)
-    scaled = (columns.data * scale[columns.indices], columns.indices, columns.indptr)
-    fit = _SumsFit(
-        csr_array(scaled, shape=(n, K))[:, used],
-        (residual * scale)[used],
-        (sums.variance[used] * scale[used] ** 2),
-        spread,
-    )
-    _, shift, variance = fit.best()
+    residual = sums.total - mean * weighted_sums.added
+    shift, variance = _most_likely_fit(weighted_sums, residual, sums.variance, spread)
 
     # Divide the posterior of each candidate by its prior. What remains is a Gaussian likelihood of
     # precision `gained` and mean `shift / variance / gained`, measured from the prior mean.
     gained = np.maximum(1 / variance - 1 / spread, 0.0)
-    evidence = shift / variance - gained * (0.5 - prior)
-    return np.asarray(evidence / (1 + gained * background), dtype=np.float64)
+    evidence = (shift / variance - gained * (0.5 - prior)) / (1 + gained * background)
+    # Candidates with the same contributions have the same evidence, apart from rounding errors.
+    unit = max(float(np.abs(evidence).max()), 1e-300) * 1e-11
+    return np.asarray(np.rint(evidence / unit) * unit, dtype=np.float64)
 
 
-class _SumsFit:
-    """Posterior of membership under several standard deviations of the sums (`MISFITS`).
+def _most_likely_fit(
+    sums: WeightedSums, residual: Floats, noise: Floats, spread: float
+) -> tuple[Floats, Floats]:
+    """Return the posterior of membership under the most likely misfit of the sums (`MISFITS`).
+
+    Larger misfits than the first are only tried if there are exact sums, and only until the
+    likelihood decreases.
 
     Parameters
     ----------
-    columns : sparse array, shape (n, K)
-        Contributions of the candidates, at most 1.
+    sums : WeightedSums
+        Contributions of the candidates.
     residual : float64 array, shape (K,)
         Released sums minus their prior mean.
     noise : float64 array, shape (K,)
-        Variance of the noise in each sum.
+        Variance of the noise in each sum. Sums of infinite variance are ignored.
     spread : float
         Prior variance of a membership indicator.
+
+    Returns
+    -------
+    mean, variance : float64 array, shape (n,)
+        Posterior mean minus the prior mean, and posterior variance of every candidate.
     """
-
-    def __init__(self, columns: csr_array, residual: Floats, noise: Floats, spread: float) -> None:
-        self._columns, self._residual, self._noise = columns, residual, noise
-        self._spread = spread
-        # Without noise, all weights are proportional to 1 / misfit.
-        self._products = None if noise.any() else (columns @ columns.T).toarray()
-
-    def best(self) -> tuple[float, Floats, Floats]:
-        """Return the result of `solve` for the most likely misfit.
-
-        Larger misfits than the first are only tried if there are exact sums, and only until the
-        likelihood decreases.
-        """
-        fit = self.solve(MISFITS[0])
-        if (self._noise < MISFITS[0] ** 2).any():
-            for misfit in MISFITS[1:]:
-                rival = self.solve(misfit)
-                if rival[0] <= fit[0]:
-                    break
-                fit = rival
-        return fit
-
-    def solve(self, misfit: float) -> tuple[float, Floats, Floats]:
-        """Return the log marginal likelihood, and mean and variance of every candidate."""
-        n, deviation = self._columns.shape[0], np.sqrt(self._noise + misfit**2)
-        if self._products is None:
-            weights = csr_array(self._columns.multiply(1 / deviation[None, :]))
-            precision = (weights @ weights.T).toarray()
-        else:
-            precision = self._products / misfit**2
-        precision[np.diag_indices(n)] += 1 / self._spread
-        factor = cho_factor(precision, lower=True, overwrite_a=True)
-        weighted = self._columns @ (self._residual / deviation**2)
-        shift = cho_solve(factor, weighted)
-        variance = np.diag(cho_solve(factor, np.eye(n)))
-        log_det = 2 * np.log(np.diag(factor[0])).sum() + n * np.log(self._spread)
-        standard = self._residual / deviation
-        fit = standard @ standard - weighted @ shift + 2 * np.log(deviation).sum() + log_det
-        return -float(fit) / 2, shift, variance
+    used = (sums.largest > 0) & np.isfinite(noise)
+    # A misfit has the same unit in all sums: the largest contribution.
+    unit = sums.largest[used]
+    is_exact = (noise[used] < (MISFITS[0] * unit) ** 2).any()
+    best_fit, best_shift, best_factor = -np.inf, np.zeros(0), np.zeros((0, 0))
+    for misfit in MISFITS if is_exact else MISFITS[:1]:
+        # Exact sums have the same relative weights under all misfits.
+        variance = noise[used] / misfit**2 + unit**2
+        weights, standardised = np.zeros(len(noise)), np.zeros(len(noise))
+        weights[used] = 1 / variance
+        standardised[used] = residual[used] / variance / misfit**2
+        precision = sums.products(weights) / misfit**2
+        n = len(precision)
+        precision[np.diag_indices(n)] += 1 / spread
+        factor = cholesky(precision, lower=True, overwrite_a=True, check_finite=False)
+        weighted = sums.total(standardised)
+        shift = cho_solve((factor, True), weighted)
+        log_det = 2 * np.log(np.diag(factor)).sum() + n * np.log(spread)
+        squares = residual[used] @ standardised[used] - weighted @ shift
+        fit = -0.5 * float(squares + np.log(misfit**2 * variance).sum() + log_det)
+        if fit <= best_fit:
+            break
+        best_fit, best_shift, best_factor = fit, shift, factor
+    inverse, _ = dpotri(best_factor, lower=True)
+    return best_shift, np.diag(inverse)
 
 
 def any_of(parts: Sequence[Floats]) -> Floats:
@@ -380,8 +432,12 @@ class MembershipAttack(Attack):
 
     def posterior(self, view: View, model: Any, rows: Table) -> dict[str, Floats]:
         """Return the test ``posterior``, or no test if there are no released sums."""
-        sums = self.linear_sums(view, model, rows)
-        return {"posterior": any_of([log_odds(part) for part in sums])} if sums else {}
+        groups = self.linear_sums(view, model, rows)
+        # Clients whose sums belong to the same trees share the contributions of the candidates.
+        contributions = {id(sums.contribution): sums.contribution for sums in groups}
+        shared = {key: WeightedSums(matrix) for key, matrix in contributions.items()}
+        odds = [log_odds(sums, shared[id(sums.contribution)]) for sums in groups]
+        return {"posterior": any_of(odds)} if groups else {}
 
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
         """Solve for membership in released sums, and compare with reference models.

@@ -6,20 +6,31 @@ the clipping that the protocol and its defenses declare. Depending on the messag
 those of histogram bins, those of leaves, or one equation per leaf that follows from its value.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, hstack
+from scipy.sparse import coo_array, csc_array
 
 from fedtrees.attacks.clients.per_client import observe_clients
-from fedtrees.attacks.membership.base import LinearSums
+from fedtrees.attacks.membership.base import GREATEST_PRIOR, LEAST_PRIOR, LinearSums
+from fedtrees.attacks.membership.suppressed_bins import SuppressedBins
 from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
 from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
+from fedtrees.attacks.observations.replay import (
+    EVERYONE,
+    OTHERS,
+    clients_in,
+    hides,
+    sent_back,
+    trees_grown_locally,
+)
+from fedtrees.core.channel import chained
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
-from fedtrees.messages.horizontal import BaseScore
+from fedtrees.messages.horizontal import BaseScore, Histogram
 from fedtrees.privacy.gaussian_dp import clipped_row_bound
 from fedtrees.trees.binning import bin_rows
 from fedtrees.trees.boosted.forest import Tree
@@ -53,66 +64,84 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """
     if view.weighted:
         return []
-    victims = [victim.evidence for victim in observe_clients(view)]
-    one = None if victims else read_boosting(view)
-    groups = victims if one is None else [one]
+    groups = [victim.evidence for victim in observe_clients(view)]
+    if not groups and (joint := read_boosting(view)) is not None:
+        groups = [joint]
+    groups = [e for e in groups if e.observed.level != "values" or not e.params.reg_alpha]
     unknown = view.n_rows - (0 if view.rows is None else len(view.rows))
-    return [
-        sums
-        for evidence in groups
-        if (sums := _sums_of(view, evidence, rows, unknown / len(groups))) is not None
-    ]
+    sizes = [_unknown_rows(view, evidence, unknown / len(groups)) for evidence in groups]
+    if trees_grown_locally(view) or any(e.distortion.hides_small_bins for e in groups):
+        each = zip(groups, sizes, strict=True)
+        return [sums for e, size in each for sums in _Sums(view, [e], rows, [size]).linear()]
+    return _Sums(view, groups, rows, sizes).linear() if groups else []
 
 
-def _sums_of(
-    view: View, evidence: BoostingObservations, rows: Table, unknown: float
-) -> LinearSums | None:
-    """Return the sums that one source of evidence shows, None if it shows none."""
-    if evidence.observed.level == "values" and evidence.params.reg_alpha:
-        return None
-    local = view.rows
-    if evidence.row_counts.n_rows is not None and len(evidence.trees):
-        n_known = len(local) if local is not None and evidence.observed.own_inside else 0
-        unknown = evidence.row_counts.n_rows - n_known
-    every = rows if local is None else Table.concat([rows, local])
-    return _Sums(view, evidence, every, len(rows), float(max(unknown, 0))).linear()
+def _unknown_rows(view: View, evidence: BoostingObservations, expected: float) -> float:
+    """Return the number of rows in the sums of one source, without those that are known."""
+    if evidence.row_counts.n_rows is None or not len(evidence.trees):
+        return max(expected, 0.0)
+    is_inside = view.rows is not None and evidence.observed.own_inside
+    n_known = len(view.rows) if view.rows is not None and is_inside else 0
+    return float(max(evidence.row_counts.n_rows - n_known, 0))
 
 
 class _Sums:
-    """Contributions of candidates and of known rows to the sums of one source of evidence.
+    """Contributions of candidates and of known rows to the sums of groups of clients.
 
     Rows are the n candidates, followed by the rows that the adversary knows to be members.
+
+    Parameters
+    ----------
+    view : View
+        Messages of the training.
+    groups : sequence of BoostingObservations
+        Sums of each group, in the same trees.
+    candidates : Table
+        The n candidates.
+    sizes : sequence of float
+        Number of unknown rows in each group.
     """
 
     def __init__(
-        self, view: View, evidence: BoostingObservations, every: Table, n: int, unknown: float
+        self,
+        view: View,
+        groups: Sequence[BoostingObservations],
+        candidates: Table,
+        sizes: Sequence[float],
     ) -> None:
-        self.view, self.evidence, self.every, self.n = view, evidence, every, n
-        self.unknown = unknown
+        self.view, self.groups, self.n = view, groups, len(candidates)
+        self.evidence = groups[0]  # the trees and the settings are those of all groups
+        self.every = candidates if view.rows is None else Table.concat([candidates, view.rows])
+        self.sizes = np.array(sizes)
         self.objective = objective_of(view.parameters.get("objective"), view.schema.classes)
-        self.leaf = Routes.of(evidence.trees).apply(every.X)
+        self.leaf = Routes.of(self.evidence.trees).apply(self.every.X)
         self.bits = fixed_point_bits(view)
         # A row takes part in each tree with probability `share`, independently of other trees.
-        self.share = evidence.share
+        self.share = self.evidence.share
+        self.suppressed = _suppressed_bins(view, self.evidence, sizes[0] / max(self.n, 1))
+        # Pairs of a row and a sum, contributions, and totals and variances of every group.
+        self._pairs = list[tuple[Longs, Longs, Floats]]()
+        self._totals, self._variances = list[Floats](), list[Floats]()
+        self._n_sums = 0
 
-    def linear(self) -> LinearSums | None:
-        """Return the sums of all trees that were grown on the local data of the victims.
+    def linear(self) -> list[LinearSums]:
+        """Return the sums of all trees that were grown on the local data of the groups.
 
-        None if there is no such tree, or none of them has sums.
+        The result is empty if there is no such tree, or if none of them has sums.
         """
-        e = self.evidence
-        parts = [
-            part
-            for t, g, h in self.gradients()
-            if not e.is_foreign(t)
-            for part in (self.bins if e.observed.level == "histograms" else self.leaves)(t, g, h)
+        is_binned = self.evidence.observed.level == "histograms"
+        for t, g, h in self.gradients():
+            if not self.evidence.is_foreign(t):
+                (self.add_bins if is_binned else self.add_leaves)(t, g, h)
+        if not self._pairs:
+            return []
+        row, place, value = (np.concatenate(part) for part in zip(*self._pairs, strict=True))
+        matrix = csc_array(coo_array((value, (row, place)), shape=(self.n, self._n_sums)))
+        totals, variances = (np.hstack(part) for part in (self._totals, self._variances))
+        return [
+            LinearSums(matrix, total, variance, size)
+            for total, variance, size in zip(totals, variances, self.sizes.tolist(), strict=True)
         ]
-        if not parts:
-            return None
-        matrix = csr_array(hstack([part[0] for part in parts], format="csr"))
-        total = np.concatenate([part[1] for part in parts])
-        variance = np.concatenate([part[2] for part in parts])
-        return LinearSums(matrix, total, variance, self.unknown)
 
     def gradients(self) -> Iterator[tuple[int, Floats, Floats]]:
         """Yield each tree's number and the gradient and hessian of every row, float64, (n,)."""
@@ -132,8 +161,11 @@ class _Sums:
                     at = t - K + 1 + k
                     margin[k] += e.trees[at].value[self.leaf[:, at]]
 
-    def leaves(self, t: int, g: Floats, h: Floats) -> Iterator[tuple[csr_array, Floats, Floats]]:
-        """Yield the sums in the leaves of a tree, or one linear equation per leaf value.
+    def add_leaves(self, t: int, g: Floats, h: Floats) -> None:
+        """Add the sums in the leaves of a tree, or one linear equation per leaf value.
+
+        Gradient and hessian sums are added separately if the view contains them. Otherwise there is
+        one equation per leaf that follows from its value.
 
         Parameters
         ----------
@@ -141,25 +173,22 @@ class _Sums:
             Number of the tree.
         g, h : float64 array, shape (n + r,)
             Gradient and hessian of the n candidates and of the r known rows.
-
-        Yields
-        ------
-        contributions, totals, variances
-            As returned by `cells`. Gradient and hessian sums are yielded separately if the view
-            contains them. Otherwise there is one equation per leaf that follows from its value.
         """
         e, tree = self.evidence, self.evidence.trees[t]
         row, place = np.arange(len(self.every)), np.searchsorted(tree.leaves, self.leaf[:, t])
         sent = None if e.observed.own_sums is None else e.observed.own_sums[t]
-        noise = self.noise_of_leaves(t)
+        inside = e.observed.own_inside
         if e.observed.level == "statistics" and tree.g is not None and tree.h is not None:
-            for k, (x, sums) in enumerate(((g, tree.g), (h, tree.h))):
+            for k, x in enumerate((g, h)):
+                sums = [(one.trees[t].g, one.trees[t].h)[k] for one in self.groups]
+                total = np.stack([part[tree.leaves] for part in sums if part is not None])
+                variance = np.stack([self.noise_of_leaves(one, t)[:, k] for one in self.groups])
                 known_sums = None if sent is None else sent[:, k]
-                total, variance = sums[tree.leaves], noise[:, k]
-                yield self.cells(row, place, x, total, variance, known_sums, e.observed.own_inside)
+                self.add_cells(row, place, x, total, variance, inside, known_sums)
             return
+        noise = self.noise_of_leaves(e, t)
         w = tree.value[tree.leaves].astype(np.float64) / e.params.learning_rate
-        expected = np.bincount(place[: self.n], h[: self.n], len(w)) * self.unknown / self.n
+        expected = np.bincount(place[: self.n], h[: self.n], len(w)) * self.sizes[0] / self.n
         expected = np.maximum(expected * self.share, 1e-6)
         # A leaf value is -G / (H + lambda (1 + doubt / H)), where `doubt` is the variance of
         # the noise in G if the protocol shrinks noisy leaves, else 0. It is linear in G and, to
@@ -169,32 +198,31 @@ class _Sums:
         offset = e.params.reg_lambda * (1 + 2 * doubt / expected)
         variance = noise[:, 0] + (w * slope) ** 2 * noise[:, 1]
         if (law := e.distortion.rounding) is not None:
-            rounded = law.posterior_moments(tree.value[tree.leaves].astype(np.float64)[:, None])[1][
-                :, 0
-            ]
+            values = tree.value[tree.leaves].astype(np.float64)
+            rounded = law.posterior_moments(values[:, None])[1][:, 0]
             variance = variance + rounded * ((expected + offset) / e.params.learning_rate) ** 2
         variance = np.where(w == 0, np.inf, variance)  # a leaf of too few rows, or none
         known_sums = None if sent is None else sent[:, 0] + w * slope * sent[:, 1]
-        x, own_inside = g + (w * slope)[place] * h, e.observed.own_inside
-        yield self.cells(row, place, x, -w * offset, variance, known_sums, own_inside)
+        x = g + (w * slope)[place] * h
+        self.add_cells(row, place, x, (-w * offset)[None], variance[None], inside, known_sums)
 
-    def noise_of_leaves(self, t: int) -> Floats:
+    def noise_of_leaves(self, evidence: BoostingObservations, t: int) -> Floats:
         """Return the variance of the noise on G and H of each leaf of a tree, shape (J, 2)."""
-        tree, noise = self.evidence.trees[t], self._noise(t)
+        tree, noise = evidence.trees[t], self._noise(evidence, t)
         if noise is None:
             return np.zeros((len(tree.leaves), 2))
         return np.stack([noise.g, noise.h], axis=1)[tree.leaves].astype(np.float64)
 
-    def _noise(self, t: int) -> SumVariance | None:
-        if self.evidence.distortion.noise is not None:
-            return self.evidence.distortion.noise[t]
-        if self.evidence.observed.level != "values" or not releases_leaves(self.view):
+    def _noise(self, evidence: BoostingObservations, t: int) -> SumVariance | None:
+        if evidence.distortion.noise is not None:
+            return evidence.distortion.noise[t]
+        if evidence.observed.level != "values" or not releases_leaves(self.view):
             return None
-        noise_by_tree = leaf_noise(self.view, (self.evidence.trees[t],), 1.0)
+        noise_by_tree = leaf_noise(self.view, (evidence.trees[t],), 1.0)
         return None if noise_by_tree is None else noise_by_tree[0]
 
-    def bins(self, t: int, g: Floats, h: Floats) -> Iterator[tuple[csr_array, Floats, Floats]]:
-        """Yield the sums in the bins of those nodes whose histograms were sent.
+    def add_bins(self, t: int, g: Floats, h: Floats) -> None:
+        """Add the gradient and hessian sums in the bins of those nodes whose histograms were sent.
 
         Parameters
         ----------
@@ -202,86 +230,163 @@ class _Sums:
             Number of the tree.
         g, h : float64 array, shape (n + r,)
             Gradient and hessian of the n candidates and of the r known rows.
-
-        Yields
-        ------
-        contributions, totals, variances
-            As returned by `cells`, for the gradients and then the hessians of each node.
         """
-        e, tree = self.evidence, self.evidence.trees[t]
-        assert e.observed.histograms is not None
-        assert e.observed.cuts is not None
-        seen, noise = e.observed.histograms[t], self._noise(t)
-        codes = bin_rows(self.every.X, e.observed.cuts)
-        above = _ancestors(tree)
-        cell_g, cell_h, row_g = np.zeros(len(tree)), np.zeros(len(tree)), 0.0
-        if noise is not None:
-            cell_g, cell_h = (np.broadcast_to(c, len(tree)) for c in (noise.cell_g, noise.cell_h))
-            row_g = noise.row_g
-        # The histogram of a sibling that follows by subtraction carries the noise of the parent and
-        # of the sent child, and contains no further information.
-        is_sent = cell_g[seen.nodes] <= cell_g[seen.nodes].min() * (1 + 1e-9)
-        offsets, code = e.observed.cuts.offsets, np.stack(codes.columns)
-        for k in np.flatnonzero(is_sent).tolist():
-            node = int(seen.nodes[k])
+        observed, tree = self.evidence.observed, self.evidence.trees[t]
+        seen = [one.observed.histograms[t] for one in self.groups if one.observed.histograms]
+        above, code = _ancestors(tree), self.codes
+        # The histogram of a sibling follows by subtraction and contains no further information. If
+        # bins were suppressed, it does not even contain the sums of the sibling.
+        for k in np.flatnonzero(seen[0].is_sent).tolist():
+            node = int(seen[0].nodes[k])
             rows = np.flatnonzero(above[node][self.leaf[:, t]])
-            column, position = np.nonzero(code[:, rows] != codes.missing)
+            column, position = np.nonzero(code[:, rows] >= 0)
             row = rows[position]
-            place = offsets[column] + code[column, row]
-            for s, (x, cell) in enumerate(((g, cell_g), (h, cell_h))):
-                total = seen.sums[k, :, s]
-                variance = np.full(len(total), float(cell[node]))
-                if s == 0 and row_g:
-                    count = np.bincount(place[row < self.n], minlength=len(total))
-                    variance = variance + row_g * count * self.unknown / self.n
-                if e.distortion.hides_small_bins:  # a bin of few rows is sent as if it were empty
-                    variance = np.where(total == 0, np.inf, variance)
-                yield self.cells(row, place, x, total, variance, None, e.observed.own_in_bins)
+            place = code[column, row]
+            sums = np.stack([one.sums[k] for one in seen])
+            count = np.bincount(place[row < self.n], minlength=sums.shape[1]) / self.n
+            noise = np.stack(
+                [
+                    self._noise_of_bins(one, t, node, count * size)
+                    for one, size in zip(self.groups, self.sizes, strict=True)
+                ]
+            )
+            if self.suppressed is not None and not noise.any():
+                self.add_suppressed_bins(row, place, (g, h), sums[0])
+                if node == 0:  # the total over all rows is sent without suppression
+                    whole, exact = np.zeros(len(rows), dtype=np.int64), np.zeros((1, 1))
+                    for x, total in zip((g, h), seen[0].totals[k], strict=True):
+                        self.add_cells(
+                            rows, whole, x[rows], exact + total, exact, observed.own_in_bins
+                        )
+                continue
+            if self.evidence.distortion.hides_small_bins:  # a bin of zeros may be a suppressed one
+                noise = np.where((sums == 0).all(axis=-1, keepdims=True), np.inf, noise)
+            for s, x in enumerate((g, h)):
+                self.add_cells(
+                    row, place, x[row], sums[..., s], noise[..., s], observed.own_in_bins
+                )
 
-    def cells(
+    @cached_property
+    def codes(self) -> Longs:
+        """Place of every value in the histogram of a node, int64, (d, n + r). Missing: -1."""
+        cuts = self.evidence.observed.cuts
+        assert cuts is not None
+        bins = bin_rows(self.every.X, cuts)
+        code = np.array([*bins.columns], dtype=np.int64)
+        return np.where(code == bins.missing, -1, code + cuts.offsets[:-1, None])
+
+    def _noise_of_bins(
+        self, evidence: BoostingObservations, t: int, node: int, n_rows: Floats
+    ) -> Floats:
+        """Return the variance of the noise on G and H of each bin of a node, shape (B, 2).
+
+        `n_rows` is the expected number of rows in each bin, shape (B,).
+        """
+        variance = np.zeros((len(n_rows), 2))
+        if (noise := self._noise(evidence, t)) is not None:
+            for s, cells in enumerate((noise.cell_g, noise.cell_h)):
+                variance[:, s] = np.broadcast_to(cells, len(evidence.trees[t]))[node]
+            variance[:, 0] += noise.row_g * n_rows
+        return variance
+
+    def add_suppressed_bins(
+        self, row: Longs, place: Longs, gh: tuple[Floats, Floats], sums: Floats
+    ) -> None:
+        """Add the sums in the bins of a node, of which clients suppressed some (`SuppressedBins`).
+
+        Parameters
+        ----------
+        row, place : int64 array, shape (m,)
+            Pairs of a row of the node and a bin that contains it.
+        gh : tuple of float64 array, shape (n + r,)
+            Gradient and hessian of every row.
+        sums : float64 array, shape (B, 2)
+            Sums that were sent. A bin that every client suppressed has zeros.
+        """
+        assert self.suppressed is not None
+        own_in_bins, candidate = self.evidence.observed.own_in_bins, row < self.n
+        count = np.bincount(place[candidate], minlength=len(sums)).astype(np.float64)
+
+        def mean_of(x: Floats) -> Floats:
+            added = np.bincount(place[candidate], x[row[candidate]], len(sums))
+            return np.asarray(added / np.maximum(count, 1))
+
+        hessian, is_sent = mean_of(gh[1]), (sums != 0).any(axis=1)
+        lacking, doubt, few, error = (np.zeros(len(sums)) for _ in range(4))
+        sent = (count[is_sent], hessian[is_sent])
+        lacking[is_sent], doubt[is_sent] = self.suppressed.lacking(*sent, sums[is_sent, 1])
+        hidden = (count[~is_sent], hessian[~is_sent])
+        few[~is_sent], error[~is_sent] = self.suppressed.observations(*hidden)
+        if own_in_bins:  # known rows of suppressed bins were suppressed as well
+            error[~is_sent] = np.inf
+        ignored = ~is_sent & np.isinf(error)
+        error[ignored] = 0.0
+        for s, x in enumerate(gh):
+            mean = mean_of(x)
+            spread = lacking * (mean_of(x**2) - mean**2) + doubt * mean**2
+            total = np.where(is_sent, sums[:, s] + lacking * mean, few * mean)
+            variance = np.where(is_sent, np.maximum(spread, 0.0), error * mean**2)
+            # The limit applies to hessian sums.
+            variance[ignored if s == 1 else ~is_sent] = np.inf
+            self.add_cells(row, place, x[row], total[None], variance[None], own_in_bins)
+
+    def add_cells(
         self,
         row: Longs,
         place: Longs,
-        x: Floats,
-        total: Floats,
-        variance: Floats,
-        known_sums: Floats | None,
+        value: Floats,
+        totals: Floats,
+        variances: Floats,
         includes_known: bool,
-    ) -> tuple[csr_array, Floats, Floats]:
-        """Return contributions to cells, and totals without the contributions of known rows.
+        known_sums: Floats | None = None,
+    ) -> None:
+        """Add K sums, without the contributions of known rows.
+
+        Under row subsampling, the random choice of rows is added to the variances.
 
         Parameters
         ----------
         row, place : int64 array, shape (m,)
             Pairs of a row and a cell that contains it. Rows are the n candidates, then the r known
             rows. A row can be in several cells, for example in one bin of each column.
-        x : float64 array, shape (n + r,)
-            Contribution of every row to each of its cells.
-        total, variance : float64 array, shape (K,)
-            Sums and the variance of their noise.
-        known_sums : float64 array, shape (K,), or None
-            Sums over the known rows that the principals sent. None: compute them from `x`.
+        value : float64 array, shape (m,)
+            Contribution of the row to the cell.
+        totals, variances : float64 array, shape (S, K)
+            Sums of the S groups and the variance of their noise.
         includes_known : bool
             Whether the totals include the known rows.
-
-        Returns
-        -------
-        contributions : sparse array, shape (n, K)
-            Expected contribution of each candidate, if it is a member.
-        totals, variances : float64 array, shape (K,)
-            Under row subsampling, the variances include the random choice of rows.
+        known_sums : float64 array, shape (K,), or None
+            Sums over the known rows that the principals sent. None: compute them from `value`.
         """
-        value, is_known = x[row], row >= self.n
-        if known_sums is None and includes_known:
-            cells = np.bincount(place[is_known], value[is_known], len(total))
-            known_sums = np.asarray(self.share * cells)
+        is_known, n_sums = row >= self.n, totals.shape[1]
+        if includes_known:
+            computed = self.share * np.bincount(place[is_known], value[is_known], n_sums)
+            totals = totals - (computed if known_sums is None else known_sums)
         row, place, value = row[~is_known], place[~is_known], value[~is_known]
         if self.share < 1:
-            drawn = np.bincount(place, value**2, len(total)) * self.unknown / self.n
-            variance = variance + self.share * (1 - self.share) * drawn
-        matrix = csr_array((self.share * value, (row, place)), shape=(self.n, len(total)))
-        left = total if known_sums is None or not includes_known else total - known_sums
-        return matrix, left, variance
+            drawn = np.bincount(place, value**2, n_sums) * self.sizes[:, None] / self.n
+            variances = variances + self.share * (1 - self.share) * drawn
+        self._pairs.append((row, place + self._n_sums, self.share * value))
+        self._totals.append(totals)
+        self._variances.append(np.broadcast_to(variances, totals.shape))
+        self._n_sums += n_sums
+
+
+def _suppressed_bins(
+    view: View, evidence: BoostingObservations, prior: float
+) -> SuppressedBins | None:
+    """Return the law of suppressed bins, None if no bin is suppressed."""
+    if not evidence.distortion.hides_small_bins or evidence.observed.level != "histograms":
+        return None
+    by_clients = [c for c in view.changes(Histogram, "sums", "client") if hides([c])]
+    law = chained(by_clients or [c for c in sent_back(view) if hides([c])])
+    limit = 0.0 if law is None else float(law.preimage(np.zeros(2), np.zeros(2))[1][-1])
+    if not 0 < limit < np.inf:
+        return None
+    clients = 1  # of which each suppresses bins before the sums are added up
+    if by_clients and evidence.observed.own_inside:
+        clients = clients_in(view, EVERYONE if evidence.observed.own_in_bins else OTHERS)
+    return SuppressedBins(limit, clients, float(np.clip(prior, LEAST_PRIOR, GREATEST_PRIOR)))
 
 
 def fixed_point_bits(view: View) -> Bits:

@@ -35,6 +35,7 @@ from fedtrees.attacks.membership.references import (
     leaf_count_trainer,
     local_forest_trainer,
     random_forest_trainer,
+    train_each,
 )
 from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
 from fedtrees.attacks.observations.replay import cuts_of, params_of, trees_grown_locally
@@ -113,7 +114,7 @@ def client_trainer(view: View, objective: Objective) -> Trainer:
             parts = deal_rows(every, n, used, sizes, rng)
             return forest_logits(_train_federation(view, parts, objective), rows)
 
-        return train
+        return train_each(train)
 
     return trainer
 
@@ -336,7 +337,7 @@ def leaf_sum_trainer(view: View, model: Forest) -> Trainer:
                     margin[k] += released(first + k, gh[k], used)[place[first + k]]
             return answer_logits(objective.predict(margin[:, :n]), rows, numbers)
 
-        return train
+        return train_each(train)
 
     return trainer
 
@@ -406,6 +407,6 @@ def machine_trainer(view: View, model: AdditiveModel) -> Trainer | None:
             p_one = 1 / (1 + np.exp(-margin / max(total, 1)))
             return class_logits(p_one, rows.y)
 
-        return train
+        return train_each(train)
 
     return trainer

@@ -10,20 +10,21 @@ posteriors of other tests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from fedtrees.core.repeated import computed_once
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
 from fedtrees.trees.binning import Cuts, bin_rows
 from fedtrees.trees.boosted.boosting import grow_forest
 from fedtrees.trees.boosted.forest import Forest
-from fedtrees.trees.boosted.losses import Objective, SquaredError
+from fedtrees.trees.boosted.losses import Objective, SquaredError, named_objective
 from fedtrees.trees.boosted.params import TreeParams
 from fedtrees.trees.cut_points import quantile_cuts
 from fedtrees.trees.forest.grower import grow_random_forest
@@ -34,7 +35,8 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 #: A learner. It is given all rows, of which the first n are candidates. The function that it
-#: returns trains on the rows of a mask, and returns the logit of each candidate's true class.
+#: returns is given one mask of rows per model, shape (R, len(rows)). It trains a model on the rows
+#: of each mask, and returns the logits of the candidates' true classes, shape (R, n).
 Trainer = Callable[[Table, int], Callable[[Bools], Floats]]
 #: Reference models by default. Half of them are trained on each candidate.
 REFERENCES = 16
@@ -115,9 +117,13 @@ def references(
     every = rows if known_rows is None else Table.concat([rows, known_rows])
     always = np.ones(len(every) - len(rows), dtype=bool)
     member = np.array([*halves(rows.y, models // 2, rng)])
-    train = trainer(every, len(rows))
-    logit = np.array([train(np.append(half, always)) for half in member])
-    return References(member, logit, numbers)
+    used = np.array([np.append(half, always) for half in member])
+    return References(member, trainer(every, len(rows))(used), numbers)
+
+
+def train_each(train: Callable[[Bools], Floats]) -> Callable[[Bools], Floats]:
+    """Return a function that calls `train` for each of several masks, and stacks the results."""
+    return lambda used: np.array([train(mask) for mask in used])
 
 
 def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None) -> Trainer:
@@ -133,23 +139,59 @@ def boosted_trainer(params: TreeParams, objective: Objective, cuts: Cuts | None)
         Cut points of the model under attack. None: quantiles of candidates and known rows.
     """
 
+    named = (objective.name, max(objective.n_outputs, 2))
+
     def trainer(every: Table, n: int) -> Callable[[Bools], Floats]:
         used_cuts = quantile_cuts(every.X, params.max_bin) if cuts is None else cuts
-        bins, rows = bin_rows(every.X, used_cuts), every.take(np.arange(n))
-        numbers = isinstance(objective, SquaredError)
-
-        def train(used: Bools) -> Floats:
-            y = every.y[used]
-            classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
-            started = params if classes else replace(params, base_score=0.5)
-            forest = grow_forest(
-                bins.take(used), y, used_cuts, started, objective, streams=Streams(0)
-            )
-            return forest_logits(forest, rows)
-
-        return train
+        borders = tuple(getattr(used_cuts, f.name) for f in fields(Cuts))
+        return lambda used: boosted_logits(every, n, used, borders, asdict(params), named)
 
     return trainer
+
+
+@computed_once
+def boosted_logits(
+    every: Table,
+    n: int,
+    used: Bools,
+    borders: tuple[Any, ...],
+    parameters: Mapping[str, Any],
+    named: tuple[str, int],
+) -> Floats:
+    """Boost one reference model per mask of rows. The result does not depend on the messages.
+
+    Parameters
+    ----------
+    every : Table
+        The n candidates, followed by rows that the adversary knows to be members.
+    n : int
+        Number of candidates.
+    used : bool array, shape (R, len(every))
+        Rows that each model is trained on.
+    borders : tuple
+        Fields of `Cuts`.
+    parameters : mapping
+        Fields of `TreeParams`.
+    named : tuple (str, int)
+        Name of the objective and number of classes.
+
+    Returns
+    -------
+    float64 array, shape (R, n)
+        Logits of the candidates' true classes.
+    """
+    cuts, params, objective = Cuts(*borders), TreeParams(**parameters), named_objective(*named)
+    bins, rows = bin_rows(every.X, cuts), every.take(np.arange(n))
+    numbers = isinstance(objective, SquaredError)
+
+    def train(mask: Bools) -> Floats:
+        y = every.y[mask]
+        classes = numbers or len(np.unique(y)) == max(objective.n_outputs, 2)
+        started = params if classes else replace(params, base_score=0.5)
+        forest = grow_forest(bins.take(mask), y, cuts, started, objective, streams=Streams(0))
+        return forest_logits(forest, rows)
+
+    return train_each(train)(used)
 
 
 def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | None) -> Trainer:
@@ -175,7 +217,7 @@ def random_forest_trainer(params: ForestParams, n_classes: int, cuts: Cuts | Non
             )
             return class_logits(forest.probabilities(rows.X), rows.y)
 
-        return train
+        return train_each(train)
 
     return trainer
 
@@ -249,7 +291,7 @@ def local_forest_trainer(params: ForestParams, n_classes: int, sizes: Floats) ->
                 scores += forest.probabilities(rows.X) / len(parts)
             return class_logits(scores, rows.y)
 
-        return train
+        return train_each(train)
 
     return trainer
 
@@ -281,7 +323,7 @@ def leaf_count_trainer(
             forest = RandomDecisionForest(model.splits, release(exact, rng))
             return class_logits(forest.probabilities(rows.X), rows.y)
 
-        return train
+        return train_each(train)
 
     return trainer
 

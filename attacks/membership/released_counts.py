@@ -118,7 +118,8 @@ def _cells(
     """
     present = np.flatnonzero(~np.isnan(x))
     place = np.clip(np.searchsorted(edges[1:-1], x[present], side="right"), 0, len(counts) - 1)
-    slope, total, variance = np.ones(len(present)), counts.astype(np.float64), np.zeros(len(counts))
+    slope, total = np.ones(len(present)), counts.astype(np.float64)
+    variance: Floats = np.zeros(len(counts))
     if noise is not None and edges[-1] > edges[0]:
         from scipy.stats import norm  # takes half a second to load
 
@@ -133,7 +134,7 @@ def _cells(
         square = (expected**2 + sd**2) * above_zero + expected * sd * norm.pdf(z)
         slope = above_zero[cell]
         total = total - np.bincount(bin_of, mean - above_zero * expected, len(counts))
-        variance = np.bincount(bin_of, np.maximum(square - mean**2, 0), len(counts))
+        variance = np.bincount(bin_of, np.maximum(square - mean**2, 0), len(counts)).astype(float)
     matrix = csr_array((slope, (present, place)), shape=(len(x), len(counts)))
     return matrix, total, variance
 

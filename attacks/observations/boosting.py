@@ -72,12 +72,16 @@ class NodeHistograms:
     slack : float64 array, shape (k,), or None
         Largest error of the sums of each node, apart from noise on single rows. None means that the
         sums are exact.
+    sent : bool array, shape (k,), or None
+        Whether the histogram of each node was sent. Otherwise, it is the difference between those
+        of the parent and of the sibling. None means that all histograms were sent.
     """
 
     nodes: NDArray[np.int32]
     sums: NDArray[np.float64]
     totals: NDArray[np.float64]
     slack: NDArray[np.float64] | None = None
+    sent: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         k = self.nodes.shape[0]
@@ -91,6 +95,11 @@ class NodeHistograms:
     def errors(self) -> NDArray[np.float64]:
         """Largest error of the sums of each node, 0 if they are exact."""
         return np.zeros(len(self.nodes)) if self.slack is None else self.slack
+
+    @property
+    def is_sent(self) -> NDArray[np.bool_]:
+        """Whether the histogram of each node was sent, bool, shape (k,)."""
+        return np.ones(len(self.nodes), dtype=bool) if self.sent is None else self.sent
 
 
 @dataclass(frozen=True, eq=False)

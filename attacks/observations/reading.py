@@ -326,7 +326,7 @@ def histograms_of(view: View, replayed: ReplayedTree, source: str) -> NodeHistog
     sums, totals = (from_fixed(part, replayed.bits) for part in fixed)
     law = law_of_sums(view, clients_in(view, source), hiding=False)
     slack = None if law is None else reach_of(law, replayed.n_summands, replayed.bits)
-    return NodeHistograms(replayed.nodes, sums, totals, slack)
+    return NodeHistograms(replayed.nodes, sums, totals, slack, replayed.n_summands == 1)
 
 
 def _assemble(view: View) -> tuple[Tree, ...]:

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array, hstack
 
 from fedtrees.attacks.membership.base import LinearSums, MembershipAttack
 from fedtrees.attacks.membership.learners import draws_noise
-from fedtrees.attacks.membership.references import Trainer, answer_logits
+from fedtrees.attacks.membership.references import Trainer, answer_logits, train_each
 from fedtrees.attacks.regression.rotation import averages, common_scales
 from fedtrees.core.reasons import Reason
 from fedtrees.core.registry import register
@@ -154,6 +154,6 @@ def regression_trainer(view: View, model: RegressionWeights) -> Trainer:
             trained = replace(model, weights=w)
             return answer_logits(trained.predict(rows.X), rows, numbers=not model.classes)
 
-        return train
+        return train_each(train)
 
     return trainer

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from phe import PaillierPrivateKey
 
-from fedtrees.benchmarks.perf.federations import parts_of
+from fedtrees.benchmarks.perf.federations import parts_of, two_parties
 from fedtrees.benchmarks.perf.measure import FULL, Line, Size, medians, ratio
 from fedtrees.benchmarks.perf.rivals import schema_of, table
 from fedtrees.core.local_data import LocalData, over_clients
@@ -27,7 +27,7 @@ from fedtrees.crypto.obfuscators import (
     PlainObfuscators,
 )
 from fedtrees.crypto.phe_backend import keys_to_phe
-from fedtrees.data.partition import Partition, by_columns
+from fedtrees.data.partition import Partition
 from fedtrees.experiments.evaluate import make_defense
 from fedtrees.experiments.federation import load_dataset, spread
 from fedtrees.experiments.suite import DataRef
@@ -75,7 +75,8 @@ class Naive:
 
     def tree(self, tree: VerticalTree) -> float:
         """Estimate the seconds of a tree with separate ciphertexts for g and h and no packing."""
-        n, features = tree.shape
+        n, columns = tree.data.X.shape
+        features = columns - columns // 2  # of the party without labels
         cells = 2 * (2**tree.depth - 1) * features * _BINS
         adds = 2 * n * features * tree.depth
         return 2 * n * self.encrypt + adds * self.add + cells * self.decrypt
@@ -138,18 +139,6 @@ class VerticalTree:
     schema: Schema
     depth: int
 
-    @property
-    def local_data(self) -> dict[str, LocalData]:
-        """The columns of each party. The first one also has the labels."""
-        names = ("active", "passive-1")
-        return by_columns(self.data, self.schema, names, Partition(), np.random.default_rng(0))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of rows, and of columns of the party without labels."""
-        rows, columns = self.local_data["passive-1"].X.shape
-        return rows, columns
-
     def train(self, crypto: str) -> tuple[Training, float]:
         """Train the tree, and return the training and its CPU seconds, including a new key.
 
@@ -160,8 +149,9 @@ class VerticalTree:
         """
         shape = {"trees": 1, "max_depth": self.depth, "max_bin": _BINS, "colsample_bytree": 1.0}
         protocol = register.make("protocol", Spec("secureboost", {**shape, "crypto": crypto}))
+        local_data = two_parties(protocol, self.data)
         started = time.process_time()
-        training = train(protocol, self.local_data, self.schema)
+        training = train(protocol, local_data, self.schema)
         return training, time.process_time() - started
 
 

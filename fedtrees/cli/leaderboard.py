@@ -181,11 +181,12 @@ def _check(bundle: Submission, data_dir: str | None, count: int, draw: str) -> l
     from fedtrees.experiments.recompute import find_differences as differences
     from fedtrees.experiments.recompute import group_by_cell as by_cell
     from fedtrees.experiments.recompute import plan_of
+    from fedtrees.report.results import rename_former_values
 
     with TemporaryDirectory() as folder:
         source, run = f"{bundle.folder}/suite.toml", Path(folder, "run")
         bench = plan_of(bundle.suite, source, run, data_dir, len(bundle.records))
-        cell_rows = by_cell(bundle.records)
+        cell_rows = by_cell(map(rename_former_values, bundle.records))
         problem = absent(bench, cell_rows)
         if problem:
             raise StoreError(f"{bundle.folder} is refused: {problem}")

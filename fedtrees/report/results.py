@@ -12,7 +12,7 @@ import csv
 import io
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,6 +198,12 @@ def _parse_records(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     # `copy` merges the columns into one block per type. Filters on many single-column blocks are
     # slow.
     return frame.copy()
+
+
+def rename_former_values(record: Mapping[str, str]) -> dict[str, str]:
+    """Return a record as text, in which values of earlier releases have their present names."""
+    renamed = {n: former.get(record[n], record[n]) for n, former in _FORMER_VALUES.items()}
+    return {**record, **renamed}
 
 
 def _read_table(path: Path, text: str) -> pd.DataFrame:

@@ -1,11 +1,14 @@
-"""Computations that depend on an adversary's own rows only are shared by all defenses."""
+"""Computations that do not depend on messages that defenses change are shared by all defenses."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedtrees.attacks.membership.attack import MembershipInference
 from fedtrees.attacks.timberstrike.attack import TimberStrike
 from fedtrees.blind_baselines import recipes
-from fedtrees.conformance.samples import sample_training
+from fedtrees.conformance.samples import sample_table, sample_training
 from fedtrees.core.claims import Records
 from fedtrees.core.errors import ProtocolError
 from fedtrees.core.registry import register
@@ -29,7 +32,7 @@ def view_under(defense):
 def request_of(view, seed=0):
     state = np.random.default_rng(seed).bit_generator.state
     name = "fedtrees.blind_baselines.recipes:_recipe_and_pool"
-    return {"compute": name, "rows": view.rows, "schema": view.schema, "state": dict(state)}
+    return {"compute": name, "arguments": (view.rows, view.schema), "state": dict(state)}
 
 
 @pytest.fixture
@@ -49,6 +52,20 @@ def test_a_guess_does_not_depend_on_where_a_part_of_it_is_computed(server):
         assert np.array_equal(remote.table.X, local.table.X)
         assert np.array_equal(remote.table.y, local.table.y)
     assert len(server._computed.results) == 1  # the same rows and random state under both defenses
+
+
+@pytest.mark.long
+def test_reference_models_are_trained_once_for_several_defenses(server):
+    table, _ = sample_table()
+    for defense in ("none", "split-only", "secure-sum"):
+        view = replace(view_under(defense), candidates=table)
+        attack = Spec("membership", {"models": 4})
+        remote = server.run(attack, view).guess
+        rng = transfer.generator(transfer.randomness(view, attack.name))
+        local = MembershipInference(models=4).run(view, rng)
+        for claim, expected in zip(remote.claims, local.claims, strict=True):
+            assert np.array_equal(claim.score, expected.score)
+    assert len(server._computed.results) == 1
 
 
 def test_a_cached_result_is_reused_for_equal_rows_and_random_state_only(monkeypatch):

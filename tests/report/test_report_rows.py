@@ -8,7 +8,7 @@ from synthetic_run import COLUMNS, write_run
 import fedtrees
 from fedtrees.core.errors import StoreError
 from fedtrees.core.specs import written
-from fedtrees.report.results import Setting, load_rows, read_json
+from fedtrees.report.results import Setting, load_rows, read_json, rename_former_values
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,14 @@ def test_rows_carry_their_setting_and_names(rows):
     settings = set(rows.loc[rows["stage"] == "train", "setting"])
     assert Setting("stroke", "iid[clients=5]", "fedtree[trees=20,depth=6]") in settings
     assert "split-only+laplace-hist[epsilon=4]" in set(rows["defense_spec"])
+
+
+def test_names_of_earlier_releases_are_read_as_the_present_ones(tmp_path):
+    before = {"stage": "exposure", "attack": "told-bins", "reason_code": "no-bins-told"}
+    after = ["adversary", "bucket-reading", "no-buckets-received"]
+    rows = load_rows(write_run(tmp_path, list(_one_row(**before))))
+    assert rows[[*before]].to_numpy().tolist() == [after]
+    assert list(rename_former_values(before | {"metric": "auc"}).values()) == [*after, "auc"]
 
 
 def test_text_that_looks_like_a_missing_value_stays_text(tmp_path):
