@@ -34,10 +34,8 @@ class PublishedInversion(TabLeak):
         self, item: BatchGradient, likely: Table | None, rng: np.random.Generator
     ) -> Inversion:
         """Return the rows that the published algorithm finds. Likely rows are not used."""
-        counts = restored_counts(item.target[-1][1], mean_prediction(item, rng), item.rows)
-        labels = np.repeat(np.arange(len(counts)), counts)
         runs, steps = self.restarts or self.ensemble, self.steps or _STEPS
-        return invert_as_published(item, labels, rng, (self.relaxed, self.cosine, runs, steps))
+        return invert_as_published(item, None, rng, (self.relaxed, self.cosine, runs, steps))
 
 
 @register.attack("tableak-published")
@@ -73,7 +71,7 @@ class DeepLeakage(PublishedInversion):
 
 def invert_as_published(
     batch: BatchGradient,
-    labels: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
     rng: np.random.Generator,
     settings: tuple[bool, bool, int, int],
 ) -> Inversion:
@@ -83,8 +81,8 @@ def invert_as_published(
     ----------
     batch : BatchGradient
         The observed gradient.
-    labels : int64 array, shape (B,)
-        Labels of the rows.
+    labels : int64 array, shape (B,), or None
+        Labels of the rows. If they are not known, they are inferred from the last layer.
     rng : numpy.random.Generator
         Starts of the search.
     settings : tuple (bool, bool, int, int)
@@ -93,6 +91,9 @@ def invert_as_published(
     """
     relaxed, cosine, restarts, steps = settings
     torch, encoding = torch_module(), batch.encoding
+    if labels is None:
+        counts = restored_counts(batch.target[-1][1], mean_prediction(batch, rng), batch.rows)
+        labels = np.repeat(np.arange(len(counts)), counts)
     objective = _Objective(batch, labels, cosine)
     ends, losses = [], []
     for _ in range(restarts):

@@ -1,7 +1,7 @@
 """Run a study: `python -m fedtrees.benchmarks.papers NAME [options]`.
 
-``--list`` prints the names of all studies. A study prints its tables as Markdown. Studies that run
-a suite continue the run in ``runs/NAME``.
+``--list`` prints the names of all studies and their measured durations. A study prints its tables
+as Markdown. Studies that run a suite continue the run in ``runs/NAME``.
 """
 
 import sys
@@ -13,6 +13,7 @@ from pathlib import Path
 from fedtrees.benchmarks.papers.comparisons import (
     Comparison,
     comparison_tables,
+    published_lines,
     write_comparisons,
 )
 from fedtrees.benchmarks.papers.study import Study, suite_study
@@ -23,14 +24,14 @@ from fedtrees.experiments.suite import bundled_suites
 PROGRAM = "python -m fedtrees.benchmarks.papers"
 _SINGLE = (
     "ablation", "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp",
-    "evidence_fields", "evidence_read", "frontiers", "id2graph", "id2graph_seeds", "old_and_new",
+    "evidence_fields", "evidence_read", "frontiers", "id2graph", "old_and_new",
     "power", "recipes", "sacroml_peer", "study_figures", "tableak", "timberstrike_seeds",
     "timberstrike_utility",
 )  # fmt: skip
 #: Studies of each module of this package, whose `STUDIES` define them. All other studies are suites
 #: with `[[table]]` sections.
 MODULES = {name: (name,) for name in _SINGLE} | {
-    "id2graph_costs": ("id2graph_table3",),
+    "id2graph_tables": ("id2graph_seeds", "id2graph_table3"),
     "regression": ("regression", "secureboost_queries"),
     "timberstrike": (
         "timberstrike", "timberstrike_table4", "timberstrike_table6", "timberstrike_table8",
@@ -64,13 +65,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one study, or list all of them. Returns the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = ArgumentParser(prog=PROGRAM, description="Run a study and print its tables.")
-    parser.add_argument("--list", action="store_true", help="print the names of all studies")
+    parser.add_argument("--list", action="store_true", help="print all studies and their durations")
     parser.add_argument("name", nargs="?", metavar="NAME", help="study; NAME --help: its options")
     if not arguments or arguments[0].startswith("-"):
         if not parser.parse_args(arguments).list:
             parser.error("give the name of a study, or --list")
+        durations: dict[str, list[str]] = {}
+        for line in published_lines("durations.csv"):
+            durations.setdefault(line["study"], []).append(f"{line['minutes']} ({line['run']})")
         for name in study_names():
-            print(f"{name}: {find_study(name).summary}")
+            minutes = "; ".join(durations.get(name, ["not measured"]))
+            print(f"{name}: {find_study(name).summary} Minutes on two cores: {minutes}")
         return 0
     name, *rest = arguments
     try:

@@ -13,13 +13,15 @@ in ``[[compare]]`` sections of its TOML file, for example:
 
 - ``scores`` names the attack of each score. If it is empty, the setting names the attack.
 - ``metric`` and ``strongest`` are regular expressions. ``strongest`` names further attacks, of
-  which the best one is reported next to the first.
+  which the best one is reported next to the first. If the scores are of different metrics,
+  ``metric`` is a table of them, for example ``metric = {"seconds" = "cpu_seconds"}``.
 - ``stage`` is ``attack`` (default) or ``train``, and ``column`` is ``value`` (default) or
   ``blind``.
 - ``where`` restricts results by regular expressions, for example
   ``where = {defense_spec = "none"}``.
 
-- ``setting`` restricts the published values to one setting, whose results ``where`` selects.
+- ``setting`` restricts the published values to the settings of a pattern such as ``iris, *``, whose
+  results ``where`` selects. ``item`` may be a pattern, too.
 
 Otherwise, a setting is a list of values and parameters, for example ``pima, fedtree-hist, depth 3,
 epsilon 200, 5 clients``. It selects the results with the same data set, protocol, attack and
@@ -30,6 +32,7 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib import resources
 from math import isnan, nan, sqrt
@@ -60,7 +63,8 @@ class Kind(NamedTuple):
     Attributes
     ----------
     margin : float
-        Difference up to which a value counts as reproduced, if its standard error is smaller.
+        Difference up to which a value counts as reproduced, if its standard error is smaller. NaN
+        if a value is only better or differs, for example an error that varies by powers of ten.
     direction : int
         1 if a larger value is better than the published one, -1 if a smaller one is, and 0 if no
         value is better, for example for the utility of a model.
@@ -89,7 +93,7 @@ KINDS = {
     "batch accuracy": Kind(3, 1, 1, 100),
     "known data ratio": Kind(0.003, 0, 3),
     "queries": Kind(0, 0, 0),
-    "relative error": Kind(0, -1, 0),
+    "relative error": Kind(nan, -1, 0),
     "seconds": Kind(0, -1, 1),
 }
 SHARE = Kind(0.03, 0, 3)
@@ -106,8 +110,8 @@ class Comparison:
     published, published_deviation : float
         Published mean and standard deviation, NaN if neither the paper nor the published results by
         seed (DRAFT-DP, Tables I, II and IV, Adult and COMPAS) contain it.
-    ours, deviation : float
-        Our mean over seeds and the standard deviation. NaN if it was not measured.
+    measured, deviation : float
+        Mean over the seeds of a run here, and the standard deviation. NaN if there is none.
     seeds : int
         Number of seeds.
     blind : float
@@ -122,7 +126,7 @@ class Comparison:
     score: str
     published: float
     published_deviation: float = nan
-    ours: float = nan
+    measured: float = nan
     deviation: float = nan
     seeds: int = 0
     blind: float = nan
@@ -147,8 +151,8 @@ class Comparison:
         ``not run``
             There is no result.
         """
-        difference, (margin, direction, *_) = self.ours - self.published, self.kind
-        if isnan(self.ours):
+        difference, (margin, direction, *_) = self.measured - self.published, self.kind
+        if isnan(self.measured):
             return "not run"
         if isnan(self.published):
             return "better"
@@ -156,18 +160,24 @@ class Comparison:
         variance = sum(d * d / n for d, n in errors if d == d and n > 1)
         if abs(difference) <= max(margin, 3 * sqrt(variance)):
             return "reproduced"
-        gains = (direction * (v - self.published) for v in (self.ours, self.strongest) if v == v)
-        return "better" if direction and max(gains) > 0 else f"differs by {difference:+.3g}"
+        gains = [direction * (v - self.published) for v in (self.measured, self.strongest)]
+        return "better" if any(gain > 0 for gain in gains) else f"differs by {difference:+.3g}"
 
-    def measured(self, values: Sequence[float], **more: float) -> "Comparison":
+    def with_values(self, values: Sequence[float], **more: float) -> "Comparison":
         """Return the comparison with the mean and the standard deviation of values by seed."""
         deviation = stdev(values) if len(values) > 1 else nan
-        return replace(self, ours=mean(values), deviation=deviation, seeds=len(values), **more)
+        return replace(self, measured=mean(values), deviation=deviation, seeds=len(values), **more)
 
     def format(self, value: float) -> str:
         """Format a value with the decimal places of the score, ``-`` if it is missing."""
         form = ".2g" if self.score in ("relative error", "CDF") else f".{self.kind.digits}f"
         return "-" if isnan(value) else format(value, form)
+
+
+def published_lines(name: str) -> Iterator[dict[str, str]]:
+    """Yield the lines of a file in ``published``."""
+    with (resources.files(__package__) / "published" / name).open(encoding="utf-8") as file:
+        yield from csv.DictReader(file)
 
 
 @cache
@@ -177,13 +187,11 @@ def read_published(paper: str) -> tuple[Comparison, ...]:
     Where the authors' code counts a column that does not exist (Pima in TimberStrike), the value is
     that over the existing columns, and the column ``printed`` of the file has the printed one.
     """
-    path = resources.files(__package__) / "published" / f"{paper}.csv"
-    with path.open(encoding="utf-8") as file:
-        return tuple(
-            Comparison(paper, line["item"], line["setting"], line["score"],
-                       *(float(line[name] or nan) for name in ("published", "deviation")))
-            for line in csv.DictReader(file)
-        )  # fmt: skip
+    return tuple(
+        Comparison(paper, line["item"], line["setting"], line["score"],
+                   *(float(line[name] or nan) for name in ("published", "deviation")))
+        for line in published_lines(f"{paper}.csv")
+    )  # fmt: skip
 
 
 def compare_suite(name: str, rows: pd.DataFrame) -> Iterator[Comparison]:
@@ -198,13 +206,15 @@ def compare_suite(name: str, rows: pd.DataFrame) -> Iterator[Comparison]:
     """
     for section in suite_sections(name, "compare"):
         part = rows[rows["stage"] == section.get("stage", "attack")]
-        part = part[part["metric"].str.fullmatch(section["metric"])]
         for column, pattern in section.get("where", {}).items():
             part = part[part[column].astype(str).str.fullmatch(pattern)]
         for cell in read_published(section["paper"]):
-            names = (section["item"], section.get("setting", cell.setting))
-            if (cell.item, cell.setting) == names and cell.score in section["scores"]:
-                yield _compare(cell, section, part)
+            patterns = (section["item"], section.get("setting", "*"))
+            matches = all(map(fnmatchcase, (cell.item, cell.setting), patterns))
+            if matches and cell.score in section["scores"]:
+                metric = section["metric"]
+                pattern = metric if isinstance(metric, str) else metric[cell.score]
+                yield _compare(cell, section, part[part["metric"].str.fullmatch(pattern)])
 
 
 def _compare(cell: Comparison, section: Mapping[str, Any], rows: pd.DataFrame) -> Comparison:
@@ -272,13 +282,13 @@ def read_comparisons(path: Path) -> list[Comparison]:
         ]  # fmt: skip
 
 
-HEADER = ("setting", "score", "published", "ours", "deviation", "seeds", "strongest", "blind",
+HEADER = ("setting", "score", "published", "measured", "deviation", "seeds", "strongest", "blind",
           "status")  # fmt: skip
 
 
 def comparison_line(c: Comparison, status: str = "") -> list[str]:
     """Return the cells of a line of a table with `HEADER`."""
-    numbers = (c.published, c.ours, c.deviation)
+    numbers = (c.published, c.measured, c.deviation)
     seeds, rest = (str(c.seeds) if c.seeds else "-"), (c.strongest, c.blind)
     return [c.setting, c.score, *map(c.format, numbers), seeds, *map(c.format, rest),
             status or c.status]  # fmt: skip

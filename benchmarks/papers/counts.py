@@ -27,22 +27,20 @@ from fedtrees.attacks.counts.count_estimate import likely_counts
 from fedtrees.attacks.counts.interval_counts import FirstTreeCounts, first_trees
 from fedtrees.attacks.counts.sum_bounds import members
 from fedtrees.attacks.observations.reading import read_boosting
-from fedtrees.benchmarks.papers.study import Study
+from fedtrees.benchmarks.papers.study import Study, train_federation
 from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.core.claims import Records
 from fedtrees.core.local_data import LocalData, over_clients
 from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
-from fedtrees.core.specs import Spec, parse_composed, parse_grid
-from fedtrees.experiments.evaluate import make_defense, score_guess
-from fedtrees.experiments.federation import Federation, federation_of
-from fedtrees.experiments.plan import FederationConfig
-from fedtrees.experiments.suite import DataRef
+from fedtrees.core.specs import Spec, parse_grid
+from fedtrees.experiments.evaluate import score_guess
+from fedtrees.experiments.federation import Federation
 from fedtrees.metrics.metric import Case
 from fedtrees.metrics.records import score_records
 from fedtrees.metrics.utility import utility_scores
 from fedtrees.metrics.victims_rows import RecordMetric
-from fedtrees.protocols.training import Training, train
+from fedtrees.protocols.training import Training
 from fedtrees.protocols.views import view_of
 from fedtrees.trees.binning import Cuts, bin_rows
 
@@ -85,30 +83,6 @@ class DefenseSetting:
         return ", ".join([*guard, *more, *rows])
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Results of one training.
-
-    Attributes
-    ----------
-    auc : float
-        AUC on test rows.
-    read, ignored : float or None
-        Reconstruction accuracy of the server's attack with and without bins.
-    blind : float or None
-        Reconstruction accuracy of the blind baseline.
-    among : float or None
-        Reconstruction accuracy if all reconstructed rows count, including those that match random
-        rows of the clients.
-    """
-
-    auc: float
-    read: float | None = None
-    ignored: float | None = None
-    blind: float | None = None
-    among: float | None = None
-
-
 def train_setting(
     data: str, protocol: Spec, defense: str, line: DefenseSetting, seed: int, data_dir: str | None
 ) -> tuple[Training, Federation, Mapping[str, LocalData]]:
@@ -129,22 +103,21 @@ def train_setting(
     data_dir : str or None
         Folder of the data sets.
     """
-    protocol_object = register.make("protocol", protocol)
-    setting = FederationConfig.of(DataRef(data), Spec("iid"), CLIENTS, seed, protocol_object)
-    federation = federation_of(setting, data_dir)
-    local_data = federation.local_data
-    if line.random_rows:
+
+    def with_random_rows(federation: Federation) -> Mapping[str, LocalData]:
+        if not line.random_rows:
+            return federation.local_data
         rng = np.random.default_rng(seed)
-        tables = (h.table for h in local_data.values())
-        local_data = over_clients(
+        tables = (h.table for h in federation.local_data.values())
+        return over_clients(
             [add_random_rows(t, federation.schema, line.random_rows, rng) for t in tables]
         )
+
     parts = "+".join(p for p in defense.split("+") if p != "none")
-    guard = make_defense(parse_composed([parts])[0])
-    run = train(
-        protocol_object, local_data, federation.schema, defense=guard, seed=seed, noise_from="seed"
+    run, federation, _ = train_federation(
+        data, protocol, CLIENTS, seed, data_dir, defense=parts, local_data=with_random_rows
     )
-    return run, federation, local_data
+    return run, federation, with_random_rows(federation)
 
 
 def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Generator) -> Table:
@@ -171,7 +144,7 @@ def add_random_rows(table: Table, schema: Schema, rows: int, rng: np.random.Gene
 
 def measure_cost(
     data: str, line: DefenseSetting, seed: int, data_dir: str | None, *, rows: bool, **settings: int
-) -> Cost:
+) -> dict[str, float]:
     """Train ten trees under a secure sum, and optionally let the server attack.
 
     Parameters
@@ -188,6 +161,14 @@ def measure_cost(
         Whether to run the attack on rows.
     **settings : int
         Further parameters of the protocol.
+
+    Returns
+    -------
+    cost : dict of str to float
+        ``auc`` on test rows. With `rows`, also the reconstruction accuracy of the attack with bins
+        (``read``), without bins (``ignored``) and of the blind baseline (``blind``). If clients add
+        random rows, ``among`` is the accuracy if all reconstructed rows count, including those that
+        match random rows.
     """
     plain = Spec("fedtree-hist", {"trees": 10, "max_depth": 4, **dict(line.settings), **settings})
     protocol = parse_grid(line.protocol)[0] if line.protocol else plain
@@ -196,11 +177,12 @@ def measure_cost(
     auc = utility_scores(federation.test.y, run.predict(federation.test.X))["auc"]
     assert auc is not None
     if not rows:
-        return Cost(auc)
+        return {"auc": auc}
     case = federation.case(run.transcript.roles, ("server",), seed, "server", run)
     read, among = _score_attack(run, local_data, case, READ, seed)
     ignored, _ = _score_attack(run, local_data, case, IGNORED, seed)
-    return Cost(auc, read, ignored, _blind(case), among if line.random_rows else None)
+    cost = {"auc": auc, "read": read, "ignored": ignored, "blind": _blind(case)}
+    return cost | {"among": among} if line.random_rows else cost
 
 
 def _score_attack(
@@ -258,16 +240,7 @@ def infer_leaf_counts(
     under a secure sum sees the sums of all clients. The truth are the rows that the training sent
     to a leaf, without random rows that clients add.
 
-    Parameters
-    ----------
-    data : str
-        Data set.
-    line : DefenseSetting
-        Defense and parameters.
-    seed : int
-        Seed of the run.
-    data_dir : str or None
-        Folder of the data sets.
+    The arguments are those of `measure_cost`.
 
     Returns
     -------
@@ -393,7 +366,7 @@ def measure_lines(
     """
     for line, seed in product(lines, range(seeds)):
         print(f"{data}, {line.name}, seed {seed}", file=sys.stderr, flush=True)
-        values: dict[str, float | None] = {}
+        values: dict[str, float] = {}
         # Counts are inferred from the first tree of the default protocol only.
         if not line.protocol and line != UNROUNDED:
             parts = infer_leaf_counts(data, line, seed, data_dir)
@@ -401,12 +374,9 @@ def measure_lines(
                 values |= {f"certain, {n}": part.certain, f"likely, {n}": part.likely}
             values["wrong"] = sum(part.wrong for part in parts)
         if line in FRONTIER:
-            result = measure_cost(data, line, seed, data_dir, rows=seed < row_seeds)
-            values |= {"auc": result.auc, "read": result.read, "ignored": result.ignored}
-            values |= {"blind": result.blind, "among": result.among}
+            values |= measure_cost(data, line, seed, data_dir, rows=seed < row_seeds)
         for measure, value in values.items():
-            if value is not None:
-                yield Measurement(data, line.name, seed, measure, value)
+            yield Measurement(data, line.name, seed, measure, value)
 
 
 def by_seed(measurements: Iterable[Measurement]) -> dict[tuple[str, str, str], BySeed]:

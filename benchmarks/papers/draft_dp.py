@@ -10,13 +10,13 @@ against time.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import mean
 from time import process_time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,7 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
     PublishedForests,
+    Solve,
     draw_forest,
     guess_errors,
     reconstruct,
@@ -37,7 +38,7 @@ from fedtrees.benchmarks.papers.draft_dp_forests import (
     variables,
 )
 from fedtrees.benchmarks.papers.draft_dp_tables import WORK, compare_tables
-from fedtrees.benchmarks.papers.study import FAST, Output, Study
+from fedtrees.benchmarks.papers.study import SETTING, Output, Study
 from fedtrees.benchmarks.papers.tables import Table
 from fedtrees.blind_baselines.conditional import nearest_guesses
 from fedtrees.core.schema import Table as Rows
@@ -55,10 +56,8 @@ ITEMS = tuple(f"Table {n}" for n in ("I", "II", "III", "IV", "V", "VI", "VII"))
 KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
 
 
-def published_table(
-    published: PublishedForests, title: str, file: str, n: int, epsilons: Sequence[str], **how: Any
-) -> Table:
-    """Return the errors on the published forests next to the published errors.
+def published_table(published: PublishedForests, title: str, solve: Solve = posterior) -> Table:
+    """Return the errors on the published forests of 100 rows next to the published errors.
 
     Parameters
     ----------
@@ -66,28 +65,22 @@ def published_table(
         The published forests and errors.
     title : str
         Title of the table.
-    file : str
-        File of the published errors.
-    n : int
-        Number of rows.
-    epsilons : sequence of str
-        Privacy budgets.
-    **how : object
-        Options of `reconstruct_published`.
+    solve : callable
+        Algorithm.
     """
     lines = [
         score_line(
-            reconstruct_published(published, name, n, epsilon, **how), name, epsilon,
-            published.error(file, name, n, epsilon),
+            reconstruct_published(published, name, 100, epsilon, solve), name, epsilon,
+            published.error("reference", name, 100, epsilon),
         )
-        for name in TABLES for epsilon in epsilons
+        for name in TABLES for epsilon in EPSILONS
     ]  # fmt: skip
     return Table(title, ("table", "epsilon", "published", *SCORES), lines)
 
 
 def targets(published: PublishedForests) -> Iterator[Table]:
     """Yield the errors for 100 rows."""
-    yield published_table(published, "Posterior", "reference", 100, EPSILONS)
+    yield published_table(published, "Posterior")
 
 
 def most_likely(published: PublishedForests) -> Iterator[Table]:
@@ -96,13 +89,7 @@ def most_likely(published: PublishedForests) -> Iterator[Table]:
     def l1(question: Question, rng: np.random.Generator) -> Answer:
         return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
-    yield published_table(published, "Most likely table", "reference", 100, EPSILONS, solve=l1)
-
-
-def unknown_rows(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors if the number of rows is not known."""
-    epsilons = ("1", "5", "20")
-    yield published_table(published, "N unknown", "unknownN", 100, epsilons, row_count_known=False)
+    yield published_table(published, "Most likely table", l1)
 
 
 def attributes(published: PublishedForests) -> Iterator[Table]:
@@ -294,7 +281,7 @@ def _missing(
 
 
 PARTS = {
-    "targets": targets, "map": most_likely, "unknown": unknown_rows,
+    "targets": targets, "map": most_likely,
     "anytime": anytime, "references": references, "informed": informed_errors,
     "attributes": attributes,
 }  # fmt: skip
@@ -302,13 +289,12 @@ PARTS = {
 
 def run(options: Namespace) -> Iterator[Output]:
     """Yield the selected tables."""
-    seeds = 1 if options.fast else options.seeds
-    published = PublishedForests(options.reference, options.data_dir, seeds)
+    published = PublishedForests(options.reference, options.data_dir, options.seeds)
     for part in options.table or ("forests", *PARTS):
         if part == "forests":
             options.out.mkdir(parents=True, exist_ok=True)
             items, path = options.item or ITEMS, options.out / "forests.csv"
-            yield from compare_tables(published, items, options.work, path)
+            yield from compare_tables(published, items, options.work, path, options.setting)
             continue
         tables = list(PARTS[part](published))
         yield from tables
@@ -327,6 +313,7 @@ STUDIES = {
                 "help": "folder of the published forests and errors (not used by --table forests)",
             },
             "--out": {"type": Path, "default": Path("runs/draft_dp"), "help": "folder of results"},
+            **SETTING,
             "--table": {
                 "choices": ("forests", *PARTS),
                 "action": "append",
@@ -349,7 +336,6 @@ STUDIES = {
                 "help": "moves of the attack, as a share of its default (--table forests)",
             },
             "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
-            **FAST,
         },
     )
 }

@@ -200,7 +200,6 @@ def reconstruct_published(
     n: int,
     epsilon: str,
     solve: Solve = posterior,
-    row_count_known: bool = True,
 ) -> list[Reconstruction]:
     """Reconstruct rows from the published forests of one setting.
 
@@ -216,16 +215,13 @@ def reconstruct_published(
         Privacy budget.
     solve : callable
         Algorithm.
-    row_count_known : bool
-        Whether the number of rows is known. If not, it is estimated.
     """
     truth = published.table(name)[0].take(np.arange(n))
     results = []
     for seed in range(published.seeds):
         forest = published.forest(name, n, epsilon, seed)
         noise = Noise.of("truncated-laplace", float(epsilon), 10)
-        rows = n if row_count_known else min(400, forest.estimated_rows(20))
-        results.append(reconstruct(Question(forest, noise, rows), truth, seed, solve))
+        results.append(reconstruct(Question(forest, noise, n), truth, seed, solve))
     return results
 
 

@@ -7,6 +7,7 @@ line of a CSV file, so that an interrupted study continues.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
 from time import process_time
@@ -178,7 +179,7 @@ def model_accuracies(published: PublishedForests, data: str, seed: int) -> dict[
 
 
 def compare_tables(
-    published: PublishedForests, items: Iterable[str], work: float, path: Path
+    published: PublishedForests, items: Iterable[str], work: float, path: Path, pattern: str = "*"
 ) -> Iterator[Comparison]:
     """Yield the values of Tables I to VII for which there is a result.
 
@@ -192,10 +193,16 @@ def compare_tables(
         Number of moves of the attack, as a multiple of the default.
     path : Path
         CSV file of finished reconstructions.
+    pattern : str
+        Pattern of the settings whose missing results are computed.
     """
     cells = [(c, setting_of(c)) for c in read_published("draft_dp")]
     chosen, results = set(items), StoredScores(path, Setting._fields)
-    settings = dict.fromkeys(setting for c, setting in cells if setting and c.item in chosen)
+    settings = dict.fromkeys(
+        setting
+        for c, setting in cells
+        if setting and c.item in chosen and fnmatchcase(c.setting, pattern)
+    )
     for setting in settings:
         # Compile or load the kernels, so that no measured time includes it.
         attack(published, setting, 0, work / 100)
@@ -220,4 +227,4 @@ def compare_tables(
         if values:
             error = setting and c.score == "error"
             blind = guess_errors(published, setting.data)["random"] if error else nan
-            yield c.measured(values, blind=blind)
+            yield c.with_values(values, blind=blind)

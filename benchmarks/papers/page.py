@@ -8,15 +8,14 @@ command only writes the pages. `published/items.csv` lists all tables and figure
 `published/reasons.csv` the reasons for values that differ or that were not computed.
 """
 
-import csv
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib import resources
+from itertools import chain
 from math import isnan
 from pathlib import Path
 from shutil import copyfile
@@ -28,6 +27,7 @@ from fedtrees.benchmarks.papers.comparisons import (
     Comparison,
     compare_suite,
     comparison_line,
+    published_lines,
     read_comparisons,
     read_published,
     write_comparisons,
@@ -51,6 +51,8 @@ INTRODUCTION = """\
 
 This page lists every table and figure of the five source papers with the study that computes it, the published value, our value, the blind baseline and a status. It is generated from result files by `python -m fedtrees.benchmarks.papers.page`.
 
+{}
+
 The command of a study is `python -m fedtrees.benchmarks.papers STUDY --data-dir DATA`. `DATA` is the folder of the [data sets](../how-to/data.md). A study that was interrupted continues where it stopped.
 
 | Status | Meaning |
@@ -69,7 +71,7 @@ Our seconds are CPU seconds of one thread until the attack ends. The published o
 
 ## Durations
 
-The studies behind this page took these minutes of wall-clock time in one process, on two cores that were shared with other work.
+The studies behind this page took these minutes of wall-clock time in one process, on two cores that were shared with other work. CPU minutes were not recorded in all runs. `python -m fedtrees.benchmarks.papers --list` shows the durations of each study.
 
 """  # noqa: E501
 
@@ -97,27 +99,25 @@ class Item(NamedTuple):
     status: str
 
 
-def _lines(name: str) -> Iterator[dict[str, str]]:
-    """Yield the lines of a file in ``published``."""
-    with (resources.files(__package__) / "published" / name).open(encoding="utf-8") as file:
-        yield from csv.DictReader(file)
-
-
 @cache
 def read_items() -> tuple[Item, ...]:
     """Return all tables and figures of the papers."""
-    return tuple(Item(**line) for line in _lines("items.csv"))
+    return tuple(Item(**line) for line in published_lines("items.csv"))
 
 
 @cache
 def _reasons() -> tuple[dict[str, str], ...]:
-    return tuple(_lines("reasons.csv"))
+    return tuple(published_lines("reasons.csv"))
 
 
 def _durations() -> str:
     """Return the durations of the studies as a Markdown table."""
-    lines = [[f"`{d['study']}`", d["run"], d["minutes"]] for d in _lines("durations.csv")]
-    return markdown(("Study", "Run", "Minutes"), lines) + "\n"
+    columns = ("run", "minutes", "cpu_minutes", "measured")
+    lines = [
+        [f"`{line['study']}`", *(line[c] or "-" for c in columns)]
+        for line in published_lines("durations.csv")
+    ]
+    return markdown(("Study", "Run", "Minutes", "CPU minutes", "Measured"), lines) + "\n"
 
 
 def status_of(c: Comparison) -> str:
@@ -127,7 +127,11 @@ def status_of(c: Comparison) -> str:
     estimate. All other reasons are in `published/reasons.csv`.
     """
     several = c.paper in SINGLE_RUNS and c.seeds >= LEAST_SEEDS
-    if several and c.status.startswith("differs") and abs(c.ours - c.published) <= 2 * c.deviation:
+    if (
+        several
+        and c.status.startswith("differs")
+        and abs(c.measured - c.published) <= 2 * c.deviation
+    ):
         spread = c.format(c.deviation)
         return f"{c.status}: the draw of one training; {c.seeds} trainings deviate by {spread}"
     for line in _reasons():
@@ -172,22 +176,33 @@ def _count(statuses: Iterable[str]) -> Counter[str]:
     return Counter(next(s for s in STATUSES if text.startswith(s)) for text in statuses)
 
 
+def total_sentences(statuses: Iterable[str]) -> str:
+    """Return how many of the values with data were computed, and how many agree."""
+    counted = _count(statuses)
+    values, missing = counted.total(), counted["no data"]
+    available = values - missing
+    agree = counted["reproduced"] + counted["better"]
+    return (
+        f"The papers print {values:,} values, and the data of {available:,} are available here. "
+        f"Of these, {available - counted['not run']:,} have a result: "
+        f"{counted['reproduced']:,} reproduced, {counted['better']:,} better, "
+        f"{counted['differs']:,} differs. Therefore {agree:,} of {available:,} "
+        f"({agree / available:.1%}) are reproduced or better."
+    )
+
+
 def write_page(results: Iterable[Comparison]) -> str:
     """Return the page as Markdown."""
     cells = with_results(results)
-    parts = [INTRODUCTION + _durations()]
+    statuses: dict[str, list[str]] = {paper: [] for paper in PAPERS}
+    for (paper, _), part in cells.items():
+        statuses[paper] += map(status_of, part)
+    parts = [INTRODUCTION.format(total_sentences(chain(*statuses.values()))) + _durations()]
     for paper, title in PAPERS.items():
-        items = [item for item in read_items() if item.paper == paper]
-        statuses = [
-            status_of(c) for (name, _), part in cells.items() if name == paper for c in part
-        ]
-        total = _count(statuses)
-        counts = ", ".join(f"{total[s]} {s}" for s in STATUSES if total[s])
-        lines = [_summary(item, cells) for item in items]
+        lines = [_summary(item, cells) for item in read_items() if item.paper == paper]
         header = ("Item", "Content", "Study", "Values", "Status")
-        parts.append(
-            f"## {title}\n\n{len(statuses)} values: {counts}.\n\n{markdown(header, lines)}\n"
-        )
+        total = total_sentences(statuses[paper]).replace("The papers print", "The paper prints")
+        parts.append(f"## {title}\n\n{total}\n\n{markdown(header, lines)}\n")
     for (paper, name), part in cells.items():
         if not any(c.seeds for c in part):
             continue
@@ -221,8 +236,10 @@ def study_table(part: Iterable[Comparison]) -> str:
     for c in sorted(part, key=lambda c: [*c.setting.split(",")[:1], *_numbers_in(c.setting)]):
         at_a_depth = re.search(r"depth [368]\b", c.setting)
         if c.score == "RA" and c.seeds and at_a_depth and "top" not in c.setting:
-            scores = ["" if isnan(x) else f"{x:.1f}" for x in (c.published, c.ours, c.deviation)]
-            blind = "" if isnan(c.blind) else f"{c.blind:.1f}"
+            *scores, blind = (
+                "" if isnan(x) else f"{x:.1f}"
+                for x in (c.published, c.measured, c.deviation, c.blind)
+            )
             lines.append([c.setting, *scores, str(c.seeds), blind])
     return markdown(header, lines) + "\n"
 
@@ -247,8 +264,7 @@ def main(runs: Sequence[str], root: Path = Path()) -> None:
             copyfile(finished, stored)
         else:
             # The run of a suite was interrupted. Its results so far are compared.
-            suite = name.removesuffix("_fast")
-            write_comparisons(suite, compare_suite(suite, load_rows(run)), stored)
+            write_comparisons(name, compare_suite(name, load_rows(run)), stored)
     every = [c for path in sorted((root / FOLDER).glob("*.csv")) for c in read_comparisons(path)]
     (root / PAGE).write_text(write_page(every), encoding="utf-8")
     study = root / STUDY

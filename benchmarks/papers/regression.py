@@ -35,7 +35,7 @@ def known_data_ratios() -> Iterator[Comparison]:
             else:
                 n, m = sizes[2:]
                 ratio = (n - 1) * (n - 2) / (2 * m * n)
-            yield replace(c, ours=ratio, seeds=1)
+            yield replace(c, measured=ratio, seeds=1)
 
 
 def published_queries(low: float, high: float, epsilon: float, m: int) -> int:
@@ -71,7 +71,7 @@ def query_counts() -> Iterator[Comparison]:
             numbers = re.findall(r"-?\d[\d.e-]*", c.setting)
             nodes, low, high, records, epsilon = map(float, numbers)
             our_queries = nodes * published_queries(low, high, epsilon, int(records))
-            yield replace(c, ours=our_queries, seeds=1)
+            yield replace(c, measured=our_queries, seeds=1)
 
 
 def draw(rows: Any, path: Path) -> Path:

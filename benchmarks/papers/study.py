@@ -8,20 +8,26 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite
 from fedtrees.benchmarks.papers.tables import Table, suite_tables
+from fedtrees.core.claims import Guess
+from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
-from fedtrees.experiments.evaluate import make_defense
+from fedtrees.core.threat import Threat
+from fedtrees.experiments.evaluate import build_view, make_defense, with_background
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.session import BenchSession, default_workers
 from fedtrees.experiments.suite import DataRef, Suite
+from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import Training, train
 from fedtrees.report.results import load_rows
 
@@ -33,7 +39,13 @@ SUITE_OPTIONS: Options = {
     "--out": {"help": "folder of the run (default: runs/NAME); an existing run is continued"},
     "--jobs": {"type": int, "default": default_workers(), "help": "number of processes"},
 }
-FAST: Options = {"--fast": {"action": "store_true", "help": "a smaller study that takes minutes"}}
+#: Option of studies that measure many settings of a paper.
+SETTING: Options = {
+    "--setting": {
+        "default": "*",
+        "help": 'compute only settings of this pattern, for example "*, depth 5"',
+    }
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,6 @@ def suite_study(
     tables: Callable[[pd.DataFrame], Iterable[Output]] | None = None,
     *,
     figures: Mapping[str, Callable[[pd.DataFrame, Path], Path]] | None = None,
-    reduce: Callable[[Suite], Suite] | None = None,
 ) -> Study:
     """Return the study of a bundled suite.
 
@@ -76,24 +87,17 @@ def suite_study(
         the suite.
     figures : mapping of str to callable
         Functions of the results and of a path that draw figures, by file name in the run folder.
-    reduce : callable or None
-        Function that returns the suite for ``--fast``.
     """
 
     def run(options: Namespace) -> Iterator[Output]:
-        suite = Suite.load(name)
-        if reduce and options.fast:
-            # A reduced run has another folder, because a folder belongs to one suite.
-            suite, options.out = reduce(suite), options.out or f"runs/{name}_fast"
-        folder = run_suite(suite, options)
+        folder = run_suite(Suite.load(name), options)
         rows = load_rows(folder)
         yield from tables(rows) if tables else suite_tables(name, rows)
         yield from compare_suite(name, rows)
         for file, draw in (figures or {}).items():
             yield f"Figure: {draw(rows, folder / file)}"
 
-    summary = Suite.load(name).description
-    return Study(summary, run, SUITE_OPTIONS | (FAST if reduce else {}))
+    return Study(Suite.load(name).description, run, SUITE_OPTIONS)
 
 
 def run_suite(suite: Suite, options: Namespace, out: str = "") -> Path:
@@ -124,6 +128,7 @@ def train_federation(
     *,
     partition: Spec | None = None,
     defense: str = "none",
+    local_data: Callable[[Federation], Mapping[str, LocalData]] = attrgetter("local_data"),
 ) -> tuple[Training, Federation, FederationConfig]:
     """Train one federation outside any suite.
 
@@ -142,7 +147,9 @@ def train_federation(
     partition : Spec or None
         Partition, by default ``iid``.
     defense : str
-        Defense.
+        Defenses, joined by ``+``.
+    local_data : callable
+        Function of the federation that returns the training data of its parties.
     """
     protocol_object = register.make("protocol", protocol)
     setting = FederationConfig.of(
@@ -150,6 +157,41 @@ def train_federation(
     )
     federation = federation_of(setting, data_dir)
     guard = make_defense(parse_composed([defense])[0])
-    local_data, schema = federation.local_data, federation.schema
-    run = train(protocol_object, local_data, schema, defense=guard, seed=seed, noise_from="seed")
+    run = train(
+        protocol_object, local_data(federation), federation.schema,
+        defense=guard, seed=seed, noise_from="seed",
+    )  # fmt: skip
     return run, federation, setting
+
+
+def run_attacks(
+    trained: tuple[Training, Federation, FederationConfig],
+    threat: str,
+    attacks: Iterable[Spec],
+    seed: int,
+) -> Iterator[tuple[Spec, Case, Guess]]:
+    """Run several attacks on one training.
+
+    Parameters
+    ----------
+    trained : tuple
+        Result of `train_federation`.
+    threat : str
+        Threat model.
+    attacks : iterable of Spec
+        Attacks with their parameters.
+    seed : int
+        Seed of the background knowledge, and of every attack.
+
+    Yields
+    ------
+    attack, case, guess : Spec, Case, Guess
+        The attack, the adversary and the truth, and the result of the attack.
+    """
+    training, federation, setting = trained
+    roles = dict(setting.roles)
+    principals = Threat.parse(threat).principals(roles)
+    case = federation.case(roles, principals, seed, threat, training)
+    for spec in attacks:
+        view = with_background(spec.name, build_view(training, case), case)
+        yield spec, case, register.make("attack", spec).run(view, np.random.default_rng(seed))

@@ -17,7 +17,6 @@ published values that this module compares with are over the existing columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +26,6 @@ import pandas as pd
 from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite, read_published
 from fedtrees.benchmarks.papers.study import suite_study
 from fedtrees.benchmarks.papers.tables import AttackResult, Table, suite_tables
-from fedtrees.experiments.suite import Grid, Suite
 from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:
@@ -71,24 +69,10 @@ def default_tables(rows: pd.DataFrame) -> Iterator[Table]:
     return suite_tables("timberstrike", rows, {"published": _published_score})
 
 
-def reduce(suite: Suite) -> Suite:
-    """Return a suite with one seed and only the published attacks, for ``--fast``.
-
-    On Stroke, it takes a third of the time of the complete suite per seed.
-    """
-    return replace(suite, seeds=suite.seeds[:1], grids=tuple(map(_published_only, suite.grids)))
-
-
-def _published_only(grid: Grid) -> Grid:
-    """Leave out our attacks, which are reported as the strongest ones."""
-    published = tuple(a for a in grid.attacks if a.name == "timberstrike-published")
-    return replace(grid, attacks=published)
-
-
 #: Lines of the figure: name, score, function of a comparison, colour, line style, marker.
 _LINES: tuple[tuple[str, str, Callable[[Comparison], float], str, str, str], ...] = (
     ("published RA", "RA", lambda c: c.published, model.COLOURS[1], "-", "o"),
-    ("their attack, rebuilt", "RA", lambda c: c.ours, model.COLOURS[4], "-", "s"),
+    ("their attack, rebuilt", "RA", lambda c: c.measured, model.COLOURS[4], "-", "s"),
     ("blind guess", "RA", lambda c: c.blind, model.COLOURS[1], "--", ""),
     ("published F-TP (random leaves)", "RA (F-TP)", lambda c: c.published, model.MUTED, ":", "v"),
     ("timberstrike", "RA", lambda c: c.strongest, model.COLOURS[0], "-", "D"),
@@ -152,7 +136,6 @@ STUDIES = {
             f"timberstrike_{table}",
             lambda rows: [NOTES],
             figures={"figure.svg": partial(_save_figure, table)},
-            reduce=reduce,
         )
         for table in TABLES
     },

@@ -19,15 +19,12 @@ import numpy as np
 
 from fedtrees.benchmarks.papers.comparisons import read_published
 from fedtrees.benchmarks.papers.stored_scores import StoredScores
-from fedtrees.benchmarks.papers.study import Output, Study, train_federation
+from fedtrees.benchmarks.papers.study import SETTING, Output, Study, run_attacks, train_federation
 from fedtrees.blind_baselines.matching import matched_accuracy, mismatch_counts
 from fedtrees.blind_baselines.rows import Tolerance
 from fedtrees.core.claims import EveryRecord
-from fedtrees.core.registry import register
 from fedtrees.core.schema import Schema, Table
 from fedtrees.core.specs import Spec
-from fedtrees.core.threat import Threat
-from fedtrees.experiments.evaluate import build_view, with_background
 from fedtrees.experiments.suite import Suite
 from fedtrees.metrics.records import sorted_rows
 
@@ -83,27 +80,23 @@ def accuracies(
     accuracies : dict of str to float
         By score. The ending ``_top`` marks the score of the most important columns.
     """
-    training, federation, setting = train_federation(
+    trained = train_federation(
         run.data, run.protocol, run.clients, seed, data_dir,
         partition=run.partition, defense=run.defense,
     )  # fmt: skip
-    roles = dict(setting.roles)
-    principals = Threat.parse(THREAT).principals(roles)
-    case = federation.case(roles, principals, seed, THREAT, training)
-    measured: dict[str, float] = {}
-    for score, spec in attacks.items():
-        view = with_background(spec.name, build_view(training, case), case)
-        guess = register.make("attack", spec).run(view, np.random.default_rng(seed))
+    local_data, measured = trained[1].local_data, dict[str, float]()
+    attacked = run_attacks(trained, THREAT, attacks.values(), seed)
+    for score, (_, case, guess) in zip(attacks, attacked, strict=True):
         (claim,) = (c for c in guess.claims if isinstance(c, EveryRecord))
         # As in the metric `ra_union`: the rows of all parties, those of the adversary first.
-        names = sorted(federation.local_data, key=lambda party: party not in principals)
-        truth = Table.concat([federation.local_data[party].table for party in names])
+        names = sorted(local_data, key=lambda party: party not in case.principals)
+        truth = Table.concat([local_data[party].table for party in names])
         rows = claim.table
         if claim.owner is not None:
             # As in the metric `ra_owner`: the rows of the largest party that the attack names.
-            parties = sorted(set(claim.owner) & set(federation.local_data))
-            name = max(parties, key=lambda party: len(federation.local_data[party]))
-            truth = federation.local_data[name].table
+            parties = sorted(set(claim.owner) & set(local_data))
+            name = max(parties, key=lambda party: len(local_data[party]))
+            truth = local_data[name].table
             rows = rows.take(np.array(claim.owner) == name)
         measured[score] = reconstruction_accuracy(rows, truth, case.schema)
         measured[f"{score}_top"] = reconstruction_accuracy(rows, truth, case.schema, case.top)
@@ -161,7 +154,7 @@ def run_study(options: Namespace) -> Iterator[Output]:
         values = results.values((item, c.setting), c.score + ending)
         best = strongest.values((item, c.setting), "strongest" + ending)
         if values:
-            yield c.measured(values, strongest=mean(best) if best and c.score == "RA" else nan)
+            yield c.with_values(values, strongest=mean(best) if best and c.score == "RA" else nan)
 
 
 STUDIES = {
@@ -180,12 +173,9 @@ STUDIES = {
                 "action": "append",
                 "help": "compute only this table, with that of the most important columns",
             },
-            "--setting": {
-                "default": "*",
-                "help": 'compute only settings of this pattern, for example "*, depth 5"',
-            },
             "--strongest": {"action": "store_true", "help": "also run our attack"},
             "--seeds": {"type": int, "default": 3, "help": "number of seeds"},
-        },
+        }
+        | SETTING,
     )
 }

@@ -11,48 +11,30 @@ The scores are those of the authors' code, which differ from AUC and F1 of all t
 
 from argparse import Namespace
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from math import exp
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedtrees.benchmarks.papers.comparisons import read_published
 from fedtrees.benchmarks.papers.stored_scores import StoredScores
-from fedtrees.benchmarks.papers.study import Options, Output, Study, train_federation
+from fedtrees.benchmarks.papers.study import SETTING, Options, Output, Study, train_federation
+from fedtrees.benchmarks.papers.timberstrike_seeds import Run, runs
 from fedtrees.core.specs import Spec
-from fedtrees.experiments.suite import Suite
 
-#: Suites that define the trainings of each table.
-SUITES = {"Table 1": ("timberstrike_table4", "timberstrike_table6"),
-          "Table 8": ("timberstrike_table8",)}  # fmt: skip
 #: Protocol that predicts, where the attacked protocol only defines the trees.
 PREDICTS = {"local-ensembles": "fedxgbllr"}
 SCORES = ("AUC", "F1")
 
 
-class Model(NamedTuple):
-    """A training of one of the suites."""
-
-    data: str
-    partition: Spec
-    protocol: Spec
-    defense: str
-
-
-def models() -> dict[tuple[str, str], Model]:
+def models() -> dict[tuple[str, str], Run]:
     """Return the training of each published value, by item and setting."""
-    trainings: dict[tuple[str, str], Model] = {}
-    for item, suites in SUITES.items():
-        for grid in (grid for name in suites for grid in Suite.load(name).grids):
-            for protocol in grid.protocols:
-                where = f"{protocol.name}, depth {protocol.params['max_depth']}"
-                for defense in grid.defenses:
-                    data, partition = grid.data[0].name, grid.partitions[0]
-                    budgets = [f"epsilon {s.params['epsilon']:g}" for s in defense.parts]
-                    setting = ", ".join((where, *budgets) if budgets else (data, where))
-                    trainings[item, setting] = Model(data, partition, protocol, str(defense))
+    trainings = {("Table 8", setting): training for setting, training in runs("Table 8").items()}
+    for item in ("Table 4", "Table 6"):
+        for setting, training in runs(item).items():
+            trainings["Table 1", f"{training.data}, {setting}"] = training
     return trainings
 
 
@@ -90,7 +72,7 @@ def scores_as_published(
     return {score: float(sum(values) / n) for score, values in scores.items()}
 
 
-def utility(model: Model, seed: int, data_dir: str | None) -> dict[str, float]:
+def utility(model: Run, seed: int, data_dir: str | None) -> dict[str, float]:
     """Train a model, and return its AUC and F1 on the test rows as the authors' code does."""
     name = PREDICTS.get(model.protocol.name, model.protocol.name)
     protocol = Spec(name, model.protocol.params)
@@ -107,17 +89,18 @@ def run(options: Namespace) -> Iterator[Output]:
     results = StoredScores(options.out / "utility.csv", ("item", "setting"))
     cells = [c for c in read_published("timberstrike") if c.score in SCORES]
     trainings = models()
+    chosen = [c for c in cells if fnmatchcase(c.setting, options.setting)]
     for seed in range(options.seeds):
-        for key in dict.fromkeys((c.item, c.setting) for c in cells):
+        for key in dict.fromkeys((c.item, c.setting) for c in chosen):
             model = trainings[key]
             results.complete(key, seed, lambda m=model, k=seed: utility(m, k, options.data_dir))
     for c in cells:
         values = results.values((c.item, c.setting), c.score)
         if values:
-            yield c.measured(values)
+            yield c.with_values(values)
 
 
-OPTIONS: Options = {
+OPTIONS: Options = SETTING | {
     "--out": {
         "type": Path,
         "default": Path("runs/timberstrike_utility"),

@@ -78,12 +78,15 @@ def breast_cancer() -> Dataset:
     return _build("breast-cancer", bunch, rows[:, -1] == 0, ("benign", "malignant"))
 
 
-def iris() -> Dataset:
-    """Load Iris (150 x 4, in cm), three species with 50 flowers each."""
+def iris(binary: bool = False) -> Dataset:
+    """Load Iris (150 x 4, in cm): three species with 50 flowers each, or virginica and the rest."""
     from sklearn.datasets import load_iris
 
     bunch = load_iris()
-    return _build("iris", bunch, bunch.target, bunch.target_names)
+    if not binary:
+        return _build("iris", bunch, bunch.target, bunch.target_names)
+    note = "3 classes made binary: virginica against the rest"
+    return _build("iris-2", bunch, bunch.target == 2, ("setosa or versicolor", "virginica"), note)
 
 
 def wine(binary: bool = True) -> Dataset:
@@ -368,6 +371,7 @@ BUNDLED: dict[str, Callable[[], Dataset]] = {
     "digits": digits,
     "diabetes": diabetes,
     "iris": iris,
+    "iris-2": partial(iris, binary=True),
     "wine-3": partial(wine, binary=False),
     "digits-10": partial(digits, binary=False),
     "diabetes-regression": partial(diabetes, binary=False),

@@ -505,7 +505,7 @@ def published():
     path = folder.parent / "reference" / "tableak_adult.npz"
     if not path.is_file():
         pytest.skip("needs tableak_adult.npz beside the data files")
-    return Reference.of(path, str(folder))
+    return Reference(np.load(path), str(folder))
 
 
 @pytest.mark.long

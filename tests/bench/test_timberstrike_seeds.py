@@ -82,7 +82,7 @@ def test_an_interrupted_study_continues(tmp_path, monkeypatch):
     compared = list(run_study(options))
     assert seen == [(0, "RA", "RA (F-TP)")] * 18 + [(1, "RA", "RA (F-TP)")] * 18
     assert {comparison.item for comparison in compared} == {"Table 8", "Table 9"}
-    assert {(comparison.ours, comparison.seeds) for comparison in compared} == {(50.5, 2)}
+    assert {(comparison.measured, comparison.seeds) for comparison in compared} == {(50.5, 2)}
     options.strongest, options.setting = True, "*, depth 5, epsilon 25"
     compared = list(run_study(options))
     assert seen[36:] == [(0, "strongest"), (1, "strongest")]

@@ -31,6 +31,7 @@ SHAPES = {
     "wine-quality": (1599, 11, None),
     "housing": (506, 13, None),
     "iris": (150, 4, None),
+    "iris-2": (150, 4, 50),
     "wine-3": (178, 13, None),
     "digits-10": (1797, 64, None),
     "diabetes-regression": (442, 10, None),
