@@ -41,7 +41,7 @@ def test_reference_clients_have_rows_in_proportion_to_the_counts_of_the_model(
     used[: sum(sizes)] = True
     used[240:] = True  # the local rows of the adversary are members
     all_rows = type(table).concat([table, local_rows])
-    trainer_of(view, training.model)(all_rows, 240)(used)
+    trainer_of(view, training.model)(all_rows, 240)(used[None])
     assert grown[: len(sizes)] == sizes
 
 
