@@ -37,9 +37,6 @@ EXCEPTIONS = {
     "fedtrees.crypto.keys.PublicKey": (
         17, "all operations of the Paillier scheme with the public key, of which phe replaces some"
     ),
-    "fedtrees.bounds.tables.TinyTables": (
-        16, "all tables of one size, whose members `AlignedTables` overrides"
-    ),
     "fedtrees.defenses.dp_sgd.DPSGD": (17, PARAMETERS + ", next to the members of `Defense`"),
     "fedtrees.defenses.laplace.LaplaceHistogram": (
         17, PARAMETERS + ", next to the members of `Defense`"

@@ -22,6 +22,7 @@ from fedtrees.core.claims import Guess, Membership, Records
 from fedtrees.core.composition import Composition
 from fedtrees.core.errors import FedtreesError, UsageError
 from fedtrees.core.registry import register
+from fedtrees.core.schema import Table
 from fedtrees.core.specs import Composed, Spec
 from fedtrees.core.view import View
 from fedtrees.isolation.process import attack_process
@@ -303,12 +304,19 @@ def _submission(
             principals, guess, weight @ victims[same_local_data] / weight.sum()
         )
     n, V, claims = int(victims[at].sum()), victims.shape[1], guess.all(Records)
-    claimed = tables.types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
+    claimed = _types_of(claims[0].table)[:n] if claims else np.zeros(0, dtype=np.int64)
     types = np.bincount(claimed, minlength=V)
     for _ in range(n - int(types.sum())):
         # A further row of type v is correct if the victims have more than types[v] rows of it.
         types[np.argmax(weight @ (victims[same_local_data] > types))] += 1
     return types
+
+
+def _types_of(table: Table) -> NDArray[np.int64]:
+    """Return the nearest type of every row, int64, shape (n,). A missing value counts as 0."""
+    rows = np.column_stack([np.nan_to_num(table.X) > 0.5, table.y > 0.5])
+    powers: NDArray[np.int64] = 2 ** np.arange(rows.shape[1])[::-1]
+    return np.asarray(rows @ powers, dtype=np.int64)
 
 
 #: Parameters of a protocol on small tables. Three trees already reveal most information about so

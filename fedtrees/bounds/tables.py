@@ -126,12 +126,6 @@ class TinyTables:
         rows = self.types[list(part)]
         return Table(rows[:, :-1].astype(np.float32), rows[:, -1])
 
-    def types_of(self, table: Table) -> NDArray[np.int64]:
-        """Return the nearest type of every row, int64, shape (n,). A missing value counts as 0."""
-        rows = np.column_stack([np.nan_to_num(table.X) > 0.5, table.y > 0.5])
-        powers: NDArray[np.int64] = 2 ** np.arange(self.columns + 1)[::-1]
-        return np.asarray(rows @ powers, dtype=np.int64)
-
     def places(self, principals: Sequence[str]) -> int:
         """Return the number of rows that the principals know by id, which is 0."""
         return 0

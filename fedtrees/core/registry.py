@@ -320,6 +320,16 @@ def with_present_names(kind: str, spec: Spec) -> Spec:
         Kind of the class that the spec describes.
     spec : Spec
         A name with parameters, as typed by a user.
+
+    Returns
+    -------
+    spec : Spec
+        With the present names.
+
+    Raises
+    ------
+    UsageError
+        If a parameter is given by both of its names.
     """
     if present := _FORMER_NAMES.get((kind, spec.name)):
         warnings.warn(

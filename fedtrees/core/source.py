@@ -11,23 +11,33 @@ from pathlib import Path
 import fedtrees
 
 # Packages that compute no result. A change in any other package changes the key of every task.
-_SHOW = ("audit", "benchmarks", "cli", "cluster", "estimators", "report")
+_SHOW = ("benchmarks", "model_audit", "cli", "cluster", "estimators", "report")
 #: Files that a program reads next to its modules, for example the texts of reasons and suites.
 _DATA = (".py", ".csv", ".toml", ".json")
 
 
 @lru_cache(maxsize=1)
 def code_digest() -> str:
-    """Return a digest of the installed source that can change a number, 16 hexadecimal digits.
+    """Return a digest of the installed source that can change a number.
 
-    It covers the attacks, the defenses, and all packages of fedtrees except `_SHOW`.
+    It covers the attacks, the defenses, and all packages of fedtrees except `_SHOW`. A benchmark
+    computes a cell again if this digest has changed, and the sites of a federation refuse to train
+    with different ones.
+
+    Returns
+    -------
+    str
+        16 hexadecimal digits.
     """
     return _digest_files(_SHOW, (".py",))
 
 
 @lru_cache(maxsize=1)
 def package_digest() -> str:
-    """Return a digest of all modules and data files of fedtrees, 16 hexadecimal digits."""
+    """Return a digest of all modules and data files of fedtrees, 16 hexadecimal digits.
+
+    Cached facts about the installation are valid as long as it does not change.
+    """
     return _digest_files((), _DATA)
 
 

@@ -6,9 +6,24 @@ from scipy.special import bdtr, gammaln, xlog1py, xlogy
 
 
 def middle_ranks(x: NDArray[np.generic]) -> NDArray[np.float64]:
-    """Return the mid-rank of each value as a share, float64, in (0, 1).
+    """Return the mid-rank of each value as a share, in (0, 1).
 
     The mid-rank is the number of smaller values plus half the number of equal ones.
+
+    Parameters
+    ----------
+    x : array, shape (n,)
+        The values.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        Mid-ranks divided by n.
+
+    Examples
+    --------
+    >>> middle_ranks(np.array([7, 3, 7, 9]))
+    array([0.5  , 0.125, 0.5  , 0.875])
     """
     order = np.sort(x)
     ends = (np.searchsorted(order, x, side) for side in ("left", "right"))
