@@ -72,6 +72,7 @@ EXCEPTIONS = {
         17, "arguments of compiled kernels, which take one named tuple of arrays"
     ),
     "fedtrees.attacks.labels.mixture.Mixture": (17, OBSERVATIONS),
+    "fedtrees.attacks.membership.leaf_sums._Sums": (19, OBSERVATIONS),
     "fedtrees.attacks.observations.boosting.BoostingObservations": (22, OBSERVATIONS),
     "fedtrees.attacks.peeling.rows.BinnedForest": (17, OBSERVATIONS),
     "fedtrees.attacks.timberstrike.reconstruct._Problem": (23, OBSERVATIONS),

@@ -136,8 +136,13 @@ class _Sums:
         if not self._pairs:
             return []
         row, place, value = (np.concatenate(part) for part in zip(*self._pairs, strict=True))
-        matrix = csc_array(coo_array((value, (row, place)), shape=(self.n, self._n_sums)))
-        totals, variances = (np.hstack(part) for part in (self._totals, self._variances))
+        # Most bins of small nodes contain no candidate.
+        is_filled = np.bincount(place, minlength=self._n_sums) > 0
+        place = (np.cumsum(is_filled) - 1)[place]
+        matrix = csc_array(coo_array((value, (row, place)), shape=(self.n, int(is_filled.sum()))))
+        totals, variances = (
+            np.hstack(part)[:, is_filled] for part in (self._totals, self._variances)
+        )
         return [
             LinearSums(matrix, total, variance, size)
             for total, variance, size in zip(totals, variances, self.sizes.tolist(), strict=True)
