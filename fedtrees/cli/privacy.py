@@ -93,11 +93,17 @@ def _audit_combinations(
     from fedtrees.experiments.evaluate import make_defense
     from fedtrees.report.guarantees import compare, refuted, span
 
-    for spec in parse_grid(protocol):
-        for composed in parse_composed(defenses):
+    protocols, compositions = [*parse_grid(protocol)], [*parse_composed(defenses)]
+    # The exit code states that none of the claims is refuted. Therefore the risk of 5% is divided
+    # among them (Bonferroni).
+    confidence = 1 - 0.05 / (len(protocols) * len(compositions))
+    for spec in protocols:
+        for composed in compositions:
             instance = register.make("protocol", spec)
             check_extras(spec, composed)
-            audited = audit(instance, make_defense(composed), runs=runs, seed=seed)
+            audited = audit(
+                instance, make_defense(composed), runs=runs, seed=seed, confidence=confidence
+            )
             changed = {
                 k: v for k, v in audited.protocol.parameters.items() if v != instance.parameters[k]
             }

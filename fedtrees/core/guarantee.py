@@ -239,6 +239,11 @@ class AtLeast(Guarantee):
         Delta of the audited guarantee.
     most : float
         Largest epsilon that the audit could have shown. 0: not known.
+    canaries : int
+        Number of canaries. 0: not known.
+    guesses : tuple of str
+        Numbers of correct guesses and of guesses, for example ``40of60``. Audits of several seeds
+        are combined from them. Empty: not known.
     """
 
     kind: ClassVar[str] = "at-least"
@@ -247,6 +252,8 @@ class AtLeast(Guarantee):
     runs: int = 1
     delta: float = 0.0
     most: float = 0.0
+    canaries: int = 0
+    guesses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The auditor inserts canaries, each with probability 1/2, and guesses from the model whether each one
 was included. The number of correct guesses gives a lower bound on epsilon
-(`fedtrees.privacy_audit.bounds.bound_of_guesses`).
+(`fedtrees.privacy_audit.bounds.bound_of_counts`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from fedtrees.core.guarantee import AtLeast, Guarantee, MutualInformation
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.streams import Streams
 from fedtrees.privacy.accounting import node_information
-from fedtrees.privacy_audit.bounds import NoiseFound, bound_of_guesses, most_of_guesses, noise_found
+from fedtrees.privacy_audit.bounds import (
+    NoiseFound,
+    bound_of_counts,
+    count_guesses,
+    most_of_guesses,
+    noise_found,
+)
 from fedtrees.privacy_audit.canaries import Canaries, choose_audit_setting, create_canaries
 from fedtrees.protocols.base import Protocol
 from fedtrees.protocols.training import Training, train
@@ -77,7 +83,12 @@ def measure(protocol: Protocol, defense: Composition, *, seed: int = 0) -> AtLea
 
 
 def audit(
-    protocol: Protocol, defense: Composition, *, runs: int | None = None, seed: int = 0
+    protocol: Protocol,
+    defense: Composition,
+    *,
+    runs: int | None = None,
+    seed: int = 0,
+    confidence: float = 0.95,
 ) -> Audited:
     """Search for the largest epsilon that can be shown.
 
@@ -93,6 +104,8 @@ def audit(
         Number of trainings. None: the number of the canaries, which takes less than a minute.
     seed : int
         Seed of the canaries, the coin flips and the trainings.
+    confidence : float
+        Probability that the bound is correct.
 
     Raises
     ------
@@ -109,7 +122,7 @@ def audit(
             f"no canaries are known for {protocol.name!r}: register some for its class by "
             "fedtrees.privacy_audit.canaries.register_canaries"
         )
-    return _run_audit(chosen, defense, canaries, runs or canaries.runs, seed)
+    return _run_audit(chosen, defense, canaries, runs or canaries.runs, seed, confidence)
 
 
 def largest_node(
@@ -151,7 +164,12 @@ def _epsilons(protocol: Protocol, defense: Composition) -> list[Guarantee]:
 
 
 def _run_audit(
-    protocol: Protocol, defense: Composition, canaries: Canaries, runs: int, seed: int
+    protocol: Protocol,
+    defense: Composition,
+    canaries: Canaries,
+    runs: int,
+    seed: int,
+    confidence: float = 0.95,
 ) -> Audited:
     """Run several trainings with different coin flips, and guess all of them."""
     # The auditor sees only the model. The ideal functionality gives the same model as cryptography,
@@ -176,12 +194,16 @@ def _run_audit(
     units = [u for c in claims if (u := getattr(c, "unit", "record")) != "cuts"]
     epsilons = (float(getattr(claim, "epsilon")) for claim in claims)  # noqa: B009
     options = {"delta": delta, "claimed": max(epsilons, default=1.0)}
+    counts = count_guesses(np.concatenate(scores), np.concatenate(took_part), **options)
+    n_canaries = sum(map(len, scores))
     measured = AtLeast(
-        bound_of_guesses(np.concatenate(scores), np.concatenate(took_part), **options),
+        bound_of_counts(counts, n_canaries, confidence=confidence, delta=delta),
         unit="record" if units else "cuts",
         runs=runs,
         delta=delta,
-        most=round(most_of_guesses(sum(map(len, scores)), **options), 3),
+        most=round(most_of_guesses(n_canaries, **options), 3),
+        canaries=n_canaries,
+        guesses=tuple(f"{correct}of{guesses}" for correct, guesses in counts),
     )
     return Audited(protocol, tuple(training.claims), tuple(training.spent), measured,
                    noise_found(np.concatenate(residuals)))  # fmt: skip

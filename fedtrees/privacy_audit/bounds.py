@@ -11,6 +11,7 @@ deviations of the noisy sums with the claimed standard deviation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,19 +63,61 @@ def bound_of_guesses(
     epsilon : float
         In nats, 0 or more.
     """
+    counts = count_guesses(scores, present, confidence=confidence, delta=delta, claimed=claimed)
+    return bound_of_counts(counts, len(scores), confidence=confidence, delta=delta)
+
+
+def count_guesses(
+    scores: NDArray[np.float64],
+    present: NDArray[np.bool_],
+    *,
+    confidence: float = 0.95,
+    delta: float = 0.0,
+    claimed: float = 1.0,
+) -> list[tuple[int, int]]:
+    """Return (number of correct guesses, number of guesses) for every share of the rows.
+
+    The parameters are those of `bound_of_guesses`. Without a delta there are four pairs, and one
+    with a delta, so that the pairs of independent audits can be added up in their order.
+    """
     check_share("confidence", confidence)
     order = np.argsort(-np.abs(scores), kind="stable")
     # A score of 0 is no guess.
     order = order[scores[order] != 0]
     correct = ((scores > 0) == present)[order]
-    n, m = len(correct), len(scores)
-    n_guesses = {math.ceil(share * n) for share in _GUESSED}
+    n = len(correct)
+    n_guesses = [math.ceil(share * n) for share in _GUESSED]
     if delta:
         needed = math.ceil(-math.log(1 - confidence) * math.exp(min(claimed, 30) + _BEYOND))
-        n_guesses = {min(max(math.ceil(_ALONE * n), needed), n)}
-    risk, bounds = (1 - confidence) / len(n_guesses), [0.0]
-    for guesses in n_guesses - {0}:
-        bounds.append(_largest(guesses, int(correct[:guesses].sum()), m, risk, delta))
+        n_guesses = [min(max(math.ceil(_ALONE * n), needed), n)]
+    return [(int(correct[:guesses].sum()), guesses) for guesses in n_guesses]
+
+
+def bound_of_counts(
+    counts: Sequence[tuple[int, int]], m: int, *, confidence: float = 0.95, delta: float = 0.0
+) -> float:
+    """Return a lower bound on epsilon from numbers of correct guesses.
+
+    Parameters
+    ----------
+    counts : sequence of tuple of int
+        Pairs of `count_guesses`, or their sums over independent audits.
+    m : int
+        Number of canaries of all audits.
+    confidence, delta : float
+        As in `bound_of_guesses`.
+
+    Returns
+    -------
+    epsilon : float
+        In nats, 0 or more.
+    """
+    check_share("confidence", confidence)
+    distinct = dict.fromkeys(counts)
+    risk, bounds = (1 - confidence) / len(distinct), [0.0]
+    for correct, guesses in distinct:
+        if guesses:
+            bounds.append(_largest(guesses, correct, m, risk, delta))
     return max(bounds)
 
 

@@ -237,8 +237,9 @@ class SettingFindings:
     def guarantees(self) -> Mapping[str, DefenseGuarantees]:
         """The guarantees by defense."""
         here = self.rows[self.rows["stage"].isin(["train", "attack"])]
+        n_audited = max(here.loc[here["measured"].map(bool), "defense_spec"].nunique(), 1)
         return {
-            spec: DefenseGuarantees.of_rows(here[here["defense_spec"] == spec])
+            spec: DefenseGuarantees.of_rows(here[here["defense_spec"] == spec], n_audited)
             for spec in self.specs
         }
 

@@ -97,8 +97,8 @@ class Point:
 
     @property
     def measured(self) -> str:
-        """Largest guarantee that an audit measured on a seed, "" without an audit."""
-        return span([self.guarantees.largest]) if self.guarantees.largest else ""
+        """Guarantee that the audits of all seeds measured together, "" without an audit."""
+        return span([self.guarantees.combined]) if self.guarantees.combined else ""
 
     @cached_property
     def utility(self) -> Estimate:

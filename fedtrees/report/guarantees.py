@@ -27,6 +27,7 @@ from fedtrees.core.guarantee import (
     show,
     written,
 )
+from fedtrees.privacy_audit.bounds import bound_of_counts
 
 Kind = Literal["proved", "void", "computational", "structural", "none", "unknown"]
 # None if the run states no guarantee.
@@ -43,6 +44,8 @@ KINDS: dict[Kind, str] = {
 }
 #: Failure of a claim: an audit measured more than the claimed bound permits.
 REFUTED = "refuted"
+#: Permitted probability that a correct claim is refuted.
+_RISK = 0.05
 _STRENGTH: tuple[Kind, ...] = ("proved", "computational", "structural", "none", "unknown")
 
 
@@ -55,30 +58,34 @@ class DefenseGuarantees:
     claimed, spent, measured : tuple of tuple of Guarantee
         The distinct guarantees over all seeds and threats. More than one entry means that they
         differ.
+    combined : tuple of Guarantee or None
+        The lower bound that the audits of all seeds show together (`combine_audits`), None without
+        an audit.
     """
 
     claimed: tuple[tuple[Guarantee, ...], ...]
     spent: tuple[tuple[Guarantee, ...], ...]
     measured: tuple[tuple[Guarantee, ...], ...]
+    combined: Stated = None
 
     @classmethod
-    def of_rows(cls, rows: pd.DataFrame) -> DefenseGuarantees:
-        """Collect the guarantees of one defense from its training and attack rows in a setting."""
+    def of_rows(cls, rows: pd.DataFrame, n_audited: int = 1) -> DefenseGuarantees:
+        """Collect the guarantees of one defense from its training and attack rows in a setting.
+
+        `n_audited` is the number of audited defenses of the setting.
+        """
         claimed, spent, measured = (
             tuple(sorted({g for g in rows[c] if g}, key=join))
             for c in ("claimed", "spent", "measured")
         )
-        return cls(claimed, spent, measured)
-
-    @property
-    def largest(self) -> Stated:
-        """The largest guarantee that an audit measured, None without an audit."""
-        return max(self.measured, key=lambda g: g[0].budget or ("", 0.0), default=None)
+        # A seed is audited once, and its result is repeated in every row of the seed.
+        audits = rows[rows["measured"].map(bool)].drop_duplicates("seed")["measured"]
+        return cls(claimed, spent, measured, combine_audits([*audits], n_audited))
 
     @property
     def _compared(self) -> tuple[Stated, Stated, Stated]:
-        """One claimed, one spent and the largest measured guarantee."""
-        return next(iter(self.claimed), None), next(iter(self.spent), None), self.largest
+        """The largest claimed, the largest spent and the measured guarantee of all seeds."""
+        return _largest_stated(self.claimed), _largest_stated(self.spent), self.combined
 
     @property
     def kind(self) -> Kind:
@@ -100,7 +107,7 @@ class DefenseGuarantees:
     @property
     def claim(self) -> str:
         """The claim as text. A defense that changed no message in a run has no claim."""
-        claimed, spent, _ = self._compared
+        claimed, spent = next(iter(self.claimed), None), next(iter(self.spent), None)
         if any(isinstance(g, ActedOnNothing) for g in spent or ()):
             return ActedOnNothing.kind
         return join(claimed) if claimed else ""
@@ -119,6 +126,68 @@ class DefenseGuarantees:
         if bounded and any(g.budget and math.isinf(g.budget[1]) for g in spent):
             return "void"
         return REFUTED if self.refuted else ""
+
+
+def _largest_stated(several: Sequence[tuple[Guarantee, ...]]) -> Stated:
+    """Return the guarantee with the largest budget: pooled audits refute only that one."""
+    return max(several, key=lambda g: (_bound(g) or ("", 0.0))[1], default=None)
+
+
+def combine_audits(audits: Sequence[tuple[Guarantee, ...]], n_audited: int = 1) -> Stated:
+    """Combine the audits of independent seeds into one lower bound with 95% confidence.
+
+    The largest of k bounds, each with 95% confidence, is wrong with a probability of up to
+    ``1 - 0.95**k``. Therefore the numbers of correct guesses are added up over the seeds, whose
+    coin flips are independent (Steinke, Nasr and Jagielski 2023, Theorem 5.2). This is more
+    powerful than a Bonferroni correction over seeds. The audits of several defenses use the same
+    coin flips. The risk of 5% is therefore divided among the defenses (Bonferroni), so that a
+    statement about all defenses of a setting holds with 95% confidence.
+
+    Results of earlier versions contain no numbers of guesses. Of these, the j-th largest bound is
+    returned, with the smallest j such that j or more of k independent bounds are wrong with at most
+    the permitted probability.
+
+    Parameters
+    ----------
+    audits : sequence of tuple of Guarantee
+        Measured guarantees, one for each seed.
+    n_audited : int
+        Number of audited defenses of the setting.
+
+    Returns
+    -------
+    combined : tuple of Guarantee or None
+        None without an audit. A measured guarantee that is not an `AtLeast` is exact, and the
+        largest one is returned.
+    """
+    bounds = [g[0] for g in audits if isinstance(g[0], AtLeast)]
+    if len(bounds) < len(audits) or not bounds:
+        return max(audits, key=lambda g: g[0].budget or ("", 0.0), default=None)
+    first, risk = bounds[0], _RISK / n_audited
+    comparable = {(b.unit, b.delta, len(b.guesses)) for b in bounds}
+    if first.guesses and len(comparable) == 1:
+        columns = zip(*(map(_read_count, b.guesses) for b in bounds), strict=True)
+        counts = [(sum(c for c, _ in column), sum(n for _, n in column)) for column in columns]
+        n_canaries = sum(b.canaries for b in bounds)
+        options = {"confidence": 1 - risk, "delta": first.delta}
+        epsilon = bound_of_counts(counts, n_canaries, **options)
+        most = bound_of_counts([(n, n) for _, n in counts], n_canaries, **options)
+        return (replace(first, epsilon=epsilon, most=max(round(most, 3), 0.0), guesses=(),
+                        runs=sum(b.runs for b in bounds), canaries=n_canaries),)  # fmt: skip
+    ranked = sorted(bounds, key=lambda b: -b.epsilon)
+    for j, bound in enumerate(ranked, 1):
+        n_wrong = range(j, len(ranked) + 1)
+        chance = sum(math.comb(len(ranked), i) * _RISK**i * (1 - _RISK) ** (len(ranked) - i)
+                     for i in n_wrong)  # fmt: skip
+        if chance <= risk * (1 + 1e-9):
+            return (bound,)
+    return (replace(ranked[-1], epsilon=0.0),)
+
+
+def _read_count(text: str) -> tuple[int, int]:
+    """Read the numbers of correct guesses and of guesses, for example ``40of60``."""
+    correct, _, guesses = text.partition("of")
+    return int(correct), int(guesses)
 
 
 def span(several: Sequence[tuple[Guarantee, ...]]) -> str:

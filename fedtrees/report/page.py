@@ -240,8 +240,8 @@ def remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]
         if failed:
             yield (
                 name,
-                f"({_heads(failed)}): the attack scored worse than a blind guess, which shows "
-                "nothing.",
+                f"({_heads(failed)}): the attack scored worse than {wording.better_guess(failed)}, "
+                "which shows nothing.",
             )
 
 

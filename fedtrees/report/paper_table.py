@@ -472,9 +472,10 @@ class PaperTable:
             )
         if any(e.below for e in self.entries):
             notes.append(f"{BELOW} an attack that applies is missing: the leak is at least this.")
-        if any(e.failed for e in self.entries):
-            notes.append(f"{FAILED} the strongest attack scored worse than a blind guess: nothing "
-                         "is shown about the leak, and there is no rank.")  # fmt: skip
+        if failed := [e.point.leakage for e in self.entries if e.failed]:
+            notes.append(f"{FAILED} the strongest attack scored worse than "
+                         f"{wording.better_guess(failed)}: nothing is shown about the leak, "
+                         "and there is no rank.")  # fmt: skip
         if any(e.no_claim for e in self.entries):
             notes.append(
                 f"{NO_CLAIM} an attack returned no claim: "

@@ -531,6 +531,7 @@ def remains(
         return _further_adversaries(findings, leaks)
     sentences, leaking = list[str](), list[str]()
     failed, doubtful, safe = list[str](), list[str](), list[str]()
+    failed_results = list[LeakageResult]()
     for adversary in findings.tested:
         trial = use.at(adversary.threat)
         if trial is None:
@@ -544,6 +545,7 @@ def remains(
             sentences.append(_can(adversary.name, (others or trial.leaks)[:leaks], "can still"))
         elif trial.failed:
             failed.append(adversary.name)
+            failed_results += trial.failed
         elif all(c.state in SETTLED for c in trial.results):
             safe.append(adversary.name)
         else:
@@ -555,8 +557,8 @@ def remains(
         return _NOTHING_REMAINS
     if leaks and failed:
         sentences.append(
-            f"For {listed(failed)}, the attacks scored worse than a blind guess, which shows "
-            "nothing."
+            f"For {listed(failed)}, the attacks scored worse than "
+            f"{wording.better_guess(failed_results)}, which shows nothing."
         )
     if leaks and doubtful:
         sentences.append(f"For {listed(doubtful)}, the results neither show nor exclude a leak.")

@@ -188,8 +188,13 @@ def by_population(cell: LeakageResult) -> bool:
 
 def failed(cell: LeakageResult) -> str:
     """Write that the attack failed: ``the attack scored worse than a blind guess, ...``."""
-    other = "a guess from other rows" if by_population(cell) else "a blind guess"
-    return f"the attack scored worse than {other}, which shows nothing"
+    return f"the attack scored worse than {better_guess([cell])}, which shows nothing"
+
+
+def better_guess(cells: Iterable[LeakageResult]) -> str:
+    """Name the baseline that counts in some cells: the blind or the population baseline."""
+    names = {"a guess from other rows" if by_population(c) else "a blind guess" for c in cells}
+    return " or ".join(sorted(names))
 
 
 def word(cell: LeakageResult) -> str:

@@ -348,3 +348,18 @@ def test_a_worse_attack_never_makes_a_cell_safe(values, fall):
 @pytest.mark.parametrize("metric", ["ra", "members_auc", "members_1pct"])
 def test_a_perfect_attack_exceeds_the_limit_at_every_margin(metric, margin):
     assert margin_of(metric, margin) < 1
+
+
+@pytest.mark.parametrize(
+    ("population", "baseline"), [(0.6, "a guess from other rows"), (None, "a blind guess")]
+)
+def test_a_failed_attack_is_compared_with_the_baseline_that_counts(table, population, baseline):
+    for seed in range(3):
+        table.train("none", seed, 0.9)
+        table.applies("none", seed, "a")
+        columns = {} if population is None else {"population": population}
+        table.attack("none", seed, "a", -0.5, value=0.1, **columns)
+    (setting,) = RunAnalysis(table.folder, table.rows()).settings
+    cell = setting.tested[0].result("none", "ra")
+    assert wording.better_guess([cell]) == baseline
+    assert f"scored worse than {baseline}, " in wording.failed(cell)

@@ -26,7 +26,7 @@ from fedtrees.report.guarantees import KINDS
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate
 from fedtrees.report.web_page import inline_scripts, security_policy
-from fedtrees.report.wording import mean_and_interval, number, scored
+from fedtrees.report.wording import failed, mean_and_interval, number, scored
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -205,7 +205,7 @@ def _describe(p: Point) -> str:
     if p.incomplete:
         lines.append(f"incomplete, known only from below: {_escape(str(p.coverage))}")
     if p.attack_failed:
-        lines.append("the attack scored worse than a blind guess, which shows nothing")
+        lines.append(failed(p.leakage))
     if p.coverage.early:
         lines.append(_escape(f"{listed(p.coverage.early)} stopped early"))
     return "<br>".join(lines)
