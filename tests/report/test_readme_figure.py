@@ -54,7 +54,7 @@ def test_no_text_of_the_figure_covers_another_one():
         for text in [*axes.texts, *axes.get_yticklabels(), axes.title, axes._left_title]
         if text.get_text()
     ]
-    assert len(boxes) == 9 + 3 * 9 + 3
+    assert len(boxes) == 4 * len(LABELS) + 3
     for i, (text, box) in enumerate(boxes):
         for other, other_box in boxes[:i]:
             assert not box.overlaps(other_box), (text, other)
