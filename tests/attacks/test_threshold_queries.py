@@ -199,7 +199,7 @@ def test_breast_cancer_takes_2000_records_at_most():
 def test_the_published_counts_of_requests_follow_from_the_formula():
     counts = list(query_counts())
     assert len(counts) == 12
-    assert [count.ours for count in counts] == [count.published for count in counts]
+    assert [count.measured for count in counts] == [count.published for count in counts]
 
 
 def test_a_formula_without_a_range_is_refused():
