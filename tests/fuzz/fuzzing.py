@@ -55,10 +55,10 @@ def read_model_file(rng, folder):
 
 def read_table_file(rng, folder):
     """Make a dataset from a damaged table; yield its name."""
-    from fedtrees.cli.tables import _facts, _read
+    from fedtrees.cli.tables import _facts, _interpret
     from fedtrees.data.column_types import columns_of
     from fedtrees.data.csv_file import read_csv
-    from fedtrees.data.user_tables import load_csv
+    from fedtrees.data.user_tables import TableSpec, load_csv
 
     name, data = mutations.table(rng)
     path = folder / name
@@ -68,7 +68,7 @@ def read_table_file(rng, folder):
     target = usual if rng.random() < 0.7 else mutations.pick(rng, ["bmi", "age", "date", "a"])
     table = read_csv(path)
     for column in columns_of(table):
-        _facts(table, _read(table, column))
+        _facts(table, _interpret(table, column, TableSpec.of({})))
     options = {"task": mutations.pick(rng, ["", "", "", "", "binary", "classes", "number"])}
     if rng.random() < 0.2:
         options["keep"] = ["id", "note"]
