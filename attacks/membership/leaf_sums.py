@@ -258,10 +258,10 @@ class _Sums:
             if self.suppressed is not None and not noise.any():
                 self.add_suppressed_bins(row, place, (g, h), sums[0])
                 if node == 0:  # the total over all rows is sent without suppression
-                    whole, exact = np.zeros(len(rows), dtype=np.int64), np.zeros((1, 1))
+                    one_sum, exact = np.zeros(len(rows), dtype=np.int64), np.zeros((1, 1))
                     for x, total in zip((g, h), seen[0].totals[k], strict=True):
                         self.add_cells(
-                            rows, whole, x[rows], exact + total, exact, observed.own_in_bins
+                            rows, one_sum, x[rows], exact + total, exact, observed.own_in_bins
                         )
                 continue
             if self.evidence.distortion.hides_small_bins:  # a bin of zeros may be a suppressed one

@@ -21,9 +21,9 @@ _LEAST_PROBABILITY = 1e-12
 
 
 def truncated_binomial(
-    rows: Floats, probability: float, most: Floats
+    rows: Floats, probability: float, limit: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Return probability, mean and variance of a binomial count that is at most `most`.
+    """Return probability, mean and variance of a binomial count that is at most `limit`.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ def truncated_binomial(
         Number of rows, of which each is counted with the same probability.
     probability : float
         Probability that a row is counted.
-    most : float64 array, shape (B,)
+    limit : float64 array, shape (B,)
         Largest count, 0 or more.
 
     Returns
@@ -56,10 +56,10 @@ def truncated_binomial(
         probabilities[uncertain] = distinct[place]
         return probabilities
 
-    inside = np.maximum(at_most(most, rows), _LEAST_PROBABILITY)
-    mean = rows * probability * at_most(most - 1, rows - 1) / inside
-    mean = np.minimum(mean, most)
-    pairs = rows * (rows - 1) * probability**2 * at_most(most - 2, rows - 2) / inside
+    inside = np.maximum(at_most(limit, rows), _LEAST_PROBABILITY)
+    mean = rows * probability * at_most(limit - 1, rows - 1) / inside
+    mean = np.minimum(mean, limit)
+    pairs = rows * (rows - 1) * probability**2 * at_most(limit - 2, rows - 2) / inside
     return inside, mean, np.maximum(pairs + mean - mean**2, 0.0)
 
 
@@ -100,13 +100,13 @@ class SuppressedBins:
         inside, mean, variance = self._of_one_client(rows, hessian)
         # Each client that sent its bin contributes at least the limit.
         senders = np.clip(np.floor(shown / self.limit + 1e-9), 1, self.clients)
-        others = self.clients - 1
-        p = np.clip(np.maximum((self.clients - senders) / others, inside), 0, 1)
+        n_others = self.clients - 1
+        p = np.clip(np.maximum((self.clients - senders) / n_others, inside), 0, 1)
         spread = p * (variance + mean**2) - (p * mean) ** 2
-        return others * p * mean, others * spread
+        return n_others * p * mean, n_others * spread
 
     def observations(self, rows: Floats, hessian: Floats) -> tuple[Floats, Floats]:
-        """Return a noisy observation of the number of members in each bin that nobody sent.
+        """Return a noisy observation of the number of members in each bin that was not sent.
 
         It is the Gaussian factor that turns mean and variance of the binomial into those of the
         truncated one, as in expectation propagation (Minka 2001).
@@ -126,12 +126,14 @@ class SuppressedBins:
         before, spread = rows * self.prior, rows * self.prior * (1 - self.prior)
         gained = 1 / variance - 1 / np.maximum(spread, 1e-12)
         gained = np.where(gained * spread > 1e-6, gained, 0.0)  # else nothing is truncated
-        known = gained > 0
-        value = (mean / variance - before / np.maximum(spread, 1e-12))[known] / gained[known]
+        informative = gained > 0
+        value = (mean / variance - before / np.maximum(spread, 1e-12))[informative] / gained[
+            informative
+        ]
         values, variances = np.zeros(len(rows)), np.full(len(rows), np.inf)
-        values[known], variances[known] = value, 1 / gained[known]
+        values[informative], variances[informative] = value, 1 / gained[informative]
         return values, variances
 
     def _of_one_client(self, rows: Floats, hessian: Floats) -> tuple[Floats, Floats, Floats]:
-        most = np.ceil(self.limit / np.maximum(hessian, 1e-16) - 1e-6) - 1
-        return truncated_binomial(rows, self.prior / self.clients, np.maximum(most, 0.0))
+        largest_count = np.ceil(self.limit / np.maximum(hessian, 1e-16) - 1e-6) - 1
+        return truncated_binomial(rows, self.prior / self.clients, np.maximum(largest_count, 0.0))

@@ -564,10 +564,10 @@ def _replace_results_of(
     results = []
     for result in trial.results:
         new = later.result(result.metric)
-        others = {name for name in result.attacks if name.partition("[")[0] != attack}
-        if new is not None and others:
+        other_attacks = {name for name in result.attacks if name.partition("[")[0] != attack}
+        if new is not None and other_attacks:
             raise DataError(
-                f"{where} has {result.metric} by {listed(sorted(others))}; run all attacks"
+                f"{where} has {result.metric} by {listed(sorted(other_attacks))}; run all attacks"
             )
         if new is not None and new.seeds != result.seeds:
             raise DataError(f"{where} has {result.metric} of other seeds; run all attacks")

@@ -268,8 +268,9 @@ def _guarantees(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     protocols = rows["setting"].map(lambda s: str(s.protocol) if s else "")
     texts = {}
     for (protocol, defense), group in rows.groupby([protocols, "defense_spec"]):
-        stated = DefenseGuarantees.of_rows(group)
-        texts[str(protocol), str(defense)] = "" if stated.failure else in_words(stated.claimed)
+        guarantees = DefenseGuarantees.of_rows(group)
+        claimed = "" if guarantees.failure else in_words(guarantees.claimed)
+        texts[str(protocol), str(defense)] = claimed
     return texts
 
 

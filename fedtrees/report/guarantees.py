@@ -171,8 +171,8 @@ def combine_audits(audits: Sequence[tuple[Guarantee, ...]], n_audited: int = 1) 
         n_canaries = sum(b.canaries for b in bounds)
         options = {"confidence": 1 - risk, "delta": first.delta}
         epsilon = bound_of_counts(counts, n_canaries, **options)
-        most = bound_of_counts([(n, n) for _, n in counts], n_canaries, **options)
-        return (replace(first, epsilon=epsilon, most=max(round(most, 3), 0.0), guesses=(),
+        highest = bound_of_counts([(n, n) for _, n in counts], n_canaries, **options)
+        return (replace(first, epsilon=epsilon, most=max(round(highest, 3), 0.0), guesses=(),
                         runs=sum(b.runs for b in bounds), canaries=n_canaries),)  # fmt: skip
     ranked = sorted(bounds, key=lambda b: -b.epsilon)
     for j, bound in enumerate(ranked, 1):

@@ -540,9 +540,11 @@ def remains(
         if trial.leaks:
             leaking.append(adversary.name)
             # The entry about the effect of the defense contains the main leak.
-            stated = findings.leak.result if adversary == findings.leak.adversary else None
-            others = [c for c in trial.leaks if stated is None or c.metric != stated.metric]
-            sentences.append(_can(adversary.name, (others or trial.leaks)[:leaks], "can still"))
+            main_leak = findings.leak.result if adversary == findings.leak.adversary else None
+            main_metric = main_leak.metric if main_leak else ""
+            further_leaks = [c for c in trial.leaks if c.metric != main_metric]
+            first_leaks = (further_leaks or trial.leaks)[:leaks]
+            sentences.append(_can(adversary.name, first_leaks, "can still"))
         elif trial.failed:
             failed.append(adversary.name)
             failed_results += trial.failed
