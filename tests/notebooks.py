@@ -40,11 +40,27 @@ def execute(path: Path) -> Any:
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = number
+        cell.outputs = in_one_piece(cell.outputs)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
     return notebook
+
+
+def in_one_piece(outputs: list[Any]) -> list[Any]:
+    """Return the outputs of a cell, with consecutive pieces of printed text joined.
+
+    A kernel sends printed text whenever its buffer is due, so that one line may arrive in two
+    pieces on a busy machine.
+    """
+    joined: list[Any] = []
+    for output in outputs:
+        if joined and output.output_type == joined[-1].output_type == "stream":
+            joined[-1].text += output.text
+        else:
+            joined.append(output)
+    return joined
 
 
 def code_cells(notebook: Any) -> list[Any]:

@@ -6,6 +6,7 @@ import pytest
 from console_blocks import agrees
 
 notebooks = pytest.importorskip("notebooks", reason="nbclient is not installed")
+new_output = pytest.importorskip("nbformat.v4", reason="nbformat is not installed").new_output
 
 PATHS = sorted((Path(__file__).parents[1] / "docs/notebooks").glob("*.ipynb"))
 
@@ -18,6 +19,14 @@ def test_a_notebook_shows_the_outputs_of_its_code(path):
     assert len(stored) == len(repeated) > 0
     for shown, new in zip(stored, repeated, strict=True):
         assert agrees(notebooks.texts(shown), notebooks.texts(new)), new.source
+
+
+def test_printed_text_that_arrives_in_pieces_is_joined():
+    pieces = [new_output("stream", name="stdout", text=text) for text in ("G:", " None\n")]
+    result = new_output("execute_result", data={"text/plain": "3"}, execution_count=1)
+    joined = notebooks.in_one_piece([*pieces, result])
+    assert [output.output_type for output in joined] == ["stream", "execute_result"]
+    assert joined[0].text == "G: None\n"
 
 
 def test_there_are_four_notebooks_and_each_is_small():
