@@ -136,9 +136,7 @@ def _gain(
 UNIT = 1000
 
 
-def rows_program(
-    question: Question, limit: float
-) -> tuple[NDArray[np.int16], float, bool] | None:
+def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], float, bool] | None:
     """Minimise the costs of all counts over the attributes of every row: the published program.
 
     It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
