@@ -20,12 +20,7 @@ from fedtrees.attacks.forests.posterior import (
     seconds,
     share_of_work,
 )
-from fedtrees.attacks.forests.solvers import (
-    Enumeration,
-    cells_program,
-    distance_costs,
-    rows_program,
-)
+from fedtrees.attacks.forests.solvers import Enumeration, distance_costs, rows_program
 from fedtrees.attacks.forests.structure import (
     MOST_DEPTH,
     MOST_LEVELS,
@@ -192,7 +187,7 @@ def _noise(view: View) -> Noise | None:
     return Noise("truncated-laplace" if cut else "geometric", law.scale, law.draws)
 
 
-Mode = Literal["posterior", "map", "cpsat-cells", "cpsat-rows", "informed", "informed-cp"]
+Mode = Literal["posterior", "map", "cpsat-rows", "informed", "informed-cp"]
 MODES = get_args(Mode)
 
 
@@ -209,11 +204,10 @@ class DraftDP(Attack):
 
     Attributes
     ----------
-    mode : {"posterior", "map", "cpsat-cells", "cpsat-rows", "informed", "informed-cp"}
-        ``map``: the most likely table, by annealing. ``cpsat-cells``: the same with a proof, if few
-        rows are possible. ``cpsat-rows``: the published program, for comparison. ``informed``: the
-        one row that the adversary does not know, by enumeration. ``informed-cp``: the published
-        program for this row (Equation 20), for comparison.
+    mode : {"posterior", "map", "cpsat-rows", "informed", "informed-cp"}
+        ``map``: the most likely table, by annealing. ``cpsat-rows``: the published program, for
+        comparison. ``informed``: the one row that the adversary does not know, by enumeration.
+        ``informed-cp``: the published program for this row (Equation 20), for comparison.
     rows : {"declared", "estimated"}
         Whether the declared number of rows is used, or an estimate from the counts. With
         ``cpsat-rows``, the number is a variable of the program within its 95 % confidence interval
@@ -242,10 +236,8 @@ class DraftDP(Attack):
         """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
         labels = reason is None and read_leaf_counts(view)[0].noise.kind == "labels"
-        if labels and self.mode.startswith(("cpsat", "informed-cp")):
+        if labels and self.mode in ("cpsat-rows", "informed-cp"):
             return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
-        if reason is None and self.mode == "cpsat-cells" and read_known_columns(view) is not None:
-            return Reason("attributes-told", mode=self.mode, use="mode=map")
         if labels and self.rows == "estimated":
             return Reason("rows-not-told", use="rows=declared")
         if reason is None and self.mode.startswith("informed"):
@@ -302,12 +294,8 @@ class DraftDP(Attack):
             return row[None, :], 0.0
         if self.mode == "map":
             return anneal(question, rng, work).value, 0.0
-        if self.mode == "cpsat-cells":
-            hint = anneal(question, rng, work).value
-            solved = cells_program(question, self.limit, hint)
-        elif self.mode == "informed-cp":
-            level_costs = distance_costs(question)
-            solved = rows_program(question, self.limit, level_costs=level_costs)
+        if self.mode == "informed-cp":
+            solved = rows_program(question, self.limit, level_costs=distance_costs(question))
         else:
             fewest = question.n
             if self.rows == "estimated" and not question.known_levels:
@@ -316,9 +304,9 @@ class DraftDP(Attack):
                 fewest, most = (max(1, number - n_local) for number in limits)
                 question = replace(question, n=most)
             solved = rows_program(question, self.limit, fewest)
-        if solved.value is None:
+        if solved is None:
             raise ProtocolError(
                 f"mode={self.mode}: the solver found no table in {self.limit:g} s; raise limit, or "
                 "take mode=map"
             )
-        return solved.value, 0.0
+        return solved[0], 0.0
