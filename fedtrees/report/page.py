@@ -18,6 +18,7 @@ from typing import Any
 
 from fedtrees.core.errors import listed, many
 from fedtrees.core.files import write_text
+from fedtrees.core.guarantee import AtLeast
 from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
@@ -223,11 +224,12 @@ def guarantee(defended: DefenseResult | None) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     if defended is None:
         return "see the page of that protocol"
-    text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
-    meaning = in_words(defended.guarantees.spent)
-    text += f" ({meaning})" if meaning else ""
-    measured = span(defended.guarantees.measured)
-    text += f"; measured {measured}" if measured else ""
+    guarantees = defended.guarantees
+    text = in_words(guarantees.spent) or span(guarantees.spent) or span(guarantees.claimed)
+    text = text or "none"
+    bound = next((g for g in guarantees.combined or () if isinstance(g, AtLeast)), None)
+    if bound is not None:
+        text += f"; an audit measured at least {bound.epsilon:.3g}"
     if text == "structural":
         text = "no epsilon (structural: some values are not sent, but nothing is limited)"
     return f"{text}: {defended.void}" if defended.void else text

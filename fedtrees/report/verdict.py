@@ -29,6 +29,7 @@ from fedtrees.report.findings import (
 )
 from fedtrees.report.guarantees import REFUTED, in_words
 from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, upper
+from fedtrees.report.local_baseline import compare_with_training_alone
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite
@@ -199,17 +200,27 @@ def _next_step(findings: SettingFindings, table_options: Sequence[str]) -> Line:
 
 
 def _model(findings: SettingFindings) -> Iterator[Line]:
-    """Yield the utility of the first model, next to that of a constant and of a perfect model."""
+    """Yield the utility without a defense, with the best defense, and of training alone.
+
+    The utility of a constant and of a perfect model is beside it.
+    """
     trained = findings.defended(findings.baseline_defense)
     if trained is None or not math.isfinite(trained.utility_change.mean_utility):
         return
     utility, spec = measure(findings.utility.metric), trained.spec
     how = "without a defense" if spec == UNDEFENDED else f"with {wording.short(spec)}"
-    marks = [f"a perfect model: {utility.best:g}"]
+    marks = [f"perfect: {utility.best:g}"]
     if math.isfinite(findings.constant_utility):
         marks.insert(0, f"a guess: {findings.constant_utility:.3g}")
-    value = number(trained.utility_change.mean_utility)
-    yield Line("MODEL", f"{utility.head} {value} {how} ({', '.join(marks)}).")
+    values, better = [f"{number(trained.utility_change.mean_utility)} {how}"], ""
+    use = findings.recommended_recipe
+    if use is not None and math.isfinite(use.utility_change.mean_utility):
+        values.append(f"{number(use.utility_change.mean_utility)} with the best one")
+        if compare_with_training_alone(findings, use).gain.mean < 0:
+            better = ", which is better"
+    if math.isfinite(findings.local_utility):
+        values.append(f"{number(findings.local_utility)} if a party trains alone{better}")
+    yield Line("MODEL", f"{utility.head} {', '.join(values)} ({', '.join(marks)}).")
 
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:

@@ -470,12 +470,11 @@ def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sen
 
 def test_the_quality_of_the_undefended_model_is_next_to_a_guess_and_a_perfect_model(table):
     add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
-    assert verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (a perfect model: 1)."
+    assert verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (perfect: 1)."
     for seed in range(3):
         table.add("reference", "", seed, metric="auc", value=0.5, protocol="majority-class")
     assert (
-        verdict_texts(table)["MODEL"]
-        == "AUC 0.901 without a defense (a guess: 0.5, a perfect model: 1)."
+        verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (a guess: 0.5, perfect: 1)."
     )
 
 
