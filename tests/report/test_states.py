@@ -315,8 +315,8 @@ def test_an_attack_below_the_blind_baseline_has_its_own_sentence(table):
     assert wording.word(cell) == "the attack scored worse than a blind guess, which shows nothing"
     assert setting.leak.kind == "attack-failed"
     explanation = (
-        "<b>The party &#39;t&#39;, no defense.</b> By cells guessed the attack scored worse than a "
-        "blind guess, which shows nothing.</li>"
+        "<b>The party &#39;t&#39;, no defense.</b> By cells guessed the attack scored worse than "
+        "its baseline, which shows nothing.</li>"
     )
     assert explanation in page.render_report(analysis)
 
