@@ -1,7 +1,7 @@
 """Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
 
 Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
-`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.records`.
+`fedtrees.metrics.records`.
 """
 
 from __future__ import annotations
