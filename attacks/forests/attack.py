@@ -20,7 +20,7 @@ from fedtrees.attacks.forests.posterior import (
     seconds,
     share_of_work,
 )
-from fedtrees.attacks.forests.solvers import Enumeration, cells_program, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, rows_program
 from fedtrees.attacks.forests.structure import (
     MOST_DEPTH,
     MOST_LEVELS,
@@ -187,7 +187,7 @@ def _noise(view: View) -> Noise | None:
     return Noise("truncated-laplace" if cut else "geometric", law.scale, law.draws)
 
 
-Mode = Literal["posterior", "map", "cpsat-cells", "cpsat-rows", "informed"]
+Mode = Literal["posterior", "map", "cpsat-rows", "informed"]
 MODES = get_args(Mode)
 
 
@@ -204,10 +204,9 @@ class DraftDP(Attack):
 
     Attributes
     ----------
-    mode : {"posterior", "map", "cpsat-cells", "cpsat-rows", "informed"}
-        ``map``: the most likely table, by annealing. ``cpsat-cells``: the same with a proof, if few
-        rows are possible. ``cpsat-rows``: the published program, for comparison. ``informed``: the
-        one row that the adversary does not know, by enumeration.
+    mode : {"posterior", "map", "cpsat-rows", "informed"}
+        ``map``: the most likely table, by annealing. ``cpsat-rows``: the published program, for
+        comparison. ``informed``: the one row that the adversary does not know, by enumeration.
     rows : {"declared", "estimated"}
         Whether the declared number of rows is used, or an estimate from the counts.
     work : float
@@ -234,10 +233,8 @@ class DraftDP(Attack):
         """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
         labels = reason is None and read_leaf_counts(view)[0].noise.kind == "labels"
-        if labels and self.mode.startswith("cpsat"):
+        if labels and self.mode == "cpsat-rows":
             return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
-        if reason is None and self.mode == "cpsat-cells" and read_known_columns(view) is not None:
-            return Reason("attributes-told", mode=self.mode, use="mode=map")
         if labels and self.rows == "estimated":
             return Reason("rows-not-told", use="rows=declared")
         if reason is None and self.mode == "informed":
@@ -294,14 +291,10 @@ class DraftDP(Attack):
             return row[None, :], 0.0
         if self.mode == "map":
             return anneal(question, rng, work).value, 0.0
-        if self.mode == "cpsat-cells":
-            hint = anneal(question, rng, work).value
-            solved = cells_program(question, self.limit, hint)
-        else:
-            solved = rows_program(question, self.limit)
-        if solved.value is None:
+        solved = rows_program(question, self.limit)
+        if solved is None:
             raise ProtocolError(
                 f"mode={self.mode}: the solver found no table in {self.limit:g} s; raise limit, or "
                 "take mode=map"
             )
-        return solved.value, 0.0
+        return solved[0], 0.0

@@ -1,8 +1,7 @@
-"""Exact methods of `draft-dp`: enumeration of one missing row, and programs for a solver.
+"""Exact methods of `draft-dp`: enumeration of one missing row, and the published program.
 
-`Enumeration` infers one unknown row given all other rows. `cells_program` has one variable per
-possible row and class, and `rows_program` follows the paper. Both programs need OR-Tools. Their
-costs are integers in 1 / `UNIT` nats.
+`Enumeration` infers one unknown row given all other rows. `rows_program` follows the paper and
+needs OR-Tools. Its costs are integers in 1 / `UNIT` nats.
 """
 
 from __future__ import annotations
@@ -133,41 +132,15 @@ def _gain(
     return np.asarray((table[at] - table[at - 1]) / NAT)
 
 
-#: Largest number of different rows, each of which is a variable of the program.
-MOST_CELLS = 50_000
 #: Units of cost per nat in the solver.
 UNIT = 1000
 
 
-@dataclass(frozen=True, eq=False)
-class Solved:
-    """Result of a solver.
+def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], float, bool] | None:
+    """Minimise the costs of all counts over the attributes of every row: the published program.
 
-    Attributes
-    ----------
-    value : int16 array, shape (n, G + 1), or None
-        The table. None if none was found within the time limit.
-    cost : float
-        Cost in nats, over leaves that rows can reach. Infinite without a table.
-    bound : float
-        Lower bound on the cost of every table.
-    optimal : bool
-        Whether the table is proven to be optimal.
-    """
-
-    # shape (n, G + 1)
-    value: NDArray[np.int16] | None
-    cost: float
-    bound: float
-    optimal: bool
-
-
-def cells_program(
-    question: Question, limit: float, hint: NDArray[np.integer] | None = None
-) -> Solved:
-    """Minimise the costs of all counts over the number of rows of each kind.
-
-    The rows are not numbered, which removes the n! symmetric solutions of the published program.
+    It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
+    of a count is not linear, their table of Booleans is replaced by a piecewise linear cost.
 
     Parameters
     ----------
@@ -175,58 +148,12 @@ def cells_program(
         The reconstruction problem.
     limit : float
         Time limit in seconds.
-    hint : int array, shape (n, G + 1), optional
-        Initial table.
 
-    Raises
-    ------
-    DataError
-        If there are more than `MOST_CELLS` different rows, or if attributes of each row are known.
-    """
-    from ortools.sat.python import cp_model
-
-    if question.known_levels:
-        raise DataError("attributes known of each row need mode=posterior, map or cpsat-rows")
-    forest = question.forest
-    possible = forest.variables.rows_possible
-    if possible > MOST_CELLS:
-        raise DataError(
-            f"{possible:,} different rows are too many for mode=cpsat-cells (at most "
-            f"{MOST_CELLS:,}); take mode=map"
-        )
-    enumeration = Enumeration.of(forest)
-    model, n, K = cp_model.CpModel(), question.n, forest.n_classes
-    cell = [[model.new_int_var(0, n, "") for _ in range(K)] for _ in enumeration.value]
-    model.add(sum(v for row in cell for v in row) == n)
-    costs = _Costs(question, model)
-    for t in range(len(forest.noisy)):
-        for leaf in np.flatnonzero(forest.live[t]).tolist():
-            inside = np.flatnonzero(enumeration.leaf[:, t] == leaf).tolist()
-            for c in range(K):
-                costs.of(t, leaf, c, sum(cell[u][c] for u in inside))
-    if hint is not None:
-        place = np.ravel_multi_index(tuple(hint[:, :-1].T), tuple(forest.variables.sizes))
-        hint_counts = np.zeros((possible, K), dtype=int)
-        np.add.at(hint_counts, (place, hint[:, -1]), 1)
-        for u in range(possible):
-            for c in range(K):
-                model.add_hint(cell[u][c], int(hint_counts[u, c]))
-    solver, status = _solve(costs, limit)
-    if status is None:
-        return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
-    counts = [[solver.Value(v) for v in row] for row in cell]
-    rows = [(u, c) for u in range(possible) for c in range(K) for _ in range(counts[u][c])]
-    value = np.array([[*enumeration.value[u], c] for u, c in rows], dtype=np.int16)
-    bound = solver.BestObjectiveBound() / UNIT
-    return Solved(value, solver.ObjectiveValue() / UNIT, bound, status)
-
-
-def rows_program(question: Question, limit: float) -> Solved:
-    """Minimise the costs of all counts over the attributes of every row: the published program.
-
-    It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
-    of a count is not linear, their table of Booleans is replaced by a piecewise linear cost.
-    ``limit`` is the time limit in seconds.
+    Returns
+    -------
+    (table, cost, optimal) or None
+        The table, int16, shape (n, G + 1), its cost in nats over leaves that rows can reach, and
+        whether it is proven to be optimal. None if no table was found within the time limit.
     """
     from ortools.sat.python import cp_model
 
@@ -258,12 +185,17 @@ def rows_program(question: Question, limit: float) -> Solved:
         for j, leaf in enumerate(leaves):
             for c in range(int(sizes[-1])):
                 costs.of(t, leaf, c, sum(of_row[c][j] for of_row in in_leaf))
-    solver, status = _solve(costs, limit)
-    if status is None:
-        return Solved(None, np.inf, solver.BestObjectiveBound() / UNIT, False)
-    value = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in literal]
-    bound = solver.BestObjectiveBound() / UNIT
-    return Solved(np.array(value, dtype=np.int16), solver.ObjectiveValue() / UNIT, bound, status)
+    model.minimize(sum(costs.terms))
+    solver = cp_model.CpSolver()
+    solver.parameters.max_time_in_seconds = float(limit)
+    solver.parameters.num_workers = 1
+    solver.parameters.random_seed = 0
+    status = solver.Solve(model)
+    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return None
+    table = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in literal]
+    cost = solver.ObjectiveValue() / UNIT
+    return np.array(table, dtype=np.int16), cost, status == cp_model.OPTIMAL
 
 
 class _Costs:
@@ -300,17 +232,3 @@ def _lines(cost: NDArray[np.int64]) -> Sequence[tuple[int, int]]:
     slopes = np.diff(cost)
     first = np.flatnonzero(np.concatenate([[True], np.diff(slopes) != 0]))
     return [(int(slopes[k]), int(k)) for k in first]
-
-
-def _solve(costs: _Costs, limit: float) -> tuple[Any, bool | None]:
-    """Solve, and return the solver and whether the table is optimal, None without a table."""
-    from ortools.sat.python import cp_model
-
-    costs.model.minimize(sum(costs.terms))
-    solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = float(limit)
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    status = solver.Solve(costs.model)
-    has_table = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    return solver, (status == cp_model.OPTIMAL) if has_table else None
