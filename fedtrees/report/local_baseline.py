@@ -51,6 +51,16 @@ class LocalComparison:
     federated: Estimate
     gain: Estimate
 
+    def to_json(self) -> dict[str, float | bool | str | None]:
+        """Return the metric, the three means and the sentence as plain JSON types."""
+        means = {"recipe": self.federated, "undefended": self.undefended, "local": self.local}
+        return {
+            "metric": self.metric,
+            **{name: e.mean if e.known else None for name, e in means.items()},
+            "joining_costs": self.joining_costs,
+            "sentence": self.sentence,
+        }
+
     @property
     def joining_costs(self) -> bool:
         """Whether the federation with the recipe is, on the mean, not better than a single party.

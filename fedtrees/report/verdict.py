@@ -38,6 +38,8 @@ from fedtrees.report.wording import number
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: Name of the page that `fedtrees recommend` writes into its run folder.
+ADVICE_PAGE = "advice.html"
 #: Size of the screen that the verdict must fit, below the line that names the setting.
 SCREEN_LINES, SCREEN_COLUMNS = 22, 80
 #: Width of the column of labels in characters.
@@ -122,7 +124,7 @@ def verdict(analysis: RunAnalysis) -> Verdict:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
     first, *rest = analysis.settings
     # The command to type next is always the last entry, so that its lines are reserved first.
-    next_step = _next_step(first, analysis.table_options(first.setting.dataset))
+    next_step = _next_step(first, analysis)
     lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
     room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
@@ -183,11 +185,16 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
         yield Line("NOT TESTED", text)
 
 
-def _next_step(findings: SettingFindings, table_options: Sequence[str]) -> Line:
+def _next_step(findings: SettingFindings, analysis: RunAnalysis) -> Line:
     """Return the entry with the command to type after the verdict, for the table of the run.
 
-    `fedtrees recommend` compares AUCs, which a numeric target does not have.
+    If `fedtrees recommend` wrote the run, its page of advice is named instead. The command compares
+    AUCs, which a numeric target does not have.
     """
+    advice = analysis.folder / ADVICE_PAGE
+    if advice.is_file():
+        return Line("NEXT STEP", "Read the recommendation for your limits:", str(advice))
+    table_options = analysis.table_options(findings.setting.dataset)
     own_table = "" if "--csv" in table_options else " (own table: --csv, --target)"
     if not findings.has_numeric_target:
         text = f"Find a defense for your limits{own_table}:"

@@ -490,6 +490,15 @@ def test_the_next_step_names_the_table_of_the_run(table):
     )
 
 
+def test_the_next_step_of_a_search_is_its_page_and_not_another_search(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    rows = table.rows()
+    page = table.folder / "advice.html"
+    page.write_text("")
+    line = verdict(RunAnalysis(table.folder, rows)).lines[-1]
+    assert (line.text, line.command) == ("Read the recommendation for your limits:", str(page))
+
+
 @pytest.mark.parametrize(("seeds", "command"), [
     (3, "fedtrees bench --data d --seeds 10"), (10, "fedtrees list defenses"),
 ])  # fmt: skip
