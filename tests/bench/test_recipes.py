@@ -59,6 +59,13 @@ def test_the_table_of_epsilons_is_computed_from_a_training_of_the_recommended_re
     assert after_marker.partition(recipes.END)[0] == table
 
 
+def test_the_table_of_software_is_computed_from_the_registry():
+    page = (ROOT / "docs" / "how-to" / "choose.md").read_text()
+    _, _, after_marker = page.partition(recipes.BEGIN_SYSTEMS)
+    table = recipes.systems_table(recipes.name_of_recipe(recommend(TRIALS)))
+    assert after_marker.partition(recipes.END)[0] == table
+
+
 def test_a_run_with_more_columns_spends_less_than_the_claim():
     """The figures are those of docs/explanation/epsilon.md."""
     leaves = BudgetEvent("", "gaussian", 0.0, 1.0, "LeafSums", l2=mu_of(1.0, 1e-5))
