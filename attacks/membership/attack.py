@@ -5,10 +5,12 @@ model. The view supplies the candidates. The neighbouring modules implement one 
 module decides which tests apply to a view and combines their scores.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedtrees.attacks.membership.base import (
     Floats,
@@ -16,15 +18,20 @@ from fedtrees.attacks.membership.base import (
     MembershipAttack,
     Tests,
     column_overlap,
+    member_of_any,
     shared_thresholds,
 )
 from fedtrees.attacks.membership.leaf_sums import boosted_sums
 from fedtrees.attacks.membership.learners import shared_model, trainer_of
 from fedtrees.attacks.membership.references import Trainer, class_logits, forest_logits
-from fedtrees.attacks.membership.released_counts import forest_sums, machine_sums
+from fedtrees.attacks.membership.released_counts import (
+    forest_sums,
+    machine_sums,
+    value_counts,
+)
 from fedtrees.attacks.observations.applicability import no_trees
 from fedtrees.attacks.observations.boosting import BoostingObservations
-from fedtrees.attacks.observations.columns import columns_of
+from fedtrees.attacks.observations.columns import Column, columns_of, fullest
 from fedtrees.attacks.observations.forests import announced_forest
 from fedtrees.attacks.observations.reading import read_boosting, releases_leaves
 from fedtrees.attacks.observations.replay import trees_grown_locally
@@ -97,13 +104,62 @@ class MembershipInference(MembershipAttack):
         scores = model.predict(rows.X) if is_additive else model.probabilities(rows.X)
         return class_logits(scores, rows.y)
 
-    def linear_sums(self, view: View, model: Any, rows: Table) -> list[LinearSums]:
-        """Return the sums of the type of model. There are none for a random forest."""
+    def linear_sums(
+        self,
+        view: View,
+        model: Any,
+        rows: Table,
+        possible: Mapping[str, NDArray[np.intp]] | None = None,
+    ) -> list[LinearSums]:
+        """Return the sums of the type of model. There are none for a random forest.
+
+        Parameters
+        ----------
+        view : View
+            Messages of the training.
+        model : object
+            The model under attack.
+        rows : Table
+            The n candidates.
+        possible : mapping of str to int64 array, or None
+            By client: positions of the candidates that may be its rows. Clients that are missing
+            here may have all candidates.
+        """
+        possible = possible or {}
         if isinstance(model, AdditiveModel):
-            return machine_sums(view, rows)
+            sums = machine_sums(view, rows)
+            return [s.restricted(possible[s.owner]) if s.owner in possible else s for s in sums]
         if isinstance(model, RandomDecisionForest):
             return forest_sums(view, rows)
-        return boosted_sums(view, rows) if isinstance(model, Forest) else []
+        return boosted_sums(view, rows, possible) if isinstance(model, Forest) else []
+
+    def posterior(self, view: View, model: Any, rows: Table) -> dict[str, Floats]:
+        """Return the test ``posterior``, or no test if there are no released sums.
+
+        A sketch of all values of a client states how many of its rows have each value of a column.
+        These numbers are sums as well, and only candidates with values of the sketch may be rows of
+        the client.
+        """
+        sketches = {} if _sketches_are_changed(view) else _complete_sketches(view)
+        possible = {
+            owner: np.flatnonzero(column_overlap(rows.X, [columns]) >= 1)
+            for owner, columns in sketches.items()
+        }
+        counts = {
+            owner: value_counts(owner, columns, rows, fullest(columns)).restricted(possible[owner])
+            for owner, columns in sketches.items()
+            if any(column.exact for column in columns)
+        }
+        groups = self.linear_sums(view, model, rows, possible)
+        if not sketches:
+            return {"posterior": member_of_any(groups, len(rows))} if groups else {}
+        joined = [s.joined(counts.pop(s.owner)) if s.owner in counts else s for s in groups]
+        if len(joined) == 1 and joined[0].owner is None and counts:
+            # The sums of all clients together are evidence in addition to each client's sketch.
+            odds = member_of_any(list(counts.values()), len(rows))
+            return {"posterior": odds + member_of_any(joined, len(rows))}
+        joined += counts.values()
+        return {"posterior": member_of_any(joined, len(rows))} if joined else {}
 
     def sums_determine_model(self, view: View, model: Any) -> bool:
         """Return whether splits ignore the data, so that leaf sums determine the model."""
@@ -119,13 +175,20 @@ class MembershipInference(MembershipAttack):
         if trees and not isinstance(model, RandomDecisionForest) and _cuts_are_values(view):
             scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
         if sketches and not _sketches_are_changed(view):
-            # Values of training records are stronger evidence than the answers of the model. Their
-            # combination with the bin counts of additive models scores lower than the values.
-            if not isinstance(model, AdditiveModel):
-                scores |= self.posterior(view, model, rows)
+            # Values of training records are stronger evidence than the answers of the model.
+            scores |= self.posterior(view, model, rows)
             return Tests(scores, notes={"reference_models": 0.0})
         more = super().tests(view, model, rows, rng)
         return Tests(scores | more.scores, more.weights, more.notes)
+
+
+def _complete_sketches(view: View) -> dict[str, tuple[Column, ...]]:
+    """Return the columns of every client whose sketch contains all values of its rows."""
+    return {
+        owner: columns
+        for owner, columns in columns_of(view).items()
+        if not any(column.points or column.middles for column in columns)
+    }
 
 
 def _cuts_are_values(view: View) -> bool:

@@ -17,15 +17,15 @@ directly.
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky
 from scipy.linalg.lapack import dpotri
-from scipy.sparse import csc_array, csr_array
-from scipy.special import logsumexp
+from scipy.sparse import csc_array, csr_array, hstack
+from scipy.special import logit, logsumexp
 
 from fedtrees.attacks.membership.references import (
     REFERENCES,
@@ -143,12 +143,35 @@ class LinearSums:
         to be ignored.
     rows : float
         Number of unknown members whose contributions are in the sums.
+    owner : str or None
+        The client whose rows are in the sums. None: those of several clients, or of an unknown one.
+    possible : int64 array, shape (n,), or None
+        Positions of the n candidates among all candidates. The other candidates have values that
+        the client does not have. None: all candidates are possible.
     """
 
     contribution: csr_array | csc_array
     total: Floats
     variance: Floats
     rows: float
+    owner: str | None = None
+    possible: NDArray[np.intp] | None = None
+
+    def restricted(self, possible: NDArray[np.intp]) -> "LinearSums":
+        """Return the sums over a part of the candidates, because the others are no members."""
+        if self.possible is not None:
+            return self
+        contribution = csr_array(self.contribution)[possible]
+        return replace(self, contribution=contribution, possible=possible)
+
+    def joined(self, other: "LinearSums") -> "LinearSums":
+        """Return the sums of both, for the same candidates and the same unknown members."""
+        return replace(
+            self,
+            contribution=csr_array(hstack([self.contribution, other.contribution])),
+            total=np.concatenate([self.total, other.total]),
+            variance=np.concatenate([self.variance, other.variance]),
+        )
 
 
 class WeightedSums:
@@ -310,6 +333,45 @@ def _most_likely_fit(
     return best_shift, np.diag(inverse)
 
 
+#: Log-odds of membership in the local data of a client that lacks a value of the candidate, nats.
+IMPOSSIBLE = -50.0
+
+
+def member_of_any(groups: Sequence[LinearSums], n: int) -> Floats:
+    """Return the log-odds that each of n candidates is a member of one of several groups of rows.
+
+    Parameters
+    ----------
+    groups : sequence of LinearSums
+        Sums of each group.
+    n : int
+        Number of candidates.
+
+    Returns
+    -------
+    float64 array, shape (n,)
+        In nats.
+    """
+    # Clients whose sums belong to the same trees share the contributions of the candidates.
+    contributions = {id(sums.contribution): sums.contribution for sums in groups}
+    shared = {key: WeightedSums(matrix) for key, matrix in contributions.items()}
+    odds = np.full((len(groups), n), IMPOSSIBLE)
+    for row, sums in zip(odds, groups, strict=True):
+        evidence = log_odds(sums, shared[id(sums.contribution)])
+        if sums.possible is None:
+            row[:] = evidence
+        elif m := len(sums.possible):
+            # A client with few possible candidates has more members among them.
+            gain = _prior_odds(sums.rows, m) - _prior_odds(sums.rows, n)
+            row[sums.possible] = evidence + gain
+    return any_of(list(odds))
+
+
+def _prior_odds(rows: float, n: int) -> float:
+    """Return the log-odds that one of n candidates is among a number of rows."""
+    return float(logit(np.clip(rows / n, 0.5 / n, 1 - 0.5 / n)))
+
+
 def any_of(parts: Sequence[Floats]) -> Floats:
     """Return the log-odds that a candidate is a member of one of several groups of rows.
 
@@ -433,11 +495,7 @@ class MembershipAttack(Attack):
     def posterior(self, view: View, model: Any, rows: Table) -> dict[str, Floats]:
         """Return the test ``posterior``, or no test if there are no released sums."""
         groups = self.linear_sums(view, model, rows)
-        # Clients whose sums belong to the same trees share the contributions of the candidates.
-        contributions = {id(sums.contribution): sums.contribution for sums in groups}
-        shared = {key: WeightedSums(matrix) for key, matrix in contributions.items()}
-        odds = [log_odds(sums, shared[id(sums.contribution)]) for sums in groups]
-        return {"posterior": any_of(odds)} if groups else {}
+        return {"posterior": member_of_any(groups, len(rows))} if groups else {}
 
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
         """Solve for membership in released sums, and compare with reference models.

@@ -6,7 +6,8 @@ the clipping that the protocol and its defenses declare. Depending on the messag
 those of histogram bins, those of leaves, or one equation per leaf that follows from its value.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,12 @@ from scipy.sparse import coo_array, csc_array
 from fedtrees.attacks.clients.per_client import observe_clients
 from fedtrees.attacks.membership.base import GREATEST_PRIOR, LEAST_PRIOR, LinearSums
 from fedtrees.attacks.membership.suppressed_bins import SuppressedBins
+from fedtrees.attacks.membership.suppressed_leaves import (
+    SuppressedTree,
+    draw_members,
+    independent_sums,
+    likely_cuts,
+)
 from fedtrees.attacks.observations.boosting import BoostingObservations, SumVariance
 from fedtrees.attacks.observations.reading import leaf_noise, read_boosting, releases_leaves
 from fedtrees.attacks.observations.replay import (
@@ -27,7 +34,7 @@ from fedtrees.attacks.observations.replay import (
     sent_back,
     trees_grown_locally,
 )
-from fedtrees.core.channel import chained
+from fedtrees.core.channel import Change, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
 from fedtrees.messages.horizontal import BaseScore, Histogram
@@ -43,7 +50,9 @@ Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
 
 
-def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
+def boosted_sums(
+    view: View, rows: Table, possible: Mapping[str, NDArray[np.intp]] | None = None
+) -> list[LinearSums]:
     """Return the gradient sums of boosted trees, one entry per group of separate sums.
 
     There is one entry per client if the view shows the sums or trees of single clients
@@ -55,6 +64,9 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
         Messages of the training of boosted trees.
     rows : Table
         The n candidates.
+    possible : mapping of str to int64 array, or None
+        By client: positions of the candidates that may be its rows. Clients that are missing here
+        may have all candidates.
 
     Returns
     -------
@@ -64,16 +76,31 @@ def boosted_sums(view: View, rows: Table) -> list[LinearSums]:
     """
     if view.weighted:
         return []
-    groups = [victim.evidence for victim in observe_clients(view)]
-    if not groups and (joint := read_boosting(view)) is not None:
-        groups = [joint]
-    groups = [e for e in groups if e.observed.level != "values" or not e.params.reg_alpha]
+    sources = [(victim.owner, victim.evidence) for victim in observe_clients(view)]
+    if not sources and (joint := read_boosting(view)) is not None:
+        sources = [(None, joint)]
+    sources = [
+        (owner, e) for owner, e in sources if e.observed.level != "values" or not e.params.reg_alpha
+    ]
+    if not sources:
+        return []
+    owners, groups = zip(*sources, strict=True)
     unknown = view.n_rows - (0 if view.rows is None else len(view.rows))
     sizes = [_unknown_rows(view, evidence, unknown / len(groups)) for evidence in groups]
-    if trees_grown_locally(view) or any(e.distortion.hides_small_bins for e in groups):
-        each = zip(groups, sizes, strict=True)
-        return [sums for e, size in each for sums in _Sums(view, [e], rows, [size]).linear()]
-    return _Sums(view, groups, rows, sizes).linear() if groups else []
+    possible = possible or {}
+    if not (trees_grown_locally(view) or any(e.distortion.hides_small_bins for e in groups)):
+        shared = _Sums(view, groups, rows, sizes).linear()
+        named = [replace(s, owner=owner) for s, owner in zip(shared, owners, strict=bool(shared))]
+        return [s.restricted(possible[s.owner]) if s.owner in possible else s for s in named]
+    separate = list[LinearSums]()
+    for owner, e, size in zip(owners, groups, sizes, strict=True):
+        place = possible.get(owner)
+        if place is not None and not len(place):
+            continue
+        candidates = rows if place is None else rows.take(place)
+        for sums in _Sums(view, [e], candidates, [size]).linear():
+            separate.append(replace(sums, owner=owner, possible=place))
+    return separate
 
 
 def _unknown_rows(view: View, evidence: BoostingObservations, expected: float) -> float:
@@ -129,6 +156,8 @@ class _Sums:
 
         The result is empty if there is no such tree, or if none of them has sums.
         """
+        if (limit := self._limit_of_leaves()) is not None:
+            return [self._suppressed_leaves(limit)]
         is_binned = self.evidence.observed.level == "histograms"
         for t, g, h in self.gradients():
             if not self.evidence.is_foreign(t):
@@ -147,6 +176,74 @@ class _Sums:
             LinearSums(matrix, total, variance, size)
             for total, variance, size in zip(totals, variances, self.sizes.tolist(), strict=True)
         ]
+
+    def _limit_of_leaves(self) -> float | None:
+        """Return the hessian sum below which clients suppressed bins that leaf sums lack.
+
+        None if leaf sums lack no bins, or if their law is not known. It is not known if sums have
+        noise, if targets are numeric (the sums of some columns are then adjusted), or if there are
+        more members than candidates.
+        """
+        evidence, (size,) = self.evidence, self.sizes[:1]
+        if evidence.observed.level == "histograms" or not evidence.distortion.hides_small_bins:
+            return None
+        is_distorted = evidence.distortion.noise or evidence.distortion.rounding
+        if is_distorted or not self.view.schema.classes or not 1 <= size <= self.n:
+            return None
+        by_clients = [c for c in self.view.changes(Histogram, "sums", "client") if hides([c])]
+        return _limit(by_clients)
+
+    def _suppressed_leaves(self, limit: float) -> LinearSums:
+        """Return the sums of all leaves if clients suppressed small bins (`SuppressedTree`).
+
+        Parameters
+        ----------
+        limit : float
+            A client suppresses a bin with a smaller hessian sum.
+        """
+        evidence, n, size = self.evidence, self.n, float(self.sizes[0])
+        observed, params = evidence.observed, evidence.params
+        X = self.every.X[:n]
+        cuts = observed.cuts or likely_cuts(X, evidence.trees, params.max_bin, self.view.schema)
+        bins = bin_rows(X, cuts)
+        code = np.array([*bins.columns], dtype=np.int64)
+        code = np.where(code == bins.missing, -1, code)
+        clients = clients_in(self.view, OTHERS)
+        rng = np.random.default_rng(0)
+        member, client = draw_members(n, round(size), clients, rng)
+        contributions, draws, totals = list[Floats](), list[Floats](), list[Floats]()
+        for t, g, h in self.gradients():
+            tree, is_known = evidence.trees[t], np.arange(len(self.every)) >= n
+            inside = _ancestors(tree)[:, self.leaf[:n, t]].T
+            gh = np.stack([g, h], axis=1)
+            law = SuppressedTree(tree, cuts, code, inside, gh[:n], limit, clients)
+            used = member if self.share == 1 else member & (rng.random(member.shape) < self.share)
+            drawn, is_sent = law.draw_leaf_sums(used, client)
+            each = [
+                self.share * law.leaf_contributions(x, self.share * size / n, is_sent)
+                for x in gh[:n].T
+            ]
+            if observed.own_sums is not None:
+                known = observed.own_sums[t]
+            else:
+                place = np.searchsorted(tree.leaves, self.leaf[is_known, t])
+                weights = (self.share * gh[is_known]).T
+                known = np.stack([np.bincount(place, w, len(tree.leaves)) for w in weights], axis=1)
+            if tree.g is not None and tree.h is not None:
+                sums = np.stack([tree.g, tree.h], axis=1)[tree.leaves] - known
+                contributions += each
+                draws += [drawn[..., 0], drawn[..., 1]]
+                totals += [sums[:, 0], sums[:, 1]]
+            else:  # a leaf value w states that G + w H = -w lambda
+                w = tree.value[tree.leaves].astype(np.float64) / params.learning_rate
+                shown = w != 0
+                contributions.append((each[0] + w * each[1])[:, shown])
+                draws.append((drawn[..., 0] + w * drawn[..., 1])[:, shown])
+                totals.append((-w * params.reg_lambda - known[:, 0] - w * known[:, 1])[shown])
+        contribution, total, variance = independent_sums(
+            np.hstack(contributions), np.hstack(draws), member, np.concatenate(totals)
+        )
+        return LinearSums(csc_array(contribution), total, variance, size)
 
     def gradients(self) -> Iterator[tuple[int, Floats, Floats]]:
         """Yield each tree's number and the gradient and hessian of every row, float64, (n,)."""
@@ -384,14 +481,20 @@ def _suppressed_bins(
     if not evidence.distortion.hides_small_bins or evidence.observed.level != "histograms":
         return None
     by_clients = [c for c in view.changes(Histogram, "sums", "client") if hides([c])]
-    law = chained(by_clients or [c for c in sent_back(view) if hides([c])])
-    limit = 0.0 if law is None else float(law.preimage(np.zeros(2), np.zeros(2))[1][-1])
-    if not 0 < limit < np.inf:
+    limit = _limit(by_clients or [c for c in sent_back(view) if hides([c])])
+    if limit is None:
         return None
     clients = 1  # of which each suppresses bins before the sums are added up
     if by_clients and evidence.observed.own_inside:
         clients = clients_in(view, EVERYONE if evidence.observed.own_in_bins else OTHERS)
     return SuppressedBins(limit, clients, float(np.clip(prior, LEAST_PRIOR, GREATEST_PRIOR)))
+
+
+def _limit(changes: Sequence[Change]) -> float | None:
+    """Return the hessian sum below which bins are suppressed, None if there is no such limit."""
+    law = chained(changes)
+    limit = 0.0 if law is None else float(law.preimage(np.zeros(2), np.zeros(2))[1][-1])
+    return limit if 0 < limit < np.inf else None
 
 
 def fixed_point_bits(view: View) -> Bits:

@@ -38,7 +38,13 @@ from fedtrees.attacks.membership.references import (
     train_each,
 )
 from fedtrees.attacks.observations.reading import leaf_noise, releases_leaves
-from fedtrees.attacks.observations.replay import cuts_of, params_of, trees_grown_locally
+from fedtrees.attacks.observations.replay import (
+    cuts_of,
+    hides,
+    params_of,
+    sent_back,
+    trees_grown_locally,
+)
 from fedtrees.core.channel import Change, Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.streams import Streams
@@ -210,8 +216,8 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
     -------
     Trainer or None
         None if fedtrees has no learner that trains like the protocol. For example, this is the case
-        for greedy training on noisy sums, because the noise changes which splits are chosen, and
-        for ``min_data_in_leaf > 1``.
+        for greedy training on noisy sums or on sums that lack suppressed bins, because both change
+        which splits are chosen, and for ``min_data_in_leaf > 1``.
     """
     if isinstance(model, AdditiveModel):
         return machine_trainer(view, model)
@@ -225,6 +231,8 @@ def trainer_of(view: View, model: Any) -> Trainer | None:
         return None
     if trees_grown_locally(view):
         return client_trainer(view, model.objective)
+    if hides([*view.changes(Histogram, "sums", "client"), *sent_back(view)]):
+        return None  # clients suppress bins, which also changes which splits are chosen
     if (
         view.parameters.get("min_data_in_leaf", 1) > 1
     ):  # the engine here has no bound on the rows of a leaf

@@ -7,6 +7,9 @@ they contain enough rows. A candidate that is a member adds 1 to one bin of ever
 does not use the scores of the bins. They are sums of residuals over hundreds of rounds, and the
 intermediate models that these residuals depend on are not released.
 
+A quantile sketch of few values contains the number of rows with each value. A member adds 1 to one
+number of every column.
+
 Random decision trees contain class counts in their leaves. Their tests are drawn without looking at
 data. A member adds 1 to one count of every tree, so that the released counts are linear in
 membership, with the noise that the protocol states.
@@ -14,14 +17,14 @@ membership, with the noise that the protocol states.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack
 
 from fedtrees.attacks.membership.base import LinearSums
-from fedtrees.attacks.observations.columns import split_bins
+from fedtrees.attacks.observations.columns import Column, split_bins
 from fedtrees.core.channel import Channel, Mechanism, Share, chained
 from fedtrees.core.schema import Table
 from fedtrees.core.view import View
@@ -49,34 +52,39 @@ def machine_sums(view: View, rows: Table) -> list[LinearSums]:
     """
     if view.weighted:
         return []
-    columns = list(_client_columns(view, rows))
+    columns = dict(_client_columns(view, rows))
     local = 0 if view.rows is None else len(view.rows)
     share = (view.n_rows - local) / max(len(columns), 1)
     noise, steps = _noise(view), 2 * (int(view.parameters.get("max_bins", 1)) - 1)
     sums = []
-    for client in columns:
+    for owner, client in columns.items():
         parts = [
             _cells(rows.X[:, f].astype(np.float64), edges, counts, noise, steps, share)
             for f, (edges, counts) in enumerate(client)
         ]
         matrix = csr_array(hstack([m for m, _, _ in parts], format="csr"))
         total, variance = (np.concatenate([p[k] for p in parts]) for k in (1, 2))
-        sums.append(LinearSums(matrix, total, variance, share))
+        sums.append(LinearSums(matrix, total, variance, share, owner))
     return sums
 
 
-def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floats]]]:
-    """Yield, for each client that is not a principal, the edges and counts of every column."""
-    models = [m for item, m in view.messages(ClientShapes) if item.sender not in view.principals]
-    for m in models:
+def _client_columns(view: View, rows: Table) -> Iterator[tuple[str, list[tuple[Floats, Floats]]]]:
+    """Yield each client that is not a principal, with the edges and counts of every column."""
+    models = {
+        item.sender: m
+        for item, m in view.messages(ClientShapes)
+        if item.sender not in view.principals
+    }
+    for name, m in models.items():
         if len(m.bag_weights):
-            yield [
+            columns_of_client = [
                 (
                     np.concatenate([m.low[f : f + 1], m.cuts_of(f), m.high[f : f + 1]]),
                     m.bin_weights[bins][1:-1],
                 )
                 for f, bins in enumerate(m.bins)
             ]
+            yield name, columns_of_client
     merged = next((m for _, m in view.messages(MergedShapes)), None)
     clients = [name for name, role in view.roles.items() if role == "client"]
     bags = int(view.parameters.get("outer_bags", 0)) * len(clients)
@@ -86,7 +94,35 @@ def _client_columns(view: View, rows: Table) -> Iterator[list[tuple[Floats, Floa
     columns = list(split_bins(merged, len(clients), noisy, rows.X))
     for k, name in enumerate(clients):
         if name not in view.principals:
-            yield [(column[k].edges, column[k].rows) for column in columns]
+            yield name, [(column[k].edges, column[k].rows) for column in columns]
+
+
+def value_counts(owner: str, columns: Sequence[Column], rows: Table, size: float) -> LinearSums:
+    """Return the numbers of rows of a client with each value of a column, as its sketch states.
+
+    Parameters
+    ----------
+    owner : str
+        The client.
+    columns : sequence of Column
+        The d columns of its sketch. Columns that are not exact are left out.
+    rows : Table
+        The n candidates.
+    size : float
+        Number of rows of the client.
+    """
+    parts = [csr_array((len(rows), 0))]
+    for x, column in zip(rows.X.T, columns, strict=True):
+        if column.exact:
+            place = np.searchsorted(column.values, x)
+            inside = np.flatnonzero(np.isin(x, column.values))
+            index = inside, place[inside]
+            shape = len(rows), len(column.values)
+            parts.append(csr_array((np.ones(len(inside)), index), shape=shape))
+    counts = [column.counts.astype(np.float64) for column in columns if column.exact]
+    total = np.concatenate([np.zeros(0), *counts])
+    matrix = csr_array(hstack(parts, format="csr"))
+    return LinearSums(matrix, total, np.zeros(len(total)), size, owner)
 
 
 def _noise(view: View) -> Channel | None:

@@ -31,7 +31,7 @@ The modules, in the order in which they call each other:
 - `reconstruct`: the attack for classes, from the observations to a guess;
 - `regression_rows`: the attack for a numeric target;
 - `sequential_assignment`: step 2;
-- `assignment_solvers`: the moves of step 2, and the published local search and integer programme;
+- `assignment_solvers`: the moves of step 2, and the published local search;
 - `histograms`, `bins`: rows and counts from histograms;
 - `sample_from_boxes`: step 3;
 - `options`: options of the attack.

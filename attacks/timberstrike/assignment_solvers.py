@@ -1,4 +1,4 @@
-"""Assign rows to leaves by single moves and swaps, or by an integer programme.
+"""Assign rows to leaves by single moves and swaps.
 
 `search_leaves` uses no prior and implements the published objective. The authors' code minimises
 the L1 distance of leaf sums with a mixed-integer solver under a time limit (the paper prints
@@ -6,8 +6,7 @@ squared L2, Di Gennaro et al. 2025, Eq. 13; we follow the code). Greedy moves fr
 random start take milliseconds and end at a local optimum. For example, on the second tree of Pima
 (FedTree, depth 3) they end at 17, annealing reaches 0.8, and the true rows give 0. The
 reconstruction accuracy (RA) differs by less than a point between these, and is 3 to 6 points lower
-for corner solutions, which assign all similar rows to one leaf. `solve_counts` is the integer
-programme, in which identical rows are merged.
+for corner solutions, which assign all similar rows to one leaf.
 
 `redraw_leaves` uses a prior. The maximum-entropy assignment P fulfils the sums only on average.
 Rows that are drawn from P deviate from the sums by their sampling noise, and the deviations enter
@@ -167,66 +166,3 @@ def _move(offsets, leaf, log_prior, x, target, precision, start, moves, seed):  
         if partner >= 0:
             entry[partner] = back
     return entry, np.abs(left).sum()
-
-
-SCALE = 1e6  # the precision of sums is about 1e-6 (float32 gradients)
-
-
-def solve_counts(
-    reach: ReachableLeaves, weight: NDArray[np.int64], x: Floats, target: Floats, time_limit: float
-) -> tuple[NDArray[np.int64], float] | None:
-    """Assign groups of equal rows to leaves with minimal L1 distance of the leaf sums.
-
-    Parameters
-    ----------
-    reach : ReachableLeaves
-        Reachable leaves of m groups, nnz entries in all.
-    weight : int64 array, shape (m,)
-        Number of rows of each group.
-    x : float64 array, shape (nnz, K)
-        Contribution of one row to each sum of each leaf that it can reach.
-    target : float64 array, shape (J, K)
-        Sums of the leaves.
-    time_limit : float
-        Limit in deterministic seconds of the solver.
-
-    Returns
-    -------
-    (counts, residual) or None
-        Rows of each group in each leaf, int64 array, shape (nnz,), and the L1 distance. None if the
-        solver found no feasible solution within the limit.
-    """
-    from ortools.sat.python import cp_model
-
-    model = cp_model.CpModel()
-    z = []
-    for i, w in enumerate(weight):
-        leaf_counts = [
-            model.new_int_var(0, int(w), "") for _ in range(reach.offsets[i], reach.offsets[i + 1])
-        ]
-        model.add(sum(leaf_counts) == int(w))
-        z += leaf_counts
-    coefficient = np.rint(x * SCALE).astype(np.int64)
-    goal = np.rint(target * SCALE).astype(np.int64)
-    gaps = []
-    for j in range(target.shape[0]):
-        entries = np.flatnonzero(reach.leaf == j)
-        for k in range(target.shape[1]):
-            bound = int(np.abs(goal[j, k])) + int(weight.sum() * np.abs(coefficient).max(initial=1))
-            # An absolute value is linearised: gap >= left and gap >= -left, and gap is minimised.
-            gap = model.new_int_var(0, bound, "")
-            left = sum(z[e] * int(coefficient[e, k]) for e in entries) - int(goal[j, k])
-            model.add(gap >= left)
-            model.add(gap >= -left)
-            gaps.append(gap)
-    model.minimize(sum(gaps))
-    solver = cp_model.CpSolver()
-    # One worker, a fixed seed and deterministic time make the result reproducible.
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = time_limit
-    status = solver.solve(model)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None
-    count = np.array([solver.value(v) for v in z], dtype=np.int64)
-    return count, solver.objective_value / SCALE

@@ -163,7 +163,7 @@ class PublishedTimberStrike(TimberStrike):
       FedTree, depth 3, second tree: 17, while the true rows give 0). Annealing to 0.8 changes the
       reconstruction accuracy (RA) by less than a point. Corner solutions cost 3 to 6 points of RA:
       those of a linear programme after rounding, or of an integer programme that is stopped after a
-      second. ``solver="milp"`` runs an integer programme in which identical rows are merged.
+      second.
     - Every tree is used (``max_trees=10_000``). There is one reconstruction, not a consensus of
       several (``chains=1``).
     - The guess is the middle of the box. A category without constraint is guessed as missing, which

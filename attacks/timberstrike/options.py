@@ -6,9 +6,9 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from fedtrees.attacks.reconstruction.prior import Ranges
-from fedtrees.core.errors import check_known, check_positive, check_whole
+from fedtrees.core.errors import check_known, check_whole
 
-Solver = Literal["max-ent", "local-search", "milp"]
+Solver = Literal["max-ent", "local-search"]
 Points = Literal["auto", "prior", "mid", "joint", "published"]
 Scope = Literal["victims", "union"]
 
@@ -25,9 +25,9 @@ class Options:
 
     Attributes
     ----------
-    solver : {"max-ent", "local-search", "milp"}
+    solver : {"max-ent", "local-search"}
         Method that assigns rows to the leaves of the second and later trees: sampling from the
-        maximum-entropy assignment, local search, or an integer programme.
+        maximum-entropy assignment, or local search.
     points : {"auto", "prior", "mid", "joint", "published"}
         Rule that chooses a point of the box of every row; see
         `fedtrees.attacks.timberstrike.sample_from_boxes`.
@@ -41,8 +41,6 @@ class Options:
     chains : int or None
         Number of independent reconstructions that are merged by matched consensus. None: 20, as
         many as the blind adversary draws, for up to 5,000 victims, fewer for more, at least 5.
-    time_limit : float
-        Limit per tree for ``solver="milp"``, in deterministic seconds of the solver.
     random_leaf : bool
         Control: from the second tree on, each row is assigned to a uniformly random reachable leaf.
         The columns "F-TP" of Di Gennaro et al. (2025) are such runs in the authors' code.
@@ -60,7 +58,6 @@ class Options:
     use_prior: bool = True
     max_trees: int | None = None
     chains: int | None = None
-    time_limit: float = 10.0
     random_leaf: bool = False
     ranges: Ranges = "schema"
     sketches: bool = True
@@ -73,7 +70,6 @@ class Options:
             check_whole("max_trees", self.max_trees, 0)
         if self.chains is not None:
             check_whole("chains", self.chains, 1)
-        check_positive("time_limit", self.time_limit)
 
     def chains_for(self, n_rows: int) -> int:
         """Return the number of reconstructions to merge, so that the work is bounded.

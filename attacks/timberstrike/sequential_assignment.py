@@ -33,11 +33,7 @@ from fedtrees.attacks.reconstruction.boxes import (
 from fedtrees.attacks.reconstruction.context import contributions, equations, slopes
 from fedtrees.attacks.reconstruction.maxent import draw_leaves, max_entropy
 from fedtrees.attacks.reconstruction.prior import Prior, ReachableLeaves, add_prior_rows, reach
-from fedtrees.attacks.timberstrike.assignment_solvers import (
-    redraw_leaves,
-    search_leaves,
-    solve_counts,
-)
+from fedtrees.attacks.timberstrike.assignment_solvers import redraw_leaves, search_leaves
 from fedtrees.attacks.timberstrike.options import Options
 from fedtrees.trees.boosted.forest import Tree
 
@@ -459,8 +455,7 @@ def _solve(
 ) -> tuple[NDArray[np.int32], float]:
     """Return the leaves of rows that can reach several leaves, and the L1 distance of the sums.
 
-    The groups of the system contain ``size`` rows each. ``rows`` is the group of each row. The
-    integer programme falls back on the local search if it finds no solution in time.
+    The groups of the system contain ``size`` rows each. ``rows`` is the group of each row.
     """
     reachable, x, target, variance = system.reachable, system.x, system.target, system.variance
     if options.solver == "max-ent":
@@ -468,10 +463,6 @@ def _solve(
         start = draw_leaves(reachable, P, rows, rng.random(len(rows)))
         each, x_each = _entries_of_rows(reachable, x, rows)
         return redraw_leaves(each, x_each, target, variance, start, int(rng.integers(2**63)))
-    if options.solver == "milp":
-        solution = solve_counts(reachable, size, x, target, options.time_limit)
-        if solution is not None:
-            return _deal_leaves(reachable, solution[0], rows), solution[1]
     each, x_each = _entries_of_rows(reachable, x, rows)
     start = draw_leaves(each, _uniform_shares(each), np.arange(len(rows)), rng.random(len(rows)))
     return search_leaves(each, x_each, target, start, int(rng.integers(2**63)))
@@ -556,18 +547,3 @@ def _entries_of_rows(
     offsets = np.concatenate([[0], np.cumsum(width)]).astype(np.int64)
     entry = np.repeat(r.offsets[:-1][rows] - offsets[:-1], width) + np.arange(offsets[-1])
     return ReachableLeaves(offsets, r.leaf[entry], r.log_prior[entry]), x[entry]
-
-
-def _deal_leaves(
-    r: ReachableLeaves, count: NDArray[np.int64], rows: NDArray[np.intp]
-) -> NDArray[np.int32]:
-    """Assign the leaves of a group, as often as they were counted, to its rows."""
-    out = np.empty(len(rows), dtype=np.int32)
-    left = count.copy()
-    for m, i in enumerate(rows):
-        e = int(r.offsets[i])
-        while left[e] == 0:
-            e += 1
-        left[e] -= 1
-        out[m] = r.leaf[e]
-    return out

@@ -3,13 +3,15 @@
 `Search` runs the recipes that can meet the limits of the user, within a time budget.
 """
 
+import inspect
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from itertools import combinations, pairwise
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -19,7 +21,7 @@ import pandas as pd
 
 from fedtrees.api.bench import Names, remove_files, with_table_written
 from fedtrees.api.run import warn_each
-from fedtrees.core.errors import UsageError, check_known, listed, many
+from fedtrees.core.errors import StoreError, UsageError, check_known, listed, many
 from fedtrees.core.files import write_listed
 from fedtrees.core.limits import TimeLimit
 from fedtrees.core.registry import register
@@ -45,12 +47,22 @@ from fedtrees.experiments.session import (
 )
 from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import check_fit
-from fedtrees.report.advice import Advice, Wish, tried, unreachable_limits
+from fedtrees.report.advice import (
+    LIMIT_OPTIONS,
+    Advice,
+    Tried,
+    Wish,
+    limits_below_guesses,
+    possible_limit,
+    tried,
+    unreachable_limits,
+)
 from fedtrees.report.advice import recipe as split_recipe
 from fedtrees.report.recipe import runs_in, systems
 from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
 from fedtrees.report.statistics import describe_thin_evidence
 from fedtrees.report.trials import trials_of
+from fedtrees.report.verdict import ADVICE_PAGE
 
 _SEEDS = (1, 3, 5, 10)  # numbers of seeds in successive rounds; the first round runs all candidates
 # A round may take this share of the remaining time, so that time remains for the next one.
@@ -216,6 +228,9 @@ class Search:
         cell with its status and label.
     layout, deployed : str
         As in `candidates`.
+    minutes : float
+        Estimate of the minutes that suffice for one seed of every candidate, set by `run`. 0 if the
+        time sufficed.
     """
 
     options: BenchOptions
@@ -224,6 +239,9 @@ class Search:
     log: Callable[[int], Callable[[str, str], None]]
     layout: str = ""
     deployed: str = ""
+    minutes: float = field(default=0.0, init=False)
+    _begun: float = field(default=0.0, init=False, repr=False)
+    _until: float = field(default=inf, init=False, repr=False)
 
     def run(self) -> tuple[Path, Advice]:
         """Run the rounds, and return the run folder and the advice.
@@ -231,35 +249,58 @@ class Search:
         Raises `UsageError` if the target is a number, or if no training without a defense is
         possible, because prices are relative to it.
         """
-        begun = monotonic()
-        until = begun + self.seconds if self.seconds else inf
+        self._begun = monotonic()
+        self._until = self._begun + self.seconds if self.seconds else inf
         suite = candidates(self.options, self.layout, self.deployed)
         self._check_target(suite)
         folder = Path(self.options.output or fresh_folder(Path("runs"), "advice"))
+        try:
+            return folder, self._search(suite, folder)
+        except _GuessBeyondLimit:
+            print("the search stops, because no defense can meet a limit", file=sys.stderr)
+            return folder, Advice.of_rows(load_rows(folder), self.wish, ())
+
+    def _search(self, suite: Suite, folder: Path) -> Advice:
+        """Run the rounds, and return the advice."""
+        begun, until = self._begun, self._until
         bench = self._bench(without_dear(suite), folder)
         print_notes([*bench.notes, *filter(None, [describe_missing_restrictions()])])
-        resume = self._begun(folder, suite)
+        resume = self._is_resumed(folder, suite)
+        compared: tuple[Tried, ...] = ()
         # More seeds of some candidates are more informative than one seed of all, so that all
         # candidates together may take half of the time. If none of those that ran is within the
         # limits, the remaining ones are more informative.
-        for share, name in (
-            (_SHARE, "one seed of every candidate"),
-            (_LAST_SHARE, "the remaining candidates, because none of the others meets your limits"),
-        ):
+        for share in (_SHARE, _LAST_SHARE):
             deadline = begun + share * (until - begun)
+            name = "one seed of every candidate"
+            if share > _SHARE:
+                why = (
+                    "none of the others meets your limits"
+                    if any(not t.candidate.untested for t in compared)
+                    else "no candidate was tested completely so far"
+                )
+                name = f"the remaining candidates, because {why}"
             rows, left_out = self._round(bench, resume, deadline, name)
             # Recipes without the other attacks are not compared: the time ran out before.
             compared = tried(rows[~rows["attack"].isin(_DEAR)], self.wish)
             complete, resume = [t for t in compared if not t.candidate.untested], True
-            remaining = [t.name for t in complete if t.excess <= 1]
+            remaining = [t.name for t in complete if not t.broken]
             if remaining or not left_out:
                 break
+        if not complete:
+            if not compared and not left_out:
+                raise UsageError(
+                    "nothing was run without a defense, which prices are of; give no --protocol, "
+                    "or one that promises no epsilon by itself"
+                )
+            return Advice.of_rows(rows, self.wish, compared, left_out)
         latest = {t.name: t for t in compared}
         # Without a recipe within the limits, the slowest attack runs on the nearest one only.
         nearest = (
             [] if remaining else [t.name for t in sorted(complete, key=lambda t: t.excess)[:1]]
         )
         remaining = remaining or nearest
+        stopped = ""
         for seeds, after in pairwise((*_SEEDS, 0)):
             todo = narrowed(suite, remaining, range(seeds))
             recipes = many(len(remaining), "recipe")
@@ -275,30 +316,43 @@ class Search:
             round_rows, late = self._round(self._bench(todo, folder), True, deadline, name)
             # The round is incomplete. The results of the previous round remain valid.
             if late and seeds > _SEEDS[0]:
+                stopped = (
+                    f"The time ran out during the round with {many(seeds, 'seed')} of {recipes}, "
+                    "whose results are not used."
+                )
                 break
             rows, left_out = round_rows, left_out or late
             compared = tried(rows, self.wish)
-            if not compared:
-                raise UsageError(late or "nothing was run without a defense, which prices are of; "
-                                 "give no --protocol, or one that promises no epsilon by itself"
-                )  # fmt: skip
             now = {t.name: t for t in compared}
             latest = now | {n: t for n, t in latest.items() if n not in now}
             left = [t.name for t in sorted(compared, key=lambda t: t.excess) if not t.broken]
-            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(latest), 'tested recipe')} "
-                  "may meet your limits",
+            print(f"{many(seeds, 'seed')}: {len(left)} of {many(len(latest), 'candidate')} "
+                  "not excluded",
                   file=sys.stderr)  # fmt: skip
             more = (after - seeds) / seeds / bench.workers
             spare = (until - monotonic()) * (1 if after == _SEEDS[-1] else _SHARE)
+            undecided = len(left)
             while left and more * _seconds(rows, left) > spare:
                 left.pop()  # the candidate that is nearest to one of its limits
+            if undecided and not left and after and self.seconds:
+                stopped = self._describe_early_end(many(seeds, "seed"), undecided)
             # More seeds of a candidate that exceeds a limit would not change the result.
             if not (left and after and self.seconds):
                 break
             remaining = left
         # The sort is stable, so that the best candidate remains first.
-        ranked = sorted(latest.values(), key=lambda t: -len(t.auc))
-        return folder, Advice.of_rows(rows, self.wish, tuple(ranked), left_out, *nearest)
+        ranked = tuple(sorted(latest.values(), key=lambda t: -len(t.auc)))
+        nearest_name = nearest[0] if nearest else ""
+        return Advice.of_rows(rows, self.wish, ranked, left_out, nearest_name, stopped)
+
+    def _describe_early_end(self, seeds: str, undecided: int) -> str:
+        """Write that the search ended because further seeds do not fit the remaining time."""
+        minutes = (monotonic() - self._begun) / 60
+        return (
+            f"The search ended after {minutes:.1f} of {self.seconds / 60:g} minutes with {seeds} "
+            f"of {many(undecided, 'recipe')} that can still meet your limits, because no further "
+            "complete round of seeds fits the remaining time."
+        )
 
     def _check_target(self, suite: Suite) -> None:
         """Raise `UsageError` if the target is a number, because the limits contain an AUC."""
@@ -310,7 +364,7 @@ class Search:
                     "compares AUCs, which need a target with classes; use fedtrees bench"
                 )
 
-    def _begun(self, folder: Path, suite: Suite) -> bool:
+    def _is_resumed(self, folder: Path, suite: Suite) -> bool:
         """Return whether a run is to be resumed. Raise `UsageError` if it used another table."""
         if not self.options.resume:
             return False
@@ -335,25 +389,58 @@ class Search:
         Return the rows, and a note if the time did not suffice.
         """
 
-        def announce() -> None:
-            """Print the limits that no defense can meet, as soon as the first results show them."""
+        def check_limits() -> None:
+            """End the search if the first results show that no defense can meet a limit."""
             undefended = trials_of(load_rows(bench.folder)).get(UNDEFENDED, ())
             for line in unreachable_limits(undefended, self.wish):
                 print(line, file=sys.stderr)
+            if limits_below_guesses(undefended, self.wish):
+                raise _GuessBeyondLimit
 
         bench.open(resume)
         todo = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
-        limit = "" if until == inf else f", at most {max(0.0, until - monotonic()) / 60:.1f} min"
+        begun = monotonic()
+        limit = "" if until == inf else f", at most {max(0.0, until - begun) / 60:.1f} min"
         print(f"{name}: {many(todo, 'cell')} to compute{limit}", file=sys.stderr)
-        late = ""
         try:
-            bench.run(self.log(todo), announce, engine=Processes(bench.runner, until=until))
+            bench.run(self.log(todo), check_limits, engine=Processes(bench.runner, until=until))
         except TimeLimit:
             remaining = sum(len(job.tasks) for phase in bench.remaining() for job in phase)
             cells = f"{remaining:,} of {many(todo, 'cell')}"
             print(f"{cells} were not computed in this time", file=sys.stderr)
-            late = f"the time ran out before {cells} were computed; give more --minutes"
-        return load_rows(bench.folder), late
+            needed = self._estimate_minutes(todo, remaining, monotonic() - begun)
+            late = f"the time ran out before {cells} were computed; {needed}"
+            return _load_finished_rows(bench.folder), late
+        rows = load_rows(bench.folder)
+        # If few cells were missing, for example in a resumed run, the limits were not checked yet.
+        if limits_below_guesses(trials_of(rows).get(UNDEFENDED, ()), self.wish):
+            check_limits()
+        return rows, ""
+
+    def _estimate_minutes(self, todo: int, remaining: int, seconds: float) -> str:
+        """Estimate the time for the remaining cells of a round from the speed of the finished ones.
+
+        The attribute `minutes` is set to a value of ``--minutes`` that suffices for them.
+        """
+        if remaining == todo:
+            self.minutes = max(self.minutes, 4 * self.seconds / 60)
+            return f"no cell was finished in {seconds / 60:.1f} minutes"
+        minutes = remaining * seconds / (todo - remaining) / 60
+        # The first round may take the share `_SHARE` of the time.
+        self.minutes = max(self.minutes, 5.0 * ceil(minutes / _SHARE / 5))
+        return f"at the measured speed, they need about {many(ceil(minutes), 'more minute')}"
+
+
+class _GuessBeyondLimit(Exception):
+    """A guess without any message exceeds a limit, so that no defense can meet it."""
+
+
+def _load_finished_rows(folder: Path) -> pd.DataFrame:
+    """Load the rows of an interrupted run. The table is empty if no cell was finished."""
+    try:
+        return load_rows(folder)
+    except StoreError:
+        return pd.DataFrame({"attack": [], "stage": []})
 
 
 def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
@@ -365,9 +452,10 @@ def _seconds(rows: pd.DataFrame, recipe_names: Iterable[str]) -> float:
     return float(cells.loc[selected, "seconds"].sum())
 
 
-_PAGE, _HTML = "advice.md", "advice.html"
+_PAGE = "advice.md"
 _NAMED_COLUMNS = 40  # number of columns that the page names
 _ALARMS = "1%FPR"  # the rate of false alarms of `max_membership`
+_ABOVE_GUESS = "guess+"  # prefix of a limit that is added to the share of a guess
 #: Receives the number of cells of a round, and returns a function that is called after each cell.
 Log = Callable[[int], Callable[[str, str], None]]
 
@@ -414,7 +502,7 @@ class Recommendation:
     @property
     def report(self) -> Path:
         """Page with the recommendation and its evidence."""
-        return self.folder / _HTML
+        return self.folder / ADVICE_PAGE
 
     @property
     def warnings(self) -> list[str]:
@@ -434,10 +522,14 @@ class Recommendation:
         """Return the recommendation as plain JSON types."""
         advice = self.advice
         return {
+            "result": advice.result,
             "take": advice.choice.name if advice.choice else None,
             "nearest": advice.nearest.name if advice.nearest else None,
+            "auc": advice.comparison.to_json() if advice.comparison else None,
             "not": {t.name: t.unmet for t in advice.tried if t.unmet},
-            "pages": [str(self.folder / name) for name in (_PAGE, _HTML)],
+            "excluded": [t.name for t in advice.tried if t.broken],
+            "next": advice.command or None,
+            "pages": [str(self.folder / name) for name in (_PAGE, ADVICE_PAGE)],
         }
 
     def __repr__(self) -> str:
@@ -475,6 +567,7 @@ def search(
     options: BenchOptions,
     max_exact_rows: str | float,
     max_membership: str | float,
+    max_membership_auc: float,
     min_auc: float,
     minutes: float,
     layout: str,
@@ -487,7 +580,7 @@ def search(
     ----------
     options : BenchOptions
         Table, federation and run control.
-    max_exact_rows, max_membership, min_auc, minutes, layout, deployed
+    max_exact_rows, max_membership, max_membership_auc, min_auc, minutes, layout, deployed
         As in `recommend`.
     log : callable
         Receives the number of cells of every round (`Log`).
@@ -500,22 +593,66 @@ def search(
     member_share, _, alarms = str(max_membership).partition("@")
     if alarms not in ("", _ALARMS):
         raise UsageError(f"--max-membership {max_membership!r}: the rate is {_ALARMS}, or left out")
-    rows = parse_share("max-exact-rows", max_exact_rows)
+    share = str(max_exact_rows).removeprefix(_ABOVE_GUESS)
+    rows = parse_share("max-exact-rows", share)
     members = parse_share("max-membership", member_share)
     if not 0 < min_auc < 1:
         raise UsageError(f"--min-auc {min_auc:g}: give a number between 0 and 1")
+    if not 0.5 < max_membership_auc <= 1:
+        raise UsageError(
+            f"--max-membership-auc {max_membership_auc:g}: give a number above 0.5, which is a "
+            "random guess, and at most 1"
+        )
     if not 0 <= minutes < float("inf"):
         raise UsageError(
             f"--minutes {minutes:g}: give a number of at least 0; with 0, one seed runs without a "
             "time limit"
         )
-    wish = Wish(rows, members, min_auc)
-    folder, advice = Search(options, wish, 60 * minutes, log, layout, deployed).run()
+    wish = Wish(rows, members, min_auc, max_membership_auc, share != str(max_exact_rows))
+    searching = Search(options, wish, 60 * minutes, log, layout, deployed)
+    folder, advice = searching.run()
     (ref,) = {d for grid in read_suite_of_run(folder).grids for d in grid.data}
-    advice = replace(advice, data=_describe_table(load_dataset(ref, options.data_dir)))
+    limits = {
+        "max-exact-rows": max_exact_rows,
+        "max-membership": max_membership,
+        "max-membership-auc": max_membership_auc,
+        "min-auc": min_auc,
+        "minutes": searching.minutes or 2 * minutes,
+        "layout": layout,
+        "deployed": deployed,
+    }
+    for metric, cell in advice.limits_below_guesses.items():
+        limits |= {LIMIT_OPTIONS[metric].removeprefix("--"): possible_limit(cell)}
+        limits["minutes"] = minutes
+    advice = replace(
+        advice,
+        data=_describe_table(load_dataset(ref, options.data_dir)),
+        command="" if advice.choice else _command(options, limits, folder),
+    )
     write_listed(folder, _PAGE, advice.page().encode())
-    write_listed(folder, _HTML, advice.html().encode())
+    write_listed(folder, ADVICE_PAGE, advice.html().encode())
     return Recommendation(folder, advice)
+
+
+def _command(options: BenchOptions, limits: dict[str, Any], folder: Path) -> str:
+    """Return the command that continues a search with other limits or with more time.
+
+    Options with their default value are left out.
+    """
+    words = ["fedtrees", "recommend"]
+    continued = {"resume": True, "output": str(folder)}
+    for item in fields(options):
+        value = continued.get(item.name, getattr(options, item.name))
+        if value == item.default or value == ():
+            continue
+        option = f"--{item.name.replace('_', '-')}"
+        values = value if isinstance(value, tuple) else (value,)
+        words += [option] if value is True else [w for v in values for w in (option, str(v))]
+    defaults = {name: p.default for name, p in inspect.signature(recommend).parameters.items()}
+    for name, value in limits.items():
+        if value != defaults[name.replace("-", "_")]:
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 def parse_share(option: str, value: str | float) -> float:
@@ -536,8 +673,9 @@ def parse_share(option: str, value: str | float) -> float:
 def recommend(
     data: Names | pd.DataFrame | tuple[Any, Any] = (),
     *,
-    max_exact_rows: str | float = "1%",
+    max_exact_rows: str | float = "guess+1%",
     max_membership: str | float = "5%",
+    max_membership_auc: float = 0.55,
     min_auc: float = 0.75,
     minutes: float = 10.0,
     layout: str = "",
@@ -579,10 +717,13 @@ def recommend(
     ----------
     data : str, DataFrame, or (X, y)
         Name of a dataset, or a table, as in `fedtrees.bench`.
-    max_exact_rows : str or float, default "1%"
-        Largest share of rows of other parties that an attack may reconstruct exactly.
+    max_exact_rows : str or float, default "guess+1%"
+        Largest share of rows of other parties that an attack may reconstruct exactly. With
+        ``guess+``, the share that a guess without any message reconstructs is added.
     max_membership : str or float, default "5%"
         Largest share of members that an attack may recognise, at 1% false alarms.
+    max_membership_auc : float, default 0.55
+        Largest AUC of membership tests. 0.5 is a random guess.
     min_auc : float, default 0.75
         Smallest AUC on test rows.
     minutes : float, default 10
@@ -648,7 +789,10 @@ def recommend(
     >>> print(result.verdict)  # doctest: +SKIP
     """
     arguments = dict(locals())
-    own_arguments = ("max_exact_rows", "max_membership", "min_auc", "minutes", "layout", "deployed")
+    own_arguments = (
+        "max_exact_rows", "max_membership", "max_membership_auc", "min_auc", "minutes", "layout",
+        "deployed",
+    )  # fmt: skip
     limits = {name: arguments.pop(name) for name in own_arguments}
     with ExitStack() as refused:
         arguments, new = with_table_written(arguments)

@@ -1,6 +1,5 @@
 """The `recommend` command: find a recipe that meets the user's limits on the user's table."""
 
-import shlex
 import sys
 from typing import Annotated, Any
 
@@ -18,8 +17,9 @@ from fedtrees.experiments.options import DEFENSE, FEDERATION, RUN, BenchOptions,
 )  # fmt: skip
 def recommend(
     *,
-    max_exact_rows: Annotated[str, option(DEFENSE, "SHARE")] = "1%",
+    max_exact_rows: Annotated[str, option(DEFENSE, "SHARE")] = "guess+1%",
     max_membership: Annotated[str, option(DEFENSE, "SHARE")] = "5%",
+    max_membership_auc: Annotated[float, option(DEFENSE, "NUMBER")] = 0.55,
     min_auc: Annotated[float, option(DEFENSE, "NUMBER")] = 0.75,
     minutes: Annotated[float, option(RUN, "MINUTES")] = 10.0,
     layout: Annotated[str, option(FEDERATION, "LAYOUT")] = "",
@@ -36,9 +36,12 @@ def recommend(
     Parameters
     ----------
     max_exact_rows : str, optional
-        Largest share of rows of other parties that an attack may reconstruct exactly.
+        Largest share of rows of other parties that an attack may reconstruct exactly (guess+1%: one
+        percentage point more than a guess).
     max_membership : str, optional
         Largest share of members that an attack may recognise, at 1% false alarms.
+    max_membership_auc : float, optional
+        Largest AUC of membership tests (0.5 is a random guess).
     min_auc : float, optional
         Smallest AUC on test rows.
     minutes : float, optional
@@ -63,15 +66,12 @@ def recommend(
 
     if deployed in SYSTEMS:
         print(f"{deployed}: {name_versions(SYSTEMS[deployed])}", file=sys.stderr)
-    limits = (max_exact_rows, max_membership, min_auc)
+    limits = (max_exact_rows, max_membership, max_membership_auc, min_auc)
     with report_compilation(Log(0).compiled):
         result = search(BenchOptions(**options), *limits, minutes, layout, deployed, Log)
     print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
     lines = [*result.advice.verdict, pages]
-    if result.advice.choice is None:
-        lines.append(
-            "next  the same command with other limits or more --minutes, and with --resume "
-            f"--output {shlex.quote(str(result.folder))}, which keeps all finished cells"
-        )
+    if result.advice.command:
+        lines += [*result.advice.next_steps[:-1], f"    {result.advice.command}"]
     emit(result.to_json(), format, "\n".join(lines))

@@ -28,6 +28,9 @@ from fedtrees.core.errors import UsageError, did_you_mean
 
 Plain = str | int | float
 NO_CLAIM = "no-claim"  # state and status of an attack that finished without a claim
+#: Reasons without a claim that state only that nothing is certain. An attack with such a reason
+#: returns certain claims only, and other attacks guess the same values from the same messages.
+NOT_CERTAIN = ("sums-not-exact", "leaf-values-ambiguous", "bounds-leave-a-choice")
 #: Arguments that name the subject of a sentence, with the words that replace a missing one.
 SLOTS = {"subject": "it", "protocol": "this protocol", "adversary": "the parties of the adversary"}
 

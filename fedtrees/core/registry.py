@@ -46,6 +46,16 @@ _FORMER_PARAMETERS = {
     ("attack", "tableak"): {"most": "max_rows"},
     ("attack", "leaf-inversion"): {"most": "max_rows"},
 }
+#: Removed parameters, and removed values of parameters (``name=value``), with the reason.
+_REMOVED_OPTIONS = {
+    ("attack", "timberstrike"): {
+        "solver=milp": "it reconstructs less than solver=max-ent (docs/studies/exact-solvers.md)",
+        "time_limit": "it limited solver=milp, which is removed as well",
+    },
+    ("attack", "draft-dp"): {
+        "mode=cpsat-cells": "it reconstructs less than the default (docs/studies/exact-solvers.md)",
+    },
+}
 
 
 class FormerNameWarning(FutureWarning):
@@ -291,9 +301,10 @@ class Registry:
         ------
         UsageError
             If the name or a parameter is unknown, if a parameter is missing, or if its value is
-            refused.
+            refused. For a removed parameter or value, the error states why it was removed.
         """
         spec = with_present_names(kind, spec)
+        _check_removed_options(kind, spec)
         maker = self.get(kind, spec.name)
         parameters = _parameters(maker)
         for key in spec.params:
@@ -356,6 +367,17 @@ def with_present_names(kind: str, spec: Spec) -> Spec:
             raise UsageError(f"{kind} {spec.name!r} has two values of {name!r}; give one")
         params[name] = value
     return replace(spec, params=params)
+
+
+def _check_removed_options(kind: str, spec: Spec) -> None:
+    """Raise `UsageError` with the reason if a spec has a removed parameter or value."""
+    removed = _REMOVED_OPTIONS.get((kind, spec.name), {})
+    for key, value in spec.params.items():
+        for option in (key, f"{key}={value}"):
+            if option in removed:
+                raise UsageError(
+                    f"{kind} {spec.name!r}: {option} is removed, because {removed[option]}"
+                )
 
 
 def _check_name(kind: str, name: str) -> None:

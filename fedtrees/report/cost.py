@@ -236,7 +236,17 @@ def references(
     references : tuple of (str, Estimate)
         By name: one of `fedtrees.core.results.ALONE`, or "majority-class".
     """
-    here = rows[
+    groups = reference_rows(rows, setting, utility).groupby("protocol")["value"]
+    bounds = measure(utility).bounds
+    return tuple((str(name), t_estimate(values, bounds=bounds)) for name, values in groups)
+
+
+def reference_rows(rows: pd.DataFrame, setting: Setting, utility: str) -> pd.DataFrame:
+    """Return the rows of the references of a setting by one training metric (see `references`).
+
+    The column ``protocol`` contains the name of the reference.
+    """
+    return rows[
         (rows["stage"] == "reference")
         & (rows["dataset"] == setting.dataset)
         & (rows["partition"] == setting.partition)
@@ -244,9 +254,6 @@ def references(
         & (rows["metric"] == utility)
         & (rows["status"] == "ok")
     ]
-    groups = here.groupby("protocol")["value"]
-    bounds = measure(utility).bounds
-    return tuple((str(name), t_estimate(values, bounds=bounds)) for name, values in groups)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedtrees.core.reasons import NO_CLAIM
+from fedtrees.core.reasons import NO_CLAIM, NOT_CERTAIN
 from fedtrees.core.results import measure
 from fedtrees.report.coverage import Coverage
 from fedtrees.report.statistics import (
@@ -268,8 +268,9 @@ def _no_claims(
 
     The rows of such an attack name the metrics of the claims that it declares. An attack that
     declares none counts in two cases: it scored the metric under another defense, or it scored
-    nothing at all, so that its intended claim is not known. Attacks that exist for comparison do
-    not count, because another attack uses everything that they use.
+    nothing at all, so that its intended claim is not known. Two kinds of attacks do not count:
+    those that exist for comparison, because another attack uses everything that they use, and those
+    that return only certain claims, if another attack scored the metric on the same seeds.
 
     Parameters
     ----------
@@ -288,10 +289,14 @@ def _no_claims(
     if silent.empty:
         return ()
     scored = set(attacks.loc[(attacks["status"] == "ok") & attacks["blind"].notna(), "attack"])
+    guessed = rows[(rows["status"] == "ok") & (rows["metric"] == metric) & rows["value"].notna()]
+    settled_seeds = {*guessed["seed"]}
     pairs: dict[tuple[str, str], None] = {}
-    columns = (silent[c] for c in ("attack", "metric", "why"))
-    for name, key, why in zip(*columns, strict=True):
+    columns = (silent[c] for c in ("attack", "metric", "why", "reason_code", "seed"))
+    for name, key, why, code, seed in zip(*columns, strict=True):
         counts = coverage.applicable is None or name in coverage.applicable
+        if code in NOT_CERTAIN and seed in settled_seeds:
+            continue
         if counts and (key == metric or name in able or name not in scored):
             pairs[name, str(why)] = None
     return tuple(pairs)

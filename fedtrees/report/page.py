@@ -11,17 +11,20 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 from typing import Any
 
 from fedtrees.core.errors import listed, many
 from fedtrees.core.files import write_text
+from fedtrees.core.guarantee import AtLeast
 from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_one
 from fedtrees.report import page_tables, verdict, wording
 from fedtrees.report.adversaries import AdversaryFindings
+from fedtrees.report.cost import MOST_SEEDS
 from fedtrees.report.findings import (
     DefenseResult,
     RunAnalysis,
@@ -97,7 +100,7 @@ def headline(findings: SettingFindings) -> str:
     if use is None:
         if findings.baseline_defense != UNDEFENDED:
             return f"{text}."
-        tried = any(d.spec != UNDEFENDED for d in findings.defenses)
+        tried = verdict.tried_recipes(findings)
         return f"{text}; {'nothing that was tried helps' if tried else 'no defense was tried'}."
     after = use.result(lead.adversary.threat, cell.metric)
     if after is None:
@@ -194,15 +197,39 @@ def traffic(findings: SettingFindings, use: Recipe) -> str:
     return f"{bytes_text(use.bytes)} instead of {bytes_text(base.cost.bytes)}"
 
 
+def results_of_recipe(
+    settings: Sequence[SettingFindings], findings: SettingFindings, use: Recipe
+) -> DefenseResult | None:
+    """Return the results of a recipe in the setting of its protocol, None if it has none."""
+    protocol, defense = wording.split_recipe(use.name)
+    if not protocol:
+        return findings.defended(defense)
+    place = replace(findings.setting, protocol=protocol)
+    candidates = (f.defended(defense) for f in settings if f.setting == place)
+    return next((d for d in candidates if d is not None), None)
+
+
+def more_seeds(findings: SettingFindings) -> tuple[str, int] | None:
+    """Return a sentence about the number of seeds with the number to run, None if it is enough."""
+    use = findings.recommended_recipe
+    if findings.seeds < 3:
+        return "Fewer than three seeds settle no result.", 3
+    if use is not None and use.utility_change.settled == "unsettled":
+        needed = min(use.utility_change.seeds_needed, MOST_SEEDS)
+        return "More seeds settle the price of the recipe and further results.", needed
+    return ("More seeds settle more results.", 10) if findings.seeds < 10 else None
+
+
 def guarantee(defended: DefenseResult | None) -> str:
     """Describe the spent guarantee of a defense, its meaning, and the result of an audit."""
     if defended is None:
         return "see the page of that protocol"
-    text = span(defended.guarantees.spent) or span(defended.guarantees.claimed) or "none"
-    meaning = in_words(defended.guarantees.spent)
-    text += f" ({meaning})" if meaning else ""
-    measured = span(defended.guarantees.measured)
-    text += f"; measured {measured}" if measured else ""
+    guarantees = defended.guarantees
+    text = in_words(guarantees.spent) or span(guarantees.spent) or span(guarantees.claimed)
+    text = text or "none"
+    bound = next((g for g in guarantees.combined or () if isinstance(g, AtLeast)), None)
+    if bound is not None:
+        text += f"; an audit measured at least {bound.epsilon:.3g}"
     if text == "structural":
         text = "no epsilon (structural: some values are not sent, but nothing is limited)"
     return f"{text}: {defended.void}" if defended.void else text
@@ -231,11 +258,12 @@ def remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]
         if leaks:
             yield name, f"can still {listed([wording.can(r) for r in leaks])}."
         elif doubt:
-            yield name, f"learns nothing for certain; not settled: {_heads(doubt)}."
+            yield name, f"is not shown to learn anything. Not settled: {_heads(doubt)}."
         elif not failed:
             yield (
                 name,
-                f"learns no more than a blind guess (within {findings.margin:g}) by any measure.",
+                "is shown to learn no more than a guess, by every measure (within "
+                f"{findings.margin:g} of the baseline).",
             )
         if failed:
             yield (
@@ -255,6 +283,7 @@ _TEXTS = {
     "where": where, "headline": headline, "note": note, "leading_results": leading_results,
     "fact": fact, "recipe_parts": recipe_parts, "recipe_command": recipe_command,
     "traffic": traffic, "guarantee": guarantee, "remains": remains,
+    "results_of_recipe": results_of_recipe, "more_seeds": more_seeds,
     "explain_refusal": verdict.explain_refusal,
 }  # fmt: skip
 

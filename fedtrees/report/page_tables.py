@@ -189,13 +189,15 @@ def score_tables(findings: SettingFindings) -> list[list[tuple[AdversaryFindings
 
 
 def measures_without_leak(findings: SettingFindings) -> list[str]:
-    """Return one sentence per adversary about the measures by which nothing leaks."""
+    """Return one sentence per adversary about measures by which no defense of the table leaks."""
     sentences = []
     for adversary in findings.tested:
         hidden = [m for m in adversary.metrics if _is_settled(findings, adversary, m)]
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
-            sentences.append(f"{wording.capital(adversary.name)} learns nothing by {heads}.")
+            sentences.append(
+                f"Under each defense of this table, {adversary.name} learns nothing by {heads}."
+            )
     return sentences
 
 

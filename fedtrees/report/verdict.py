@@ -29,6 +29,7 @@ from fedtrees.report.findings import (
 )
 from fedtrees.report.guarantees import REFUTED, in_words
 from fedtrees.report.leakage import SETTLED, LeakageResult, gravity, plain, upper
+from fedtrees.report.local_baseline import compare_with_training_alone
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import finite
@@ -37,6 +38,8 @@ from fedtrees.report.wording import number
 if TYPE_CHECKING:
     from rich.table import Table
 
+#: Name of the page that `fedtrees recommend` writes into its run folder.
+ADVICE_PAGE = "advice.html"
 #: Size of the screen that the verdict must fit, below the line that names the setting.
 SCREEN_LINES, SCREEN_COLUMNS = 22, 80
 #: Width of the column of labels in characters.
@@ -121,7 +124,7 @@ def verdict(analysis: RunAnalysis) -> Verdict:
         return Verdict("", (Line("NOT KNOWN", "No model was trained."),))
     first, *rest = analysis.settings
     # The command to type next is always the last entry, so that its lines are reserved first.
-    next_step = _next_step(first, analysis.table_options(first.setting.dataset))
+    next_step = _next_step(first, analysis)
     lines = _fitting_lines(first, analysis, SCREEN_LINES - next_step.height)
     room = SCREEN_LINES - sum(line.height for line in (*lines, next_step))
     # Protocols that are recipes of the first setting are already compared with it.
@@ -182,11 +185,16 @@ def _lines(findings: SettingFindings, leaks: int, details: bool) -> Iterator[Lin
         yield Line("NOT TESTED", text)
 
 
-def _next_step(findings: SettingFindings, table_options: Sequence[str]) -> Line:
+def _next_step(findings: SettingFindings, analysis: RunAnalysis) -> Line:
     """Return the entry with the command to type after the verdict, for the table of the run.
 
-    `fedtrees recommend` compares AUCs, which a numeric target does not have.
+    If `fedtrees recommend` wrote the run, its page of advice is named instead. The command compares
+    AUCs, which a numeric target does not have.
     """
+    advice = analysis.folder / ADVICE_PAGE
+    if advice.is_file():
+        return Line("NEXT STEP", "Read the recommendation for your limits:", str(advice))
+    table_options = analysis.table_options(findings.setting.dataset)
     own_table = "" if "--csv" in table_options else " (own table: --csv, --target)"
     if not findings.has_numeric_target:
         text = f"Find a defense for your limits{own_table}:"
@@ -199,17 +207,27 @@ def _next_step(findings: SettingFindings, table_options: Sequence[str]) -> Line:
 
 
 def _model(findings: SettingFindings) -> Iterator[Line]:
-    """Yield the utility of the first model, next to that of a constant and of a perfect model."""
+    """Yield the utility without a defense, with the best defense, and of training alone.
+
+    The utility of a constant and of a perfect model is beside it.
+    """
     trained = findings.defended(findings.baseline_defense)
     if trained is None or not math.isfinite(trained.utility_change.mean_utility):
         return
     utility, spec = measure(findings.utility.metric), trained.spec
     how = "without a defense" if spec == UNDEFENDED else f"with {wording.short(spec)}"
-    marks = [f"a perfect model: {utility.best:g}"]
+    marks = [f"perfect: {utility.best:g}"]
     if math.isfinite(findings.constant_utility):
         marks.insert(0, f"a guess: {findings.constant_utility:.3g}")
-    value = number(trained.utility_change.mean_utility)
-    yield Line("MODEL", f"{utility.head} {value} {how} ({', '.join(marks)}).")
+    values, better = [f"{number(trained.utility_change.mean_utility)} {how}"], ""
+    use = findings.recommended_recipe
+    if use is not None and math.isfinite(use.utility_change.mean_utility):
+        values.append(f"{number(use.utility_change.mean_utility)} with the best one")
+        if compare_with_training_alone(findings, use).gain.mean < 0:
+            better = ", which is better"
+    if math.isfinite(findings.local_utility):
+        values.append(f"{number(findings.local_utility)} if a party trains alone{better}")
+    yield Line("MODEL", f"{utility.head} {', '.join(values)} ({', '.join(marks)}).")
 
 
 def _collapsed_models(findings: SettingFindings) -> Iterator[Line]:
@@ -372,11 +390,9 @@ def _defense(findings: SettingFindings, leaks: int) -> Iterator[Line]:
 def _recommendation(findings: SettingFindings, use: Recipe) -> str:
     """Describe the quality of the best defense, as a sentence that ends before its name."""
     if use.holds:
-        if use.failed:
-            return "No attack clearly succeeds, but not every leak is excluded:"
         if use.shown:
             return f"Every attack is shown to stay within {findings.margin:g} of its baseline:"
-        return f"No attack clearly exceeds its baseline by more than {findings.margin:g}:"
+        return "No attack clearly succeeds, but not every leak is excluded:"
     if use.untested:
         return "The best one that ran. Not every attack ran, so that more may leak:"
     before, after = findings.leak.result, _after(findings, use)
@@ -405,21 +421,29 @@ def command(use: Recipe) -> str:
     return f'-p "{protocol}" -d "{defense}"' if protocol else use.name
 
 
+def tried_recipes(findings: SettingFindings) -> dict[str, Recipe]:
+    """Return recipes by name: first the defenses of the protocol, then those of other protocols."""
+    recipes = {recipe.name: recipe for recipe in findings.recommendation.recipes}
+    defenses = [d.spec for d in findings.defenses if d.spec in recipes]
+    return {name: recipes[name] for name in dict.fromkeys([*defenses, *recipes])}
+
+
 def explain_refusal(findings: SettingFindings) -> str:
     """Explain why no defense is recommended."""
-    unfit = findings.untested.unfit
-    tried = [d.spec for d in findings.defenses if d.spec != UNDEFENDED]
+    unfit, tried = findings.untested.unfit, tried_recipes(findings)
     if not tried and unfit:
         name, why = unfit[0]
         return f"None ran: {name} does not fit this protocol ({why})."
     if not tried:
         return "No defense was tested, because none was requested or none fits."
-    nothing_shown = f"This run does not show which leaks {wording.some(tried)} would prevent."
+    names = wording.some([*tried])
+    nothing_shown = f"This run does not show which leaks {names} would prevent."
     result = findings.leak.result
     if result is None or findings.leak.adversary is None or findings.leak.kind != "leak":
         return nothing_shown
-    after = [(findings.leak.adversary.result(d, result.metric), d) for d in tried]
-    scored = [x for x in after if math.isfinite(x[0].score)]
+    place = findings.leak.adversary.threat
+    after = [(recipe.result(place, result.metric), name) for name, recipe in tried.items()]
+    scored = [(r, name) for r, name in after if r is not None and math.isfinite(r.score)]
     if not scored:
         return nothing_shown
     least, name = min(scored, key=lambda x: x[0].score)
@@ -446,7 +470,7 @@ def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
 def _effect(findings: SettingFindings, use: Recipe) -> str:
     """Compare the score of the main finding without and with a defense, in one sentence.
 
-    For example, ``Your server can then reconstruct 0.3 instead of 83 of 456 rows.``
+    For example, ``Your server can then reconstruct 3 instead of 83 of 456 rows (a guess: 2).``
     """
     before, after = findings.leak.result, _after(findings, use)
     if before is None or after is None:
@@ -461,7 +485,8 @@ def _effect(findings: SettingFindings, use: Recipe) -> str:
         # The amount names its unit, and the entry above contains the complete phrase.
         phrase = phrase[: phrase.index("{}") + 2]
     can = "can still" if unchanged else "can then"
-    result = wording.capital(f"{who} {can} {phrase.format(scores)}.")
+    guess = wording.value(after, after.baseline)
+    result = wording.capital(f"{who} {can} {phrase.format(scores)} (a guess: {guess}).")
     if after.below_baseline:
         return f"{result} {wording.capital(wording.failed(after))}."
     return f"{result} {EFFECT_STATES[after.state]}".rstrip()
@@ -729,8 +754,11 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
     rich_table = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     rich_table.add_column("", width=1)
     rich_table.add_column("\ndefense", max_width=_DEFENSE_WIDTH)
+    # Without an undefended run, there is no change, and the utility itself is shown.
+    compared = findings.defended(UNDEFENDED) is not None
+    utility_head = measure(findings.utility.metric).head
     rich_table.add_column(
-        f"\nΔ {measure(findings.utility.metric).head}", justify="right", no_wrap=True
+        f"\nΔ {utility_head}" if compared else f"\n{utility_head}", justify="right", no_wrap=True
     )
     for column in shown:
         rich_table.add_column(column.head, justify="right", no_wrap=True)
@@ -739,7 +767,10 @@ def table(findings: SettingFindings, width: int, first: str | None = None) -> tu
         mark = "→" if findings.recipe == d.spec else ""
         style = "bold" if mark else ""
         name = Text(wording.short(d.spec, most_parts=len(d.parts)))
-        rich_table.add_row(mark, name, _format_utility_change(d), *cells, style=style)
+        utility = (
+            _format_utility_change(d) if compared else number(d.utility_change.mean_utility, 3)
+        )
+        rich_table.add_row(mark, name, utility, *cells, style=style)
     legend = "  ".join(f"{wording.GLYPHS[s]} {wording.WORDS[s]}" for s in _LEGEND)
     more = len(candidates) - len(shown)
     hidden_note = f"  ({many(more, 'column')} more: see the report)" if more else ""

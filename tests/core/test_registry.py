@@ -126,6 +126,19 @@ def test_the_former_name_of_an_attack_works_with_a_warning():
     assert "told-bins" not in register.names("attack")
 
 
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (Spec("timberstrike", {"solver": "milp"}), "solver=milp is removed, because it"),
+        (Spec("timberstrike", {"time_limit": 2}), "time_limit is removed, because it limited"),
+        (Spec("draft-dp", {"mode": "cpsat-cells"}), "mode=cpsat-cells is removed, because it"),
+    ],
+)
+def test_a_removed_option_is_an_error_that_states_the_reason(spec, reason):
+    with pytest.raises(UsageError, match=reason):
+        register.make("attack", spec)
+
+
 def test_an_error_in_a_plug_in_file_names_its_line(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text("import numpy as np\n\nrows = {}\nrows['x']\n")

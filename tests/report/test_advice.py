@@ -7,13 +7,21 @@ import pandas as pd
 import pytest
 from synthetic_run import Table
 
-from fedtrees.api.recommend import Search, candidates, narrowed, parse_share
+from fedtrees.api.recommend import (
+    Recommendation,
+    Search,
+    candidates,
+    narrowed,
+    parse_share,
+    search,
+)
 from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
-from fedtrees.report.advice import Advice, Wish, tried
+from fedtrees.report.advice import Advice, Wish, describe_partition, tried
 from fedtrees.report.recipe import settings
+from fedtrees.report.results import load_rows
 from fedtrees.report.wording import ProtocolRecipe
 
 WISH = Wish(exact_rows=0.01, membership=0.05, auc=0.75)
@@ -28,6 +36,10 @@ def advice(
     n_rows=2000,
     left_out=(),
     blind=0.01,
+    members_auc=0.52,
+    local=(),
+    test_rows=(),
+    wish=WISH,
     **trained,
 ):
     """Return the advice for a run of one defense and the undefended baseline."""
@@ -39,7 +51,15 @@ def advice(
             table.train(
                 defense, seed, utility + 0.001 * seed, **(trained if defense != "none" else {})
             )
+            for metric, number in zip(("auc", "rarest"), test_rows, strict=False):
+                # The numbers of test rows: of all classes, and of the rarest one.
+                if metric == "auc":
+                    table.lines[-1]["n"] = number
+                else:
+                    table.add("train", defense, seed, metric, number)
             table.applies(defense, seed, "timberstrike", "membership", *left_out)
+            table.add("attack", defense, seed, "members_auc", members_auc, attack="membership",
+                      threat="t", blind=0.5, advantage=2 * members_auc - 1)  # fmt: skip
             scored = {"exact_rows": ("timberstrike", exact_rows_share, 0.0),
                       "members_1pct": ("membership", members_undefended, blind)}  # fmt: skip
             for metric, (attack, value, blind) in scored.items():
@@ -49,8 +69,15 @@ def advice(
                 )
             table.add("attack", defense, seed, "note", 1.0, part="stopped_early", threat="t",
                       attack="timberstrike")  # fmt: skip
+    for seed, local_auc in enumerate(local):
+        table.add("reference", "", seed, "auc", local_auc, protocol="local-only")
     rows = table.rows()
-    return Advice.of_rows(rows, WISH, tried(rows, WISH))
+    return Advice.of_rows(rows, wish, tried(rows, wish))
+
+
+def recipe_of(result, name=NAME):
+    """Return the compared recipe with a name."""
+    return next(t for t in result.tried if t.name == name)
 
 
 def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(tmp_path):
@@ -59,18 +86,18 @@ def test_a_recipe_that_meets_the_wish_is_recommended_with_its_figures_and_price(
     assert result.nearest is None
     assert result.verdict[0].startswith(f"Take `{NAME}`, AUC 0.901")
     assert result.verdict[2].startswith(
-        "Without a defense: d · t can reconstruct 800 of 2,000 rows"
+        "Without a defense: the party 't' can reconstruct 800 of 2,000 rows"
     )
     assert not any(line.startswith("It leaves") for line in result.verdict)
     assert result.choice.candidate.utility_change.change.mean == pytest.approx(-0.05)
     page = result.page()
     heads = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert heads == ["Purpose", "Data", "Adversaries", "Risks without a measure", "Measures",
-                     "Residual risk", "Not tested", "Terms"]  # fmt: skip
+    assert heads == ["What to do now", "Purpose", "Data", "Adversaries", "Risks without a measure",
+                     "Measures", "Residual risk", "Not tested", "Terms"]  # fmt: skip
     assert f"Take `{NAME}`, AUC 0.901" in page
     risks, after_risks = page.partition("## Risks without a measure")[2].split("## Measures")
     assert "reconstruct 800 of 2,000 rows in every column" in risks
-    assert "The searches of timberstrike[time_limit=10] stopped" in after_risks
+    assert "The searches of timberstrike stopped" in after_risks
     assert "reconstruct" not in after_risks.partition("## Residual risk")[2]
 
 
@@ -89,7 +116,7 @@ def test_the_residual_risk_names_its_recipe_and_its_claimed_epsilon(tmp_path):
 def test_a_leak_within_the_wish_is_stated(tmp_path):
     result = advice(tmp_path, exact=(0.004, 0.004, 0.004))
     assert result.choice.name == NAME
-    assert result.verdict[3].startswith("It leaves: d · t can reconstruct 8 of 2,000 rows")
+    assert result.verdict[3].startswith("It leaves: the party 't' can reconstruct 8 of 2,000 rows")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +128,7 @@ def test_a_leak_within_the_wish_is_stated(tmp_path):
         ({"exact": (0.002, 0.002, 0.02)}, False, r"up to 3\.4% by the interval; your limit: 1\.0%"),
         ({"n_rows": 20}, False, r"up to 6\.0% by the interval; your limit: 1\.0%"),
         ({"members": (0.01, 0.2, 0.01)}, True, r"recognise 147 of 2,000 .*limit: 5\.0%"),
-        ({"auc": 0.7}, True, r"AUC 0\.701; your limit: at least 0\.75"),
+        ({"auc": 0.7}, True, r"AUC 0\.701 on 3 seeds; your limit: at least 0\.75"),
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
@@ -115,10 +142,13 @@ def test_a_recipe_that_is_not_shown_to_meet_the_wish_is_never_recommended(
     recipe = next(candidate for candidate in result.tried if candidate.name == NAME)
     assert result.choice is None
     assert bool(recipe.broken) is violates
-    assert any(line.startswith(f"Not recommended: `{NAME}`. ") for line in result.verdict)
+    assert f"- `{NAME}`: {recipe.unmet}." in result.verdict
     assert re.search(reason, recipe.unmet), recipe.unmet
     assert (result.nearest is None) == bool(options.get("left_out"))
-    assert "None of 2 tested recipes is shown to meet your limits." in result.page()
+    tested = [t for t in result.tried if not t.candidate.untested]
+    excluded = len(tested) == len([t for t in tested if t.broken])
+    assert ("excluded by your limits." in result.result) is (bool(tested) and excluded)
+    assert result.result in result.page()
 
 
 def test_an_adversary_whose_attacks_did_not_all_run_is_not_described_as_safe(tmp_path):
@@ -134,17 +164,18 @@ def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
         and "a guess by the same adversary, without any message, already reaches 6.0% (120 of "
         "2,000 members)"
         in line
-        and line.endswith("Repeat the search with --max-membership clearly above 6.0%.")
+        # The guess of 6%, and the margin of 5% of the remaining 94%, rounded up.
+        and line.endswith("a defense can meet is about 11% (--max-membership).")
         for line in lines
     )
 
 
 def test_limits_that_no_tested_recipe_meets_are_named_with_the_best_recipe(tmp_path):
     lines = advice(tmp_path, exact=(0.02, 0.03, 0.02), auc=0.7).verdict
-    assert lines[0].startswith("None of 2 tested recipes is shown to meet your limits. Nearest: ")
+    assert lines[0].startswith("Both tested recipes are excluded by your limits. Nearest: ")
     assert lines[1] == (
         "No tested recipe meets your limit of 1.0% for exact rows: the smallest value is 2.3% "
-        f"(`{NAME}`)."
+        f"on 3 seeds (`{NAME}`)."
     )
     # The undefended model has an AUC of 0.951, so that a recipe meets the limit of 0.75.
     assert lines[2].startswith("Your limits: ")
@@ -156,6 +187,157 @@ def test_a_limit_below_a_guess_does_not_decide_which_recipe_is_nearest(tmp_path)
     recipe = next(t for t in result.tried if t.name == NAME)
     assert recipe.read == pytest.approx(0.07 / 3 / 0.01)
     assert "reconstruct 47 of 2,000 rows" in recipe.unmet
+
+
+def test_one_seed_near_a_limit_does_not_exclude_a_recipe(tmp_path):
+    one = {"exact": (0.0,), "members": (0.01,), "test_rows": (154, 54)}
+    # The standard error of an AUC of 0.75 from 54 and 100 rows is 0.043.
+    near = recipe_of(advice(tmp_path / "near", auc=0.746, **one))
+    assert near.broken == ""
+    assert near.unmet == (
+        "AUC 0.746 on 1 seed; your limit: at least 0.75. The difference is within the standard "
+        "error of ±0.043, so that 3 seeds are needed"
+    )
+    far = recipe_of(advice(tmp_path / "far", auc=0.70, **one))
+    assert far.broken == "AUC 0.700 on 1 seed; your limit: at least 0.75"
+    # The standard error of a share of 5% of 2,000 members is 0.5%.
+    few = {"exact": (0.0,), "blind": 0.01}
+    assert not recipe_of(advice(tmp_path / "few", members=(0.054,), **few)).broken
+    assert recipe_of(advice(tmp_path / "many", members=(0.056,), **few)).broken
+    # Three seeds are compared by their mean.
+    assert recipe_of(advice(tmp_path / "three", auc=0.745, test_rows=(154, 54))).broken
+
+
+def test_a_recipe_that_leaks_by_the_auc_of_membership_does_not_meet_the_limits(tmp_path):
+    result = advice(tmp_path, members_auc=0.588)
+    assert result.choice is None
+    assert recipe_of(result).objections[0].kind == "members_auc"
+    assert "AUC of 0.588 (blind 0.500) on 3 seeds; your limit: 0.55" in recipe_of(result).broken
+    accepted = Wish(exact_rows=0.01, membership=0.05, auc=0.75, membership_auc=0.6)
+    assert advice(tmp_path / "accepted", members_auc=0.588, wish=accepted).choice.name == NAME
+
+
+def test_a_limit_beyond_a_guess_can_be_met_where_guesses_exceed_the_limit(tmp_path):
+    wish = Wish(exact_rows=0.05, membership=0.2, above_guess=True)
+    result = advice(tmp_path, blind=0.06, exact=(0.04, 0.04, 0.04), members=(0.06,) * 3, wish=wish)
+    assert result.choice.name == NAME
+    assert not result.limits_below_guesses
+    assert "reconstructed exactly, beyond those that a guess reconstructs" in str(wish)
+
+
+def test_the_recipe_is_compared_with_parties_that_train_without_the_others(tmp_path):
+    result = advice(tmp_path, auc=0.80, local=(0.82, 0.82, 0.82))
+    sentence = (
+        "A party that trains without the others reaches AUC 0.820 on average; with this recipe the "
+        "federation reaches 0.801, so that joining costs accuracy (3 seeds)."
+    )
+    assert result.verdict[1] == sentence
+    assert sentence in result.page()
+    # The sentence is in the headline part of the page.
+    assert sentence in result.html().partition("<section")[0]
+    assert result.next_steps[0].startswith("Do not join yet")
+    auc = Recommendation(tmp_path, result).to_json()["auc"]
+    assert auc["sentence"] == sentence
+    assert auc["joining_costs"]
+    assert (auc["local"], auc["recipe"], auc["undefended"]) == pytest.approx((0.82, 0.801, 0.951))
+
+
+def test_recipes_that_are_excluded_by_the_same_limit_are_listed_below_one_heading(tmp_path):
+    lines = advice(tmp_path, exact=(0.02, 0.03, 0.02)).verdict
+    heading = "Excluded by your limit for exact rows (at most 1.0%):"
+    names = [line.split("`")[1] for line in lines[lines.index(heading) + 1 :]]
+    assert sorted(names) == ["q", NAME]
+
+
+@pytest.mark.parametrize(
+    ("partition", "simulated"),
+    [("iid[clients=3]", "random parts of one table"), ("label-skew[alpha=0.5,clients=3]", "skew")],
+)
+def test_simulated_parties_are_called_simulated(partition, simulated):
+    parties, sentence = describe_partition(partition)
+    assert parties == "3 simulated parties"
+    assert simulated in sentence
+
+
+def test_a_limit_below_a_guess_ends_the_search_with_a_command_that_can_succeed(
+    monkeypatch, tmp_path
+):
+    result = advice(tmp_path / "rows", blind=0.06)
+    rows = load_rows(tmp_path / "rows")
+
+    class Bench:
+        suite, notes, workers, runner = None, (), 1, None
+
+        def __init__(self, suite, folder):
+            self.folder = tmp_path / "rows"
+
+        def open(self, resume):
+            pass
+
+        def remaining(self):
+            return ()
+
+        def run(self, log, first, engine):
+            first()
+            raise AssertionError("the search went on")
+
+    monkeypatch.setattr(Search, "_bench", lambda self, suite, folder: Bench(suite, folder))
+    monkeypatch.setattr("fedtrees.api.recommend.Processes", lambda *_, **__: None)
+    monkeypatch.setattr("fedtrees.api.recommend.load_rows", lambda folder: rows)
+    options = BenchOptions(data="iris[rows=60]", output=str(tmp_path / "run"))
+    monkeypatch.setattr("fedtrees.api.recommend.read_suite_of_run", lambda _: candidates(options))
+    (tmp_path / "run").mkdir()
+    found = search(options, "1%", "5%", 0.55, 0.75, 10, "", "", lambda total: None)
+    assert found.advice.result == (
+        "The search stopped, because no defense can meet your limits on this table."
+    )
+    assert found.advice.command == (
+        f"fedtrees recommend --data 'iris[rows=60]' --output {tmp_path / 'run'} --resume "
+        "--max-exact-rows 1% --max-membership 11%"
+    )
+    assert f"`{found.advice.command}`" in (tmp_path / "run" / "advice.md").read_text()
+    assert result.choice is not None
+
+
+def test_if_the_time_runs_out_before_any_result_the_page_is_written_with_an_estimate(
+    monkeypatch, tmp_path, capsys
+):
+    def run_round(self, bench, resume, until, name):
+        print(name)
+        needed = self._estimate_minutes(100, 90, 60.0)
+        rows = pd.DataFrame({"attack": [], "stage": []})
+        return rows, f"the time ran out before 90 of 100 cells were computed; {needed}"
+
+    bench = SimpleNamespace(notes=(), workers=1)
+    monkeypatch.setattr(Search, "_bench", lambda self, suite, folder: bench)
+    monkeypatch.setattr(Search, "_round", run_round)
+    options = BenchOptions(data="iris[rows=60]", output=str(tmp_path))
+    monkeypatch.setattr("fedtrees.api.recommend.read_suite_of_run", lambda _: candidates(options))
+    search(options, "guess+1%", "5%", 0.55, 0.75, 1, "", "", lambda total: None)
+    assert "none of the others meets your limits" not in capsys.readouterr().out
+    page = (tmp_path / "advice.md").read_text()
+    assert "No recipe was tested completely, because the time ran out." in page
+    assert "at the measured speed, they need about 9 more minutes." in page
+    # The first round may take half of the time.
+    assert f"--output {tmp_path} --resume --minutes 20`" in page
+
+
+def test_a_search_that_ends_early_states_the_reason(monkeypatch):
+    recipe = SimpleNamespace(
+        name=NAME, candidate=SimpleNamespace(untested=()), excess=0.9, broken="", auc={}
+    )
+    bench = SimpleNamespace(suite=None, notes=(), workers=1)
+    monkeypatch.setattr(Search, "_bench", lambda self, suite, folder: bench)
+    monkeypatch.setattr(Search, "_round", lambda *_: (pd.DataFrame({"attack": []}), ""))
+    monkeypatch.setattr("fedtrees.api.recommend.tried", lambda rows, wish: (recipe,))
+    # Two more seeds take 2,000 seconds, and 600 seconds are left.
+    monkeypatch.setattr("fedtrees.api.recommend._seconds", lambda rows, names: 1000.0)
+    monkeypatch.setattr("fedtrees.api.recommend.Advice.of_rows", lambda rows, wish, *more: more)
+    _, (*_, stopped) = Search(BenchOptions(data="iris[rows=60]"), WISH, 600, lambda _: None).run()
+    assert stopped == (
+        "The search ended after 0.0 of 10 minutes with 1 seed of 1 recipe that can still meet your "
+        "limits, because no further complete round of seeds fits the remaining time."
+    )
 
 
 def test_the_recipes_of_the_documentation_are_among_the_candidates():
@@ -285,9 +467,9 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
             main([*arguments, *more_arguments])
         assert not exit_info.value.code
         output, errors = capsys.readouterr()
-        assert "1 seed ran; 3 are needed for an interval." in output
-        assert "shown to meet your limits. Nearest: `fedtree-hist" in output
-        assert f"--resume --output {tmp_path / 'run'}, which keeps all finished cells" in output
+        assert "on 1 seed" in output
+        assert "your limits" in output.partition("Nearest: `fedtree-hist")[0]
+        assert f"--output {tmp_path / 'run'} --resume" in output
         assert ("every candidate: 0 cells to compute" in errors) == bool(more_arguments)
     page = (tmp_path / "run" / "advice.md").read_text()
     assert "## Residual risk" in page

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table
 
-from fedtrees.core.reasons import Reason
+from fedtrees.cli.results import fold_no_claims
+from fedtrees.core.reasons import NOT_CERTAIN, Reason
 from fedtrees.report import page, verdict, wording
 from fedtrees.report.coverage import Coverage, Gaps
 from fedtrees.report.findings import RunAnalysis
@@ -192,9 +193,9 @@ def test_a_cell_without_an_applicable_attack_is_not_applicable_and_a_failed_one_
     }
 
 
-def no_claim(table, defense, attack, metric="ra", why="no-trees"):
-    """Add an attack that ran on three seeds and returned no claim."""
-    for seed in range(3):
+def no_claim(table, defense, attack, metric="ra", why="no-trees", seeds=3):
+    """Add an attack that ran on several seeds and returned no claim."""
+    for seed in range(seeds):
         table.add("attack", defense, seed, metric, "", attack=attack, threat="t",
                   status="no-claim", state_code="no-claim", reason_code=why)  # fmt: skip
 
@@ -235,6 +236,24 @@ def test_an_attack_of_other_claims_leaves_a_cell_as_it_is(table):
     no_claim(table, "none", "c", "")  # has scored another measure
     no_claim(table, "none", "z", "ra")  # is for comparison: not among those that apply
     assert states_by_defense(table) == {"none": "safe"}
+
+
+@pytest.mark.parametrize("code", [*NOT_CERTAIN, "no-trees"])
+def test_an_attack_that_returns_only_certain_claims_does_not_count_where_another_one_scored(
+    table, code
+):
+    for seed in range(4):
+        for defense in ("none", "split-only", "min-bin"):
+            table.train(defense, seed, 0.9)
+            table.applies(defense, seed, "a", "b")
+            if (defense, seed) != ("min-bin", 3):
+                table.attack(defense, seed, "a", 0.4 if defense == "none" else 0.0)
+    table.attack("none", 0, "b", 0.4)
+    for defense in ("split-only", "min-bin"):
+        no_claim(table, defense, "b", "ra", code, seeds=4)
+    states = states_by_defense(table)
+    assert states["split-only"] == ("safe" if code in NOT_CERTAIN else "unsettled")
+    assert states["min-bin"] == "unsettled"  # on one seed, no attack scored
 
 
 def test_if_no_attack_claimed_anything_the_cell_is_unsettled(table):
@@ -297,8 +316,8 @@ def test_an_attack_below_the_blind_baseline_has_its_own_sentence(table):
     assert wording.word(cell) == "the attack scored worse than a blind guess, which shows nothing"
     assert setting.leak.kind == "attack-failed"
     explanation = (
-        "<b>The party &#39;t&#39;, no defense.</b> By cells guessed the attack scored worse than a "
-        "blind guess, which shows nothing.</li>"
+        "<b>The party &#39;t&#39;, no defense.</b> By cells guessed the attack scored worse than "
+        "its baseline, which shows nothing.</li>"
     )
     assert explanation in page.render_report(analysis)
 
@@ -363,3 +382,23 @@ def test_a_failed_attack_is_compared_with_the_baseline_that_counts(table, popula
     cell = setting.tested[0].result("none", "ra")
     assert wording.better_guess([cell]) == baseline
     assert f"scored worse than {baseline}, " in wording.failed(cell)
+
+
+def test_attacks_without_a_claim_for_the_same_reason_share_a_line(table):
+    for seed in range(3):
+        for defense in ("none", "split-only"):
+            table.train(defense, seed, 0.9)
+            table.applies(defense, seed, "a", "b", "c")
+            table.attack(defense, seed, "c", 0.4)
+        for threat in ("t", "u"):
+            table.add("attack", "none", seed, "ra", "", attack="a", threat=threat,
+                      status="no-claim", state_code="no-claim", reason_code="no-trees")  # fmt: skip
+        table.trouble("split-only", seed, "b", "failed", "no room")
+    no_claim(table, "split-only", "a", "ra", "sums-not-exact")
+    gaps = RunAnalysis(table.folder, table.rows()).gaps.requested
+    why = Reason("sums-not-exact")
+    assert [*fold_no_claims(gaps)] == [
+        "failed: b (q; t; against split-only; seeds 0, 1, 2): no room",
+        f"returned no claim: a (q; t and u): {Reason('no-trees')}",
+        f"returned no claim: a (q; t; against split-only; seeds 0, 1, 2): {why}",
+    ]

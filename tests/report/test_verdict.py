@@ -15,7 +15,7 @@ from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.recipe import recommended
 from fedtrees.report.results import Setting, load_rows
-from fedtrees.report.verdict import SCREEN_LINES, describe_utility_change, verdict
+from fedtrees.report.verdict import SCREEN_LINES, describe_utility_change, explain_refusal, verdict
 from fedtrees.report.verdict import table as text_table
 
 TWO = ("a", "b")
@@ -70,7 +70,9 @@ def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps
     text = verdict_texts(table)
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["BEST DEFENSE"] == ("Every attack is shown to stay within 0.05 of its baseline:")
-    assert text["EFFECT"] == "The party 't' can then guess 40% instead of 59% of the values right."
+    assert text["EFFECT"] == (
+        "The party 't' can then guess 40% instead of 59% of the values right (a guess: 40%)."
+    )
     assert text["PRICE"] == "None: AUC is identical in every seed."
     add_defense(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
     assert verdict_texts(table)["BEST DEFENSE COMMAND"] == "split-only"
@@ -468,12 +470,11 @@ def test_a_client_without_a_column_in_the_table_has_a_line(table, advantage, sen
 
 def test_the_quality_of_the_undefended_model_is_next_to_a_guess_and_a_perfect_model(table):
     add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
-    assert verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (a perfect model: 1)."
+    assert verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (perfect: 1)."
     for seed in range(3):
         table.add("reference", "", seed, metric="auc", value=0.5, protocol="majority-class")
     assert (
-        verdict_texts(table)["MODEL"]
-        == "AUC 0.901 without a defense (a guess: 0.5, a perfect model: 1)."
+        verdict_texts(table)["MODEL"] == "AUC 0.901 without a defense (a guess: 0.5, perfect: 1)."
     )
 
 
@@ -487,6 +488,15 @@ def test_the_next_step_names_the_table_of_the_run(table):
     assert verdict(analysis).lines[-1].command == (
         "fedtrees recommend --csv 'my patients.csv' --target ill --client-column site"
     )
+
+
+def test_the_next_step_of_a_search_is_its_page_and_not_another_search(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    rows = table.rows()
+    page = table.folder / "advice.html"
+    page.write_text("")
+    line = verdict(RunAnalysis(table.folder, rows)).lines[-1]
+    assert (line.text, line.command) == ("Read the recommendation for your limits:", str(page))
 
 
 @pytest.mark.parametrize(("seeds", "command"), [
@@ -535,3 +545,17 @@ def test_a_vertical_run_does_not_name_a_recipe_for_horizontal_federations(table)
         table.train("none", seed, 0.9, protocol="secureboost", protocol_params="")
         table.attack("none", seed, "a", 0.3, value=0.58, protocol="secureboost", protocol_params="")
     assert "recommended" not in verdict_texts(table)["NOT TESTED"]
+
+
+def test_a_recipe_of_another_protocol_that_does_not_help_counts_as_tried(table):
+    for seed in range(3):
+        for protocol, defense in (("fedtree-hist", "none"), ("dp-gbdt", "dp-grid-cuts")):
+            columns = {"protocol": protocol, "protocol_params": ""}
+            table.train(defense, seed, 0.9, **columns)
+            table.applies(defense, seed, "a", **columns)
+            table.attack(defense, seed, "a", 0.3 + 0.01 * seed, value=0.58, **columns)
+    settings = RunAnalysis(table.folder, table.rows()).settings
+    (findings,) = [f for f in settings if f.setting.protocol == "fedtree-hist"]
+    text = explain_refusal(findings)
+    assert text.startswith("No tested defense helps. dp-gbdt with dp-grid-cuts leaves 58% instead")
+    assert page.headline(findings).endswith("; nothing that was tried helps.")
