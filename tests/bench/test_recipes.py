@@ -77,10 +77,16 @@ def test_a_run_with_more_columns_spends_less_than_the_claim():
     assert spent == [1.94, 1.39, 1.12, 1.04]
 
 
+@pytest.fixture(scope="module")
+def default_verdict():
+    """Return the verdict of the stored default run."""
+    return recipes.default_verdict()
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorials/first-bench.md"])
-def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(name):
+def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(default_verdict, name):
     _, _, after_marker = (ROOT / name).read_text().partition(recipes.BEGIN_VERDICT)
-    assert after_marker.partition(recipes.END)[0] == recipes.default_verdict()
+    assert after_marker.partition(recipes.END)[0] == default_verdict
 
 
 @pytest.mark.parametrize("name", PAGES)
