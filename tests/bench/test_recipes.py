@@ -11,9 +11,9 @@ import pytest
 from fedtrees.benchmarks.papers import recipes
 from fedtrees.core.errors import DataError
 from fedtrees.experiments.suite import Suite
-from fedtrees.report.advice import Wish, tried
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
