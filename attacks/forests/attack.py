@@ -5,7 +5,7 @@ The attack reads the forests of a view and formulates the reconstruction problem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedtrees.attacks.forests.posterior import (
     seconds,
     share_of_work,
 )
-from fedtrees.attacks.forests.solvers import Enumeration, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, distance_costs, rows_program
 from fedtrees.attacks.forests.structure import (
     MOST_DEPTH,
     MOST_LEVELS,
@@ -187,7 +187,7 @@ def _noise(view: View) -> Noise | None:
     return Noise("truncated-laplace" if cut else "geometric", law.scale, law.draws)
 
 
-Mode = Literal["posterior", "map", "cpsat-rows", "informed"]
+Mode = Literal["posterior", "map", "cpsat-rows", "informed", "informed-cp"]
 MODES = get_args(Mode)
 
 
@@ -204,11 +204,14 @@ class DraftDP(Attack):
 
     Attributes
     ----------
-    mode : {"posterior", "map", "cpsat-rows", "informed"}
+    mode : {"posterior", "map", "cpsat-rows", "informed", "informed-cp"}
         ``map``: the most likely table, by annealing. ``cpsat-rows``: the published program, for
         comparison. ``informed``: the one row that the adversary does not know, by enumeration.
+        ``informed-cp``: the published program for this row (Equation 20), for comparison.
     rows : {"declared", "estimated"}
-        Whether the declared number of rows is used, or an estimate from the counts.
+        Whether the declared number of rows is used, or an estimate from the counts. With
+        ``cpsat-rows``, the number is a variable of the program within its 95 % confidence interval
+        (Equations 10 to 16).
     work : float
         Number of moves, as a multiple of the default (8 million for 100 rows: 2 CPU seconds). With
         many rows, each row gets fewer moves, and the note ``stopped_early`` is set.
@@ -233,11 +236,11 @@ class DraftDP(Attack):
         """Return the reason if there are no usable counts or the mode does not fit, else None."""
         reason = unreadable(view)
         labels = reason is None and read_leaf_counts(view)[0].noise.kind == "labels"
-        if labels and self.mode == "cpsat-rows":
+        if labels and self.mode in ("cpsat-rows", "informed-cp"):
             return Reason("leaves-tell-labels", mode=self.mode, use="mode=map")
         if labels and self.rows == "estimated":
             return Reason("rows-not-told", use="rows=declared")
-        if reason is None and self.mode == "informed":
+        if reason is None and self.mode.startswith("informed"):
             n_local = 0 if view.rows is None else len(view.rows)
             if view.n_rows - n_local != 1:
                 return Reason("several-missing", missing=view.n_rows - n_local)
@@ -291,7 +294,16 @@ class DraftDP(Attack):
             return row[None, :], 0.0
         if self.mode == "map":
             return anneal(question, rng, work).value, 0.0
-        solved = rows_program(question, self.limit)
+        if self.mode == "informed-cp":
+            solved = rows_program(question, self.limit, level_costs=distance_costs(question))
+        else:
+            fewest = question.n
+            if self.rows == "estimated" and not question.known_levels:
+                n_local = 0 if question.local_rows is None else len(question.local_rows)
+                limits = question.forest.row_interval(question.noise)
+                fewest, most = (max(1, number - n_local) for number in limits)
+                question = replace(question, n=most)
+            solved = rows_program(question, self.limit, fewest)
         if solved is None:
             raise ProtocolError(
                 f"mode={self.mode}: the solver found no table in {self.limit:g} s; raise limit, or "

@@ -1,13 +1,17 @@
 """Exact methods of `draft-dp`: enumeration of one missing row, and the published program.
 
-`Enumeration` infers one unknown row given all other rows. `rows_program` follows the paper and
-needs OR-Tools. Its costs are integers in 1 / `UNIT` nats.
+`Enumeration` infers one unknown row given all other rows. `rows_program` follows the paper:
+Equations 1 to 9, Equations 10 to 16 if the number of rows is unknown, and Equation 20 with
+`distance_costs` if one row is unknown. It needs OR-Tools. Its costs are integers in 1 / `UNIT`
+nats.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -94,6 +98,32 @@ class Enumeration:
         probability /= probability.sum()
         return self._nearest(probability), probability
 
+    def most_likely_row(
+        self, question: Question, counts: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int16], float]:
+        """Return the optimum of Equation 20, which `rows_program` also finds, and its cost in nats.
+
+        The cost does not include that of counts to which no possible row contributes.
+
+        Parameters
+        ----------
+        question : Question
+            The reconstruction problem of one row, with all other rows known.
+        counts : int64 array, shape (T, 2^d, K), optional
+            Counts of the known rows in the leaves, if they were already computed.
+        """
+        known_rows, forest = question.local_rows, question.forest
+        assert known_rows is not None
+        counts = forest.counts(known_rows[:, :-1], known_rows[:, -1]) if counts is None else counts
+        noisy, table = question.noise.table(forest.noisy, len(known_rows) + 1)
+        before = table[noisy - counts + len(table) // 2] / NAT
+        gain = _gain(forest, question.noise, counts, len(known_rows) + 1)
+        cost = before[forest.live].sum() - gain[np.arange(len(gain)), self.leaf].sum(axis=1)
+        for g, level_costs in enumerate(distance_costs(question)):
+            cost += level_costs[self.value[:, g], None]
+        u, c = np.unravel_index(cost.argmin(), cost.shape)
+        return np.append(self.value[u], c).astype(np.int16), float(cost[u, c])
+
     def _prior(self, known_rows: NDArray[np.integer]) -> NDArray[np.float64]:
         """Return the prior weight of every row and class, float64, shape (U, K)."""
         sizes, K = self.forest.variables.sizes, self.forest.n_classes
@@ -136,10 +166,54 @@ def _gain(
 UNIT = 1000
 
 
-def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], float, bool] | None:
+#: Weight alpha of the likelihood in Equation 20 of Gorgé et al. (2026), as a multiple of epsilon.
+ALPHA = 20.0
+
+
+def distance_costs(question: Question) -> list[NDArray[np.float64]]:
+    """Return the costs of each level of the missing row in nats: the regularizer of Equation 20.
+
+    It is the mean distance from the known rows, as the number of columns that differ.
+
+    Parameters
+    ----------
+    question : Question
+        The reconstruction problem of one row, with all other rows known.
+
+    Returns
+    -------
+    costs : list of float64 array, each of shape (r,)
+        Costs of the levels of each variable.
+
+    Notes
+    -----
+    The paper rescales both terms of the objective to comparable magnitudes. As in the code of the
+    authors, the range of the log likelihood is alpha times the range of the distance. The range of
+    the log likelihood is that of noise between 0 and 12 scales in every count.
+    """
+    variables, noise = question.forest.variables, question.noise
+    if noise.kind == "exact" or question.local_rows is None or not len(question.local_rows):
+        return [np.zeros(len(levels)) for levels in variables.levels]
+    epsilon = len(question.forest.noisy) / noise.scale
+    largest = noise.costs(np.array([math.ceil(12 * noise.scale)]))[0] * question.forest.noisy.size
+    unit = largest / (ALPHA * epsilon * variables.width)
+    costs = []
+    for g, levels in enumerate(variables.levels):
+        share = np.bincount(question.local_rows[:, g], minlength=len(levels))
+        different_columns = (levels[:, None, :] != levels[None, :, :]).sum(axis=2)
+        costs.append(unit * (different_columns @ share) / len(question.local_rows))
+    return costs
+
+
+def rows_program(
+    question: Question,
+    limit: float,
+    fewest: int | None = None,
+    level_costs: Sequence[NDArray[np.float64]] = (),
+) -> tuple[NDArray[np.int16], float, bool] | None:
     """Minimise the costs of all counts over the attributes of every row: the published program.
 
-    It follows Gorgé et al. (2026), Section 4, with exactly one leaf per row and tree. If the cost
+    It follows Gorgé et al. (2026), Section III, with exactly one leaf per row and tree. If the cost
     of a count is not linear, their table of Booleans is replaced by a piecewise linear cost.
 
     Parameters
@@ -148,26 +222,35 @@ def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], f
         The reconstruction problem.
     limit : float
         Time limit in seconds.
+    fewest : int, optional
+        Smallest number of rows, if it is unknown (Equations 10 to 16). The largest is that of the
+        question. A row that does not exist has no class, and rows that exist come first.
+    level_costs : sequence of float64 array, each of shape (r,), optional
+        Costs in nats of the levels of each variable, for every row (Equation 20).
 
     Returns
     -------
     (table, cost, optimal) or None
-        The table, int16, shape (n, G + 1), its cost in nats over leaves that rows can reach, and
+        The table, int16, shape (rows, G + 1), its cost in nats over leaves that rows can reach, and
         whether it is proven to be optimal. None if no table was found within the time limit.
     """
     from ortools.sat.python import cp_model
 
     model, forest, n = cp_model.CpModel(), question.forest, question.n
     known_levels, sizes = question.known_levels or {}, question.sizes
+    fewest = n if fewest is None else fewest
     # literal[k][g][v]: row k has level v of variable g, the class last
     literal = [
         [[model.new_bool_var("") for _ in range(r)] for r in sizes.tolist()] for _ in range(n)
     ]
     for k, row in enumerate(literal):
         for g, levels in enumerate(row):
-            model.add_exactly_one(levels)
+            may_be_absent = g == len(row) - 1 and k >= fewest
+            (model.add_at_most_one if may_be_absent else model.add_exactly_one)(levels)
             if g in known_levels:
                 model.add(levels[int(known_levels[g][k])] == 1)
+    for row, next_row in pairwise(literal[fewest - 1 :]):
+        model.add(sum(row[-1]) >= sum(next_row[-1]))
     costs = _Costs(question, model)
     for t in range(len(forest.noisy)):
         leaves = np.flatnonzero(forest.live[t]).tolist()
@@ -185,6 +268,10 @@ def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], f
         for j, leaf in enumerate(leaves):
             for c in range(int(sizes[-1])):
                 costs.of(t, leaf, c, sum(of_row[c][j] for of_row in in_leaf))
+    for row in literal:
+        for levels, of_levels in zip(row, level_costs, strict=False):
+            weights_of_levels = np.rint(UNIT * of_levels).astype(int).tolist()
+            costs.terms += [w * v for w, v in zip(weights_of_levels, levels, strict=True)]
     model.minimize(sum(costs.terms))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = float(limit)
@@ -193,7 +280,8 @@ def rows_program(question: Question, limit: float) -> tuple[NDArray[np.int16], f
     status = solver.Solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
-    table = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in literal]
+    present = [row for row in literal if any(solver.Value(v) for v in row[-1])]
+    table = [[[solver.Value(v) for v in levels].index(1) for levels in row] for row in present]
     cost = solver.ObjectiveValue() / UNIT
     return np.array(table, dtype=np.int16), cost, status == cp_model.OPTIMAL
 

@@ -608,6 +608,33 @@ class NoisyForest:
         weight = 1.0 / self.live.sum(axis=1)
         return max(least, round(float((weight * sums).sum() / weight.sum())))
 
+    def row_interval(self, noise: Noise) -> tuple[int, int]:
+        """Return the 95 % confidence interval of the number of rows, at least 1.
+
+        It is the interval of Gorgé et al. (2026), Appendix A: the mean over trees of the sum of all
+        counts, plus or minus its standard error times the coefficient of Student's t distribution
+        with T - 1 degrees of freedom (of the normal distribution for one tree).
+
+        Parameters
+        ----------
+        noise : Noise
+            Noise on the counts. The deviation of Laplace and geometric noise is approximated by
+            that of the continuous Laplace distribution, as in the paper.
+
+        Notes
+        -----
+        The code of the authors uses one-sided coefficients and does not divide by the square root
+        of T, so that its intervals are wider. We follow the text.
+        """
+        from scipy.stats import norm, t
+
+        trees = len(self.noisy)
+        factor = {"exact": 0.0, "gaussian": 1.0}.get(noise.kind, 2.0 * noise.draws)
+        error = noise.scale * math.sqrt(factor * self.noisy[0].size / trees)
+        error *= t.ppf(0.975, trees - 1) if trees > 1 else norm.ppf(0.975)
+        mean = float(self.noisy.sum(axis=(1, 2)).mean())
+        return max(1, math.ceil(mean - error)), max(1, math.floor(mean + error))
+
 
 @kernel
 def _route(variable, right, coded):  # type: ignore[no-untyped-def]

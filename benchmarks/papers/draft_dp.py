@@ -12,37 +12,27 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from statistics import mean
-from time import process_time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedtrees.attacks.forests.posterior import Answer, Question, anneal, posterior
-from fedtrees.attacks.forests.solvers import Enumeration
-from fedtrees.attacks.forests.structure import Noise, NoisyForest
+from fedtrees.attacks.forests.structure import Noise
+from fedtrees.benchmarks.papers.draft_dp_figures import compare_figures
 from fedtrees.benchmarks.papers.draft_dp_forests import (
     SCORES,
     TABLES,
     PublishedForests,
     Solve,
-    draw_forest,
     guess_errors,
-    reconstruct,
     reconstruct_published,
     score_line,
-    train_network,
-    variables,
 )
+from fedtrees.benchmarks.papers.draft_dp_mechanisms import mechanisms
 from fedtrees.benchmarks.papers.draft_dp_tables import WORK, compare_tables
 from fedtrees.benchmarks.papers.study import SETTING, Output, Study
 from fedtrees.benchmarks.papers.tables import Table
-from fedtrees.blind_baselines.conditional import nearest_guesses
-from fedtrees.core.schema import Table as Rows
-from fedtrees.metrics.records import row_errors
 from fedtrees.report.figures import model, static
 
 if TYPE_CHECKING:
@@ -51,9 +41,6 @@ if TYPE_CHECKING:
 EPSILONS = ("1", "5", "10", "20", "30")
 #: Published tables of the part ``forests``.
 ITEMS = tuple(f"Table {n}" for n in ("I", "II", "III", "IV", "V", "VI", "VII"))
-#: Number of known attributes by table. COMPAS has 7 attributes and Adult 14, if each one-hot group
-#: is counted once.
-KNOWN_COUNTS = {"compas": (0, 2, 4, 6), "adult": (0, 4, 8, 12)}
 
 
 def published_table(published: PublishedForests, title: str, solve: Solve = posterior) -> Table:
@@ -90,48 +77,6 @@ def most_likely(published: PublishedForests) -> Iterator[Table]:
         return anneal(replace(question, noise=Noise("geometric", question.noise.scale)), rng)
 
     yield published_table(published, "Most likely table", l1)
-
-
-def attributes(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors of unknown attributes, by the number of known ones."""
-    lines = []
-    for name in TABLES:
-        table, schema = published.table(name)
-        truth, coded = table.take(np.arange(100)), variables(schema)
-        rows = coded.encode(truth.X)
-        for count in KNOWN_COUNTS[name]:
-            results, blind = [], []
-            for seed in range(published.seeds):
-                known_groups = np.random.default_rng(seed).permutation(len(coded))[:count].tolist()
-                question = Question(
-                    published.forest(name, 100, "5", seed), Noise.of("truncated-laplace", 5.0, 10),
-                    100,
-                    known_levels={g: rows[:, g] for g in known_groups},
-                )  # fmt: skip
-                columns = [c for g in known_groups for c in coded.columns[g]]
-                known_columns = np.sort(columns).astype(np.int64)
-                result = reconstruct(question, truth, seed, known_columns=known_columns.tolist())
-                results.append(result)
-                blind.append(_by_other_rows(published, name, truth, known_columns, seed))
-            options = {"known_attributes": str(count)}
-            published_error = published.error("partial", name, 100, "5", **options)
-            labels = (name, str(count), published_error, f"{mean(blind):.3f}")
-            lines.append(score_line(results, *labels))
-    header = ("table", "known", "published", "by other rows", *SCORES)
-    yield Table("Some attributes known, epsilon 5", header, lines)
-
-
-def _by_other_rows(
-    published: PublishedForests, name: str, truth: Rows, known_columns: NDArray[np.int64], seed: int
-) -> float:
-    """Return the error without a forest, if other rows of the table are known."""
-    (table, schema), rng = published.table(name), np.random.default_rng(seed)
-    rest = table.take(np.arange(len(truth), len(table)))
-    exact, all_rows = np.zeros(truth.X.shape[1] + 1), np.ones(len(truth), dtype=bool)
-    known_values = truth.X[:, known_columns]
-    guesses = nearest_guesses(rest, schema, known_columns, known_values, exact, rng).values()
-    known_list = known_columns.tolist()
-    return min(row_errors(guess, truth, all_rows, known_list)["row_error"] for guess in guesses)
 
 
 def references(published: PublishedForests) -> Iterator[Table]:
@@ -202,99 +147,26 @@ def draw(our_lines: list[list[str]], published_lines: list[list[str]]) -> Figure
     return figure
 
 
-#: Number of target rows per forest. Each of them is unknown in turn.
-TARGETS = 100
-
-
-def informed_errors(published: PublishedForests) -> Iterator[Table]:
-    """Yield the errors of the unknown row, with 100 targets per seed."""
-    lines = []
-    for name in TABLES:
-        for epsilon in ("1", "5", "10", "20"):
-            errors, majority, expected, network, spent = [], [], [], list[float](), 0.0
-            for seed in range(published.seeds):
-                truth, rest, forest = draw_forest(
-                    published, name, 10, 5, float(epsilon), 2000, seed
-                )
-                wrong, common, posterior_errors, seconds = _missing(truth, forest, float(epsilon))
-                errors, majority, spent = errors + wrong, majority + common, spent + seconds
-                expected += posterior_errors
-                if find_spec("torch"):
-                    network += _by_network(truth, rest, forest, float(epsilon), seed)
-            milliseconds = 1000 * spent / len(errors)
-            lines.append(
-                [name, epsilon, f"{mean(errors):.3f}", f"{mean(expected):.3f}",
-                 f"{mean(e == 0 for e in errors):.2f}", f"{mean(majority):.3f}",
-                 *(published.error('informed', name, 2000, epsilon, method=m)
-                   for m in ("cp", "reconn")),
-                 f"{mean(network):.3f}" if network else "–", f"{milliseconds:.2f}"]
-            )  # fmt: skip
-    header = (
-        "table", "epsilon", "error", "expected", "exact", "majority row", "published",
-        "network, published", "network", "CPU ms a target",
-    )  # fmt: skip
-    yield Table("All rows but one known", header, lines)
-
-
-def _by_network(
-    truth: Rows, rest: Rows, forest: NoisyForest, epsilon: float, seed: int
-) -> list[float]:
-    """Return the errors of a network that is trained on shadow forests."""
-    coded, X = forest.variables.encode(truth.X), truth.X[:TARGETS]
-    counts = forest.counts(coded, truth.y)
-    target_counts = [forest.counts(coded[i : i + 1], truth.y[i : i + 1]) for i in range(TARGETS)]
-    residual_counts = forest.noisy - counts + np.stack(target_counts)
-    return [
-        float(e)
-        for e in (train_network(forest, rest, epsilon, seed)(residual_counts) != X).mean(axis=1)
-    ]
-
-
-def _missing(
-    truth: Rows, forest: NoisyForest, epsilon: float
-) -> tuple[list[float], list[float], list[float], float]:
-    """Return the errors of the enumeration, of the majority row, and the expected errors.
-
-    The last element is the time in CPU seconds.
-    """
-    coded = forest.variables.encode(truth.X)
-    rows = np.column_stack([coded, truth.y]).astype(np.int16)
-    enumeration, noise = Enumeration.of(forest), Noise.of("truncated-laplace", epsilon, 10)
-    counts = forest.counts(coded, truth.y)
-    majority_codes = np.array([[np.bincount(column).argmax() for column in coded.T]])
-    common = forest.variables.decode(majority_codes)[0]
-    valid = forest.variables.decode(enumeration.value)
-    wrong, blind, expected_errors, spent = list[float](), list[float](), list[float](), 0.0
-    for i in range(TARGETS):
-        rest, target_counts = (
-            np.delete(rows, i, axis=0),
-            forest.counts(coded[i : i + 1], truth.y[i : i + 1]),
-        )
-        begin = process_time()
-        row, chance = enumeration.missing_row(noise, rest, counts - target_counts)
-        spent += process_time() - begin
-        X: NDArray[np.float32] = forest.variables.decode(row[None, :-1])[0]
-        wrong.append(float((truth.X[i] != X).mean()))
-        blind.append(float((common != truth.X[i]).mean()))
-        expected_errors.append(float((chance.sum(axis=1) * (valid != X).mean(axis=1)).sum()))
-    return wrong, blind, expected_errors, spent
-
-
 PARTS = {
-    "targets": targets, "map": most_likely,
-    "anytime": anytime, "references": references, "informed": informed_errors,
-    "attributes": attributes,
+    "targets": targets, "map": most_likely, "anytime": anytime, "references": references,
+    "mechanisms": mechanisms,
 }  # fmt: skip
+#: Parts whose values are compared with those of a figure.
+FIGURES = {"attributes": "Figure 12", "informed": "Figure 13"}
 
 
 def run(options: Namespace) -> Iterator[Output]:
     """Yield the selected tables."""
     published = PublishedForests(options.reference, options.data_dir, options.seeds)
-    for part in options.table or ("forests", *PARTS):
+    options.out.mkdir(parents=True, exist_ok=True)
+    for part in options.table or ("forests", *FIGURES, *PARTS):
         if part == "forests":
-            options.out.mkdir(parents=True, exist_ok=True)
             items, path = options.item or ITEMS, options.out / "forests.csv"
             yield from compare_tables(published, items, options.work, path, options.setting)
+            continue
+        if part in FIGURES:
+            arguments = (FIGURES[part], options.work, options.out, options.setting)
+            yield from compare_figures(published, *arguments)
             continue
         tables = list(PARTS[part](published))
         yield from tables
@@ -310,12 +182,12 @@ STUDIES = {
             "--reference": {
                 "type": Path,
                 "default": Path("reference"),
-                "help": "folder of the published forests and errors (not used by --table forests)",
+                "help": "folder of the published forests and errors (targets, map and anytime)",
             },
             "--out": {"type": Path, "default": Path("runs/draft_dp"), "help": "folder of results"},
             **SETTING,
             "--table": {
-                "choices": ("forests", *PARTS),
+                "choices": ("forests", *FIGURES, *PARTS),
                 "action": "append",
                 "help": "print only this table",
             },
@@ -333,7 +205,7 @@ STUDIES = {
             "--work": {
                 "type": float,
                 "default": WORK,
-                "help": "moves of the attack, as a share of its default (--table forests)",
+                "help": "moves of the attack, as a share of its default (forests and attributes)",
             },
             "--figure": {"type": Path, "help": "file for the figure of the table anytime"},
         },

@@ -65,6 +65,8 @@ The command of a study is `python -m fedtrees.benchmarks.papers STUDY --data-dir
 | refused | We do not implement it, for the stated reason. |
 | no values | A drawing, a definition or a description. |
 
+The published values of Figures 12 and 13 of DRAFT-DP are means of the result files of the authors, because the text prints none.
+
 *Strongest* is the best of our further attacks on the same run, and *blind* the best guess without any message, scored in the same way. Errors, probabilities by chance and seconds are better if they are smaller. Values of which none was computed yet are not listed one by one.
 
 Our seconds are CPU seconds of one thread until the attack ends. The published ones are wall-clock seconds on other machines (DRAFT-DP: until the first reconstruction, on 16 threads).

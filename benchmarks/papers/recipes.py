@@ -3,7 +3,8 @@
 The command runs the suite `recipes`, stores one line per result in ``recipes.csv`` of its folder
 and prints the text for README.md and docs/how-to/choose.md. After a run, copy the file next to
 this module and call `write_generated`. The tests compute both texts from the stored file again, so
-that no figure of a recipe is written by hand.
+that no figure of a recipe is written by hand. The table of epsilons in docs/explanation/epsilon.md
+is computed from one training (`epsilon_table`).
 
 If one attack has changed, ``--attack NAME`` runs the same trainings against this attack only, and
 ``--protocol NAME`` only those of a protocol. The new file then contains the new results, and all
@@ -18,18 +19,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
+from math import isfinite
 from pathlib import Path
 from typing import Any
+
+from scipy.special import expit
 
 from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite, train_federation
 from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.core.errors import DataError, listed, many
-from fedtrees.core.guarantee import ApproximateDP, PureDP, epsilon_in_words
+from fedtrees.core.guarantee import ApproximateDP, AtLeast, PureDP
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_list
 from fedtrees.experiments.suite import Suite
+from fedtrees.privacy.accounting import epsilon_by_adversary, for_each_party
+from fedtrees.protocols.training import Training
 from fedtrees.report import wording
-from fedtrees.report.cost import Utility, UtilityChange
+from fedtrees.report.cost import TOLERANCE, Utility, UtilityChange
 from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe, state_of
 from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
@@ -47,6 +53,7 @@ DEFAULT_TABLE = "breast-cancer"
 #: Markers around the generated parts of a page.
 BEGIN, END = "<!-- recipes -->\n", "<!-- end -->"
 BEGIN_VERDICT = "<!-- verdict -->\n"
+BEGIN_EPSILONS = "<!-- epsilons -->\n"
 #: Folder of the stored default run, whose verdict the documentation quotes.
 DEFAULT_RUN = "leaderboard/default-bench"
 _BETWEEN = " \N{MIDDLE DOT} "  # table and adversary in the name of a place
@@ -61,6 +68,8 @@ SHOWN = {
 }
 #: Measures that README.md shows.
 IN_README = ("ra", "members_auc", "members_1pct", "leaf_mass_exact")
+EPSILONS = ("value", "valid against", "epsilon, one row replaced",
+            "epsilon, one row added or removed")  # fmt: skip
 PRICES = ("no.", "recipe", "change in AUC", "table of this price", "reading of the price", "result")
 LEFT = ("no.", "measure", "score", "blind baseline", "population baseline", "score by seed",
         "table", "adversary", "attack")  # fmt: skip
@@ -203,9 +212,12 @@ def readme(trials: Trials) -> str:
         return f"{scope(trials)} No recipe was run everywhere.\n"
     link = "[how it is computed](docs/how-to/choose.md#the-recommended-recipe)"
     if recommendation.choice:
+        tested = [c for c in recommendation.recipes if not c.untested]
+        without_leak = [c for c in tested if not c.leaking_results]
         answer = (
-            f"For horizontal federations we recommend `{command(best)}` ({link}). Of all settings "
-            "that we tested, it is the cheapest one without an open result."
+            f"For horizontal federations we recommend `{command(best)}` ({link}). Of the "
+            f"{many(len(tested), 'recipe')} that we tested, it is the cheapest of the "
+            f"{len(without_leak)} in which no attack was clearly better than its baselines."
         )
     else:
         answer = (
@@ -219,44 +231,96 @@ def readme(trials: Trials) -> str:
 
 
 @lru_cache
-def guarantee(recipe: str) -> str:
-    """Write the epsilon of a recipe on the default table, as a list entry.
-
-    The claim is written first, because it holds for every outcome of a run. A run spends less if
-    later rounds of the cut points count fewer columns, and their number depends on the rows. Empty
-    for a recipe without an epsilon.
-    """
+def _train(recipe: str) -> Training | None:
+    """Train a recipe on the default table with seed 0. None for a recipe without a protocol."""
     protocol, defense = wording.split_recipe(_recipe(recipe))
     if not protocol:
+        return None
+    spec = parse_list([protocol])[0]
+    training, *_ = train_federation(DEFAULT_TABLE, spec, CLIENTS, 0, None, defense=defense)
+    return training
+
+
+def _claim_of(training: Training | None) -> ApproximateDP | None:
+    """Return the claim of a training with its cut points. None if it has no finite epsilon."""
+    claim = training.protocol.claim_with(training.defense) if training else None
+    return claim if isinstance(claim, ApproximateDP) and isfinite(claim.epsilon) else None
+
+
+def guarantee(recipe: str) -> str:
+    """Write the claimed epsilon of a recipe for one replaced row, as a list entry.
+
+    The number of rows is public, so that one replaced row is the suitable neighbouring relation.
+    Empty for a recipe without an epsilon.
+    """
+    claim = _claim_of(_train(recipe))
+    if claim is None:
         return ""
-    training, *_ = train_federation(DEFAULT_TABLE, parse_list([protocol])[0], CLIENTS, 0, None,
-                           defense=defense)  # fmt: skip
-    protocol_object = training.protocol
-    # The noise of a training with a seed can be drawn again, so that its epsilon is infinite.
-    sentences = [
-        epsilon_in_words(g)
-        for g in (
-            protocol_object.claim_with(training.defense),
-            protocol_object.spent(training.transcript),
-        )
-        if isinstance(g, PureDP | ApproximateDP)
-    ]
-    if not sentences:
-        return ""
-    claim, *spent = sentences
-    features = len(training.schema.features)
-    text = (
-        f"- **Guarantee.** {wording.capital(claim)}. This is the claim for {DEFAULT_TABLE} "
-        f"({features} columns, {many(CLIENTS, 'client')}), cut points included, and it holds for "
-        "every outcome."
+    page = "docs/explanation/epsilon.md#the-epsilons-of-the-recommended-recipe"
+    return (
+        f"- **Guarantee.** Epsilon {claim.replaced:.3g} at delta {claim.delta:g} for one row "
+        f"replaced by another one, against outsiders and {many(claim.colluders, 'client')}, also "
+        "together with the server. This change is the suitable one, because the number of rows is "
+        "public. It means: a suspicion of 50% that a certain record was used, and not another one, "
+        f"becomes at most {100 * expit(claim.replaced):.1f}%, whatever the adversary computes. The "
+        "claim includes the cut points. It is valid for every table and every outcome. "
+        f"[All epsilons of the recipe]({page}) explains the other values, for example "
+        f"{claim.epsilon:g} for one row added or removed.\n"
     )
-    for sentence in spent:
-        text += (
-            f" The stored run with seed 0 spent less: {sentence.partition(';')[0]}. How much a run "
-            "spends depends on the number of columns that the second round of the cut points "
-            "counts."
-        )
-    return f"{text}\n"
+
+
+def epsilon_table(recipe: str) -> str:
+    """Return a table with every epsilon of a recipe and the adversary that it is valid for.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of the recipe.
+    """
+    training = _train(recipe)
+    claim = _claim_of(training)
+    if training is None or claim is None:
+        return "The recommended recipe claims no epsilon.\n"
+    leaves = training.protocol.claim()
+    assert isinstance(leaves, ApproximateDP)
+    cuts = next(c for c in training.defense.claims() if isinstance(c, PureDP))
+    insiders = f"outsiders and {many(claim.colluders, 'client')}"
+    run = f"one training on {DEFAULT_TABLE}"
+    claims = [
+        ("claimed, complete recipe", claim.replaced, claim.epsilon),
+        ("claimed, sums of the leaves only", leaves.replaced, leaves.epsilon),
+        ("claimed, cut points only (delta 0)", 2 * cuts.epsilon, cuts.epsilon),
+    ]
+    lines = [[name, insiders, f"{r:.3g}", f"{epsilon:.3g}"] for name, r, epsilon in claims]
+    events = training.transcript.events
+    leaf_sums = [event for event in events if event.party not in training.columns]
+    counts = [event for event in events if event.party in training.columns]
+    lines += [
+        [f"spent, {run}", against.adversary, f"{against.replaced:.3g}", f"{against.epsilon:.3g}"]
+        for against in epsilon_by_adversary(for_each_party(leaf_sums, counts), claim.delta)
+    ]
+    audit = _largest_audit(recipe)
+    if audit is not None:
+        bound = f"at least {audit.epsilon:.2g} (an audit can show at most {audit.most:.2g})"
+        lines.append(["measured, largest of 3 audits", "test records", "not audited", bound])
+    return markdown(EPSILONS, lines) + "\n"
+
+
+def _largest_audit(recipe: str) -> AtLeast | None:
+    """Return the largest lower bound that an audit of the default run shows for a recipe."""
+    protocol, defense = wording.split_recipe(_recipe(recipe))
+    with resources.as_file(resources.files("fedtrees.benchmarks") / DEFAULT_RUN) as folder:
+        rows = load_rows(folder)
+    named = (rows["protocol"] == parse_list([protocol])[0].name) & (
+        rows["defense"] == parse_list([defense])[0].name
+    )
+    audits = [
+        bound
+        for stated in rows[named]["measured"].unique()
+        for bound in stated or ()
+        if isinstance(bound, AtLeast)
+    ]
+    return max(audits, key=lambda audit: audit.epsilon, default=None)
 
 
 def reading(best: Recipe) -> str:
@@ -338,6 +402,14 @@ def price_text(trials: Trials, best: Recipe) -> str:
     return f"{text} On the other tables: {listed(changes)}." if changes else text
 
 
+def _reading_of_price(price: UtilityChange) -> str:
+    """Write whether a price is a clear loss, no loss, or not settled."""
+    reading = wording.settled(price)
+    if reading.startswith("not settled"):
+        return f"not settled: a loss above {TOLERANCE:g} is possible"
+    return reading
+
+
 def _change(price: UtilityChange) -> str:
     """Format a change in utility with its interval. Minus signs are hyphens."""
     return wording.change(price.change).replace("\N{MINUS SIGN}", "-")
@@ -360,17 +432,21 @@ def _at_worst(tried: Sequence[RecipeResult], metric: str) -> str:
         return ""
     place, cell = worst
     table, adversary = _parts_of(place)
-    phrase = measure(metric).phrase.format(_amount(cell))
-    by_seed = wording.by_seed(cell)
-    achieved = f"the adversary `{adversary}` can {phrase} ({table}, mean of "
-    achieved += many(len(cell.scores), "seed")
-    achieved += f"; {by_seed})" if by_seed else ")"
-    lead = (
-        "In the worst case,"
-        if cell.advantage.mean > 0
-        else "No attack exceeds its baselines. The closest is this result:"
-    )
-    text = f"{lead} {achieved}. {_baselines(cell)}"
+    by_seed = wording.by_seed(cell) or _range_of_seeds(cell)
+    mean = f"{table}, mean of {many(len(cell.scores), 'seed')}"
+    mean += f"; {by_seed}" if by_seed else ""
+    if cell.advantage.mean > 0:
+        phrase = measure(metric).phrase.format(_amount(cell))
+        achieved = (
+            f"The largest mean advantage over the baselines is that of the adversary `{adversary}`,"
+            f" which can {phrase} ({mean})."
+        )
+    else:
+        achieved = (
+            "No attack exceeds its baselines in the mean. The closest is the adversary "
+            f"`{adversary}` with {_amount(cell)} ({mean})."
+        )
+    text = f"{achieved} {_baselines(cell)}"
     people = [
         (t.place, c, mean_of(c.blinds))
         for t in tried
@@ -383,14 +459,22 @@ def _at_worst(tried: Sequence[RecipeResult], metric: str) -> str:
     place, cell, blind = max(people, key=lambda p: p[1].score - p[2])
     table, adversary = _parts_of(place)
     population = wording.value(cell, mean_of(cell.populations))
-    compared = "less than" if cell.score < mean_of(cell.populations) else "more than"
-    if wording.value(cell, cell.score) == population:
-        compared = "equal to"
-    return (
-        f"{text} Of all adversaries without local rows, `{adversary}` on {table} exceeds the blind "
-        f"baseline by most: {_amount(cell)} against {wording.value(cell, blind)}. "
-        f"This is {compared} the population baseline of {population}."
+    text += (
+        f" The largest difference to the blind baseline alone is that of `{adversary}` on {table}: "
+        f"{_amount(cell)} against {wording.value(cell, blind)}. A guess from rows of other persons "
+        f"reaches {population}"
     )
+    if wording.value(cell, cell.score) == population:
+        return f"{text} as well, so that the messages only describe the population."
+    if cell.score < mean_of(cell.populations):
+        return f"{text}, so that the messages only describe the population."
+    return f"{text}."
+
+
+def _range_of_seeds(cell: LeakageResult) -> str:
+    """Write the smallest and the largest score of the seeds, "" if they look the same."""
+    low, high = (wording.value(cell, choose(cell.scores)) for choose in (min, max))
+    return "" if low == high else f"{low} to {high} on single seeds"
 
 
 def _amount(cell: LeakageResult) -> str:
@@ -430,7 +514,7 @@ def prices(trials: Trials) -> str:
         if c.untested:
             left.append(f"`{c.name}`")
             continue
-        result = c.reason or ("holds" if c.shown else "may hold")
+        result = c.reason or ("shown to resist" if c.shown else "may hold")
         number = str(len(lines) + 1)
         lines.append(
             [
@@ -438,7 +522,7 @@ def prices(trials: Trials) -> str:
                 f"`{c.name}`",
                 _change(c.utility_change),
                 _table_of(c.costliest),
-                wording.settled(c.utility_change),
+                _reading_of_price(c.utility_change),
                 result,
             ]
         )
@@ -473,11 +557,12 @@ def _row_of(number: str, tried: Sequence[RecipeResult], metric: str) -> list[str
 def write_generated(trials: Trials, root: Path) -> None:
     """Write the recommended recipe wherever it is named, and the verdict of the default run.
 
-    These are the parts between the markers in ``README.md``, `docs/how-to/choose.md` and
-    `docs/tutorials/first-bench.md`, and the file from which verdicts and `fedtrees recommend` read
-    the recipe (`fedtrees.report.recipe.recommended`).
+    These are the parts between the markers in ``README.md``, `docs/how-to/choose.md`,
+    `docs/tutorials/first-bench.md` and `docs/explanation/epsilon.md`, and the file from which
+    verdicts and `fedtrees recommend` read the recipe (`fedtrees.report.recipe.recommended`).
     """
-    protocol, defense = split_recipe(name_of_recipe(recommend(trials)))
+    best = recommend(trials)
+    protocol, defense = split_recipe(name_of_recipe(best))
     stored = {"protocol": protocol, "defense": defense}
     path = root / "fedtrees" / "report" / RECOMMENDED
     path.write_text(json.dumps(stored) + "\n", encoding="utf-8")
@@ -487,6 +572,7 @@ def write_generated(trials: Trials, root: Path) -> None:
         ("docs/how-to/choose.md", BEGIN, quote_recipes(trials)),
         ("README.md", BEGIN_VERDICT, screen),
         ("docs/tutorials/first-bench.md", BEGIN_VERDICT, screen),
+        ("docs/explanation/epsilon.md", BEGIN_EPSILONS, epsilon_table(name_of_recipe(best))),
     ):
         page = root / name
         content = replace_section(page.read_text(encoding="utf-8"), begin, text)

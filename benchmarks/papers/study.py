@@ -7,7 +7,9 @@ describe their tables in its TOML file (`fedtrees.benchmarks.papers.tables`).
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from itertools import product
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ import pandas as pd
 from fedtrees.benchmarks.papers.comparisons import Comparison, compare_suite
 from fedtrees.benchmarks.papers.tables import Table, suite_tables
 from fedtrees.core.claims import Guess
+from fedtrees.core.errors import UsageError
 from fedtrees.core.local_data import LocalData
 from fedtrees.core.registry import register
 from fedtrees.core.specs import Spec, parse_composed
@@ -26,7 +29,7 @@ from fedtrees.experiments.evaluate import build_view, make_defense, with_backgro
 from fedtrees.experiments.federation import Federation, federation_of
 from fedtrees.experiments.plan import FederationConfig
 from fedtrees.experiments.session import BenchSession, default_workers
-from fedtrees.experiments.suite import DataRef, Suite
+from fedtrees.experiments.suite import DataRef, Grid, Suite, parse_seeds
 from fedtrees.metrics.metric import Case
 from fedtrees.protocols.training import Training, train
 from fedtrees.report.results import load_rows
@@ -34,17 +37,20 @@ from fedtrees.report.results import load_rows
 #: Command-line options by name, with their arguments for `argparse`.
 Options = Mapping[str, Mapping[str, Any]]
 Output = Table | Comparison | str
+#: Option of studies that measure many settings.
+SETTING: Options = {
+    "--setting": {
+        "default": "*",
+        "help": 'compute only settings of this pattern, for example "*, depth 5"; the setting of a '
+        'suite is its data and protocol, for example "pima, flower-bagging*"',
+    }
+}
 #: Options of studies that run a suite.
 SUITE_OPTIONS: Options = {
     "--out": {"help": "folder of the run (default: runs/NAME); an existing run is continued"},
     "--jobs": {"type": int, "default": default_workers(), "help": "number of processes"},
-}
-#: Option of studies that measure many settings of a paper.
-SETTING: Options = {
-    "--setting": {
-        "default": "*",
-        "help": 'compute only settings of this pattern, for example "*, depth 5"',
-    }
+    "--seeds": {"help": "a number of seeds, or a list such as 0,1,2 (default: as in the suite)"},
+    **SETTING,
 }
 
 
@@ -101,7 +107,7 @@ def suite_study(
 
 
 def run_suite(suite: Suite, options: Namespace, out: str = "") -> Path:
-    """Run the missing tasks of a suite and return its folder.
+    """Run the missing tasks of a suite, or of the chosen part, and return its folder.
 
     Parameters
     ----------
@@ -113,10 +119,26 @@ def run_suite(suite: Suite, options: Namespace, out: str = "") -> Path:
         Folder of the run, by default that of the options.
     """
     folder = Path(out or options.out or f"runs/{suite.name}")
+    seeds = parse_seeds(options.seeds) if options.seeds else ()
+    suite = suite.of(_matching_grids(suite, options.setting), seeds)
     bench = BenchSession(suite, folder, options.jobs, options.data_dir)
     bench.open(resume=folder.exists())
     bench.run(lambda status, label: print(f"{status}: {label}", file=sys.stderr, flush=True))
     return folder
+
+
+def _matching_grids(suite: Suite, pattern: str) -> list[Grid]:
+    """Return the grids with those data sets and protocols that match a pattern of settings."""
+    grids = []
+    for grid in suite.grids:
+        pairs = product(grid.data, grid.protocols)
+        chosen = [(d, p) for d, p in pairs if fnmatchcase(f"{d.name}, {p}", pattern)]
+        if chosen:
+            data, protocols = (tuple(dict.fromkeys(axis)) for axis in zip(*chosen, strict=True))
+            grids.append(replace(grid, data=data, protocols=protocols))
+    if not grids:
+        raise UsageError(f"no data set and protocol of {suite.name} match {pattern!r}")
+    return grids
 
 
 def train_federation(

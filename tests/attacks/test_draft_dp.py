@@ -23,7 +23,7 @@ from fedtrees.attacks.forests.posterior import (
     share_of_work,
     weights,
 )
-from fedtrees.attacks.forests.solvers import Enumeration, rows_program
+from fedtrees.attacks.forests.solvers import Enumeration, distance_costs, rows_program
 from fedtrees.attacks.forests.structure import NAT, Labels, Noise, NoisyForest, Variables
 from fedtrees.blind_baselines.matching import assign, mismatch_counts
 from fedtrees.core.errors import DataError, UsageError
@@ -239,6 +239,67 @@ def test_the_published_program_proves_that_annealing_is_optimal():
         counts = forest.counts(table[:, :-1], table[:, -1])
         cost = float((question.noise.costs(forest.noisy - counts) * live).sum())
         assert cost == pytest.approx(program_cost, abs=0.02)
+
+
+def test_the_interval_of_an_unknown_number_of_rows_follows_from_the_sums_of_the_trees():
+    counts = np.array([[[4, 3], [2, 6]], [[5, 5], [5, 2]], [[8, 1], [4, 4]], [[6, 6], [0, 3]]])
+    forest = NoisyForest.of(Variables.binary(2), np.zeros((4, 1), int), counts)
+    # The sums are 15, 17, 17 and 15. The coefficient for three degrees of freedom is 3.182.
+    for kind, scale, radius in (
+        ("truncated-laplace", 0.5, 3.182 * 0.5 * math.sqrt(2 * 4 / 4)),
+        ("geometric", 1.0, 3.182 * math.sqrt(2 * 4 / 4)),
+        ("gaussian", 2.0, 3.182 * 2 * math.sqrt(4 / 4)),
+        ("exact", 1.0, 0.0),
+    ):
+        expected = (math.ceil(16 - radius), math.floor(16 + radius))
+        assert forest.row_interval(Noise(kind, scale)) == expected, kind
+    one_tree = NoisyForest.of(Variables.binary(2), np.zeros((1, 1), int), counts[:1])
+    assert one_tree.row_interval(Noise("geometric", 1.0)) == (10, 20)  # 15 +- 1.96 * sqrt(8)
+    assert one_tree.row_interval(Noise("geometric", 10.0))[0] == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_program_for_an_unknown_number_of_rows_equals_the_enumeration(seed):
+    variables, rng = Variables.binary(2), np.random.default_rng(seed)
+    noisy = rng.integers(-1, 3, (2, 2, 2))
+    forest = NoisyForest.of(variables, np.array([[0], [1]]), noisy)
+    noise = Noise("truncated-laplace", 0.8)
+    possible_rows = list(itertools.product(range(2), repeat=3))
+    best = {}
+    for n in range(1, 5):
+        for rows in itertools.combinations_with_replacement(possible_rows, n):
+            table = np.array(rows)
+            cost = noise.costs(noisy - forest.counts(table[:, :2], table[:, 2])).sum()
+            best[n] = min(best.get(n, np.inf), cost)
+    table, cost, optimal = rows_program(Question(forest, noise, 4), 20, fewest=1)
+    assert optimal
+    assert cost == pytest.approx(min(best.values()), abs=0.01)
+    assert best[len(table)] == pytest.approx(cost, abs=0.01)
+    # A lower limit excludes smaller tables.
+    table, cost, _ = rows_program(Question(forest, noise, 4), 20, fewest=3)
+    assert cost == pytest.approx(min(best[3], best[4]), abs=0.01)
+    assert len(table) >= 3
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_the_program_of_the_informed_adversary_equals_the_enumeration(scale):
+    variables, rows = coded_rows(30, 16, width=6)
+    forest = noisy_forest(variables, rows, trees=3, depth=2, scale=scale)
+    question = Question(forest, Noise("truncated-laplace", scale), 1, rows[1:])
+    level_costs = distance_costs(question)
+    program_row, program_cost, optimal = rows_program(question, 20, level_costs=level_costs)
+    best_row, cost = Enumeration.of(forest).most_likely_row(question)
+    assert optimal
+    assert program_cost == pytest.approx(cost, abs=0.05)
+    assert program_row.tolist() == [best_row.tolist()]
+    # The cost is that of all counts, and the mean distance from the known rows.
+    live = forest.live[:, :, None]
+    table = np.vstack([best_row, rows[1:]])
+    residuals = forest.noisy - forest.counts(table[:, :-1], table[:, -1])
+    X, known = variables.decode(best_row[None, :-1]), variables.decode(rows[1:, :-1])
+    largest = 24 * question.noise.costs(np.array([math.ceil(12 * scale)]))[0]
+    distance = (known != X).mean() * largest / (20 * 3 / scale)
+    assert cost == pytest.approx((question.noise.costs(residuals) * live).sum() + distance)
 
 
 @pytest.mark.long

@@ -398,6 +398,11 @@ def test_the_combined_score_adds_log_odds_of_all_tests():
     assert np.argsort(together(odds, {"lira": 1.0, "rmia": 1.0})).tolist() == [1, 0, 2]
 
 
+def test_candidates_with_equal_odds_are_ordered_by_the_share_of_values_in_a_sketch():
+    scores = {"sketch": np.array([0.9, 0.5, 0.2]), "posterior": np.array([-50.0, -50.0, 1.0])}
+    assert np.argsort(together(scores)).tolist() == [1, 0, 2]
+
+
 @pytest.mark.parametrize(
     ("spec", "defense"),
     [

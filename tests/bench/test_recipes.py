@@ -10,7 +10,10 @@ import pytest
 
 from fedtrees.benchmarks.papers import recipes
 from fedtrees.core.errors import DataError
+from fedtrees.core.transcript import BudgetEvent
 from fedtrees.experiments.suite import Suite
+from fedtrees.privacy.accounting import compose_releases
+from fedtrees.privacy.gaussian_dp import mu_of
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
 from fedtrees.report.limits import Wish, tried
@@ -47,6 +50,24 @@ GENERATED = re.compile(r"<!-- (?:recipes|verdict) -->\n(.*?)<!-- end -->", flags
 def test_the_generated_part_of_a_page_is_computed_from_the_stored_run(name):
     (quoted,) = BETWEEN.findall((ROOT / name).read_text())
     assert quoted == PAGES[name](TRIALS)
+
+
+def test_the_table_of_epsilons_is_computed_from_a_training_of_the_recommended_recipe():
+    page = (ROOT / "docs" / "explanation" / "epsilon.md").read_text()
+    _, _, after_marker = page.partition(recipes.BEGIN_EPSILONS)
+    table = recipes.epsilon_table(recipes.name_of_recipe(recommend(TRIALS)))
+    assert after_marker.partition(recipes.END)[0] == table
+
+
+def test_a_run_with_more_columns_spends_less_than_the_claim():
+    """The figures are those of docs/explanation/epsilon.md."""
+    leaves = BudgetEvent("", "gaussian", 0.0, 1.0, "LeafSums", l2=mu_of(1.0, 1e-5))
+    spent = []
+    for columns in (1, 8, 30, 100):
+        release = ("", "geometric", 1, 2.0 * columns, "GridCounts")
+        counts = BudgetEvent(*release, count=2 * columns, shares=3, calibrated=2)
+        spent.append(round(compose_releases([leaves, counts], 1e-5), 2))
+    assert spent == [1.94, 1.39, 1.12, 1.04]
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorials/first-bench.md"])

@@ -12,9 +12,10 @@ from fedtrees.benchmarks.papers.comparisons import (
     read_comparisons,
     write_comparisons,
 )
+from fedtrees.benchmarks.papers.study import _matching_grids
 from fedtrees.benchmarks.papers.tables import LABELS, suite_tables, table_sections
 from fedtrees.core.errors import UsageError
-from fedtrees.experiments.suite import bundled_suites
+from fedtrees.experiments.suite import Suite, bundled_suites
 
 CELL = {
     "dataset": "wine",
@@ -170,3 +171,12 @@ def test_results_of_other_protocols_depths_and_budgets_are_not_compared():
     ):
         partition = {"partition": f"{bands}[clients=30,feature=age]"}
         assert measured("timberstrike_figure10", **depth, **partition) == expected
+
+
+def test_a_suite_runs_the_chosen_data_sets_and_protocols():
+    suite = Suite.load("lattice")
+    grids = _matching_grids(suite, "pima*max_depth=3*")
+    assert [[d.name for d in g.data] for g in grids] == [["pima"]]
+    assert [len(g.data) for g in _matching_grids(suite, "*")] == [len(g.data) for g in suite.grids]
+    with pytest.raises(UsageError, match="no data set and protocol of lattice match 'x'"):
+        _matching_grids(suite, "x")
