@@ -174,12 +174,12 @@ NOTHING = [
 )
 def test_members_are_not_recognised_at_a_tiny_epsilon(spec, adversary):
     aucs = []
-    for seed in range(24):
+    for seed in range(16):
         view, member = view_and_members(spec, seed, adversary)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
         aucs.append(auc(any_of([log_odds(part) for part in parts]), member))
-    assert abs(np.mean(aucs) - 0.5) < 0.05  # The standard deviation of this mean is 0.012.
+    assert abs(np.mean(aucs) - 0.5) < 0.05  # The standard deviation of this mean is 0.015.
 
 
 LINEAR = [
