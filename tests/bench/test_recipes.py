@@ -14,9 +14,9 @@ from fedtrees.core.transcript import BudgetEvent
 from fedtrees.experiments.suite import Suite
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.report.advice import Wish, tried
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
@@ -56,6 +56,13 @@ def test_the_table_of_epsilons_is_computed_from_a_training_of_the_recommended_re
     page = (ROOT / "docs" / "explanation" / "epsilon.md").read_text()
     _, _, after_marker = page.partition(recipes.BEGIN_EPSILONS)
     table = recipes.epsilon_table(recipes.name_of_recipe(recommend(TRIALS)))
+    assert after_marker.partition(recipes.END)[0] == table
+
+
+def test_the_table_of_software_is_computed_from_the_registry():
+    page = (ROOT / "docs" / "how-to" / "choose.md").read_text()
+    _, _, after_marker = page.partition(recipes.BEGIN_SYSTEMS)
+    table = recipes.systems_table(recipes.name_of_recipe(recommend(TRIALS)))
     assert after_marker.partition(recipes.END)[0] == table
 
 
