@@ -140,15 +140,26 @@ class MembershipInference(MembershipAttack):
         These numbers are sums as well, and only candidates with values of the sketch may be rows of
         the client.
         """
-        sketches = {} if _sketches_are_changed(view) else _complete_sketches(view)
+        return self._posterior(view, model, rows, columns_of(view))
+
+    def _posterior(
+        self, view: View, model: Any, rows: Table, columns: Mapping[str, tuple[Column, ...]]
+    ) -> dict[str, Floats]:
+        """Return the test ``posterior``, given the columns of every client (`columns_of`)."""
+        is_changed = _sketches_are_changed(view)
+        sketches = {
+            owner: parts
+            for owner, parts in columns.items()
+            if not is_changed and not any(column.points or column.middles for column in parts)
+        }
         possible = {
-            owner: np.flatnonzero(column_overlap(rows.X, [columns]) >= 1)
-            for owner, columns in sketches.items()
+            owner: np.flatnonzero(column_overlap(rows.X, [parts]) >= 1)
+            for owner, parts in sketches.items()
         }
         counts = {
-            owner: value_counts(owner, columns, rows, fullest(columns)).restricted(possible[owner])
-            for owner, columns in sketches.items()
-            if any(column.exact for column in columns)
+            owner: value_counts(owner, parts, rows, fullest(parts)).restricted(possible[owner])
+            for owner, parts in sketches.items()
+            if any(column.exact for column in parts)
         }
         groups = self.linear_sums(view, model, rows, possible)
         if not sketches:
@@ -168,7 +179,8 @@ class MembershipInference(MembershipAttack):
     def tests(self, view: View, model: Any, rows: Table, rng: np.random.Generator) -> Tests:
         """Run the tests ``sketch`` and ``thresholds``, then those of the base class."""
         scores = dict[str, Floats]()
-        sketches = [c for c in columns_of(view).values() if not any(part.middles for part in c)]
+        columns = columns_of(view)
+        sketches = [c for c in columns.values() if not any(part.middles for part in c)]
         if sketches:
             scores["sketch"] = column_overlap(rows.X, sketches)
         trees = getattr(model, "trees", ())
@@ -176,19 +188,10 @@ class MembershipInference(MembershipAttack):
             scores["thresholds"] = shared_thresholds(rows.X, trees, view.rows)
         if sketches and not _sketches_are_changed(view):
             # Values of training records are stronger evidence than the answers of the model.
-            scores |= self.posterior(view, model, rows)
+            scores |= self._posterior(view, model, rows, columns)
             return Tests(scores, notes={"reference_models": 0.0})
         more = super().tests(view, model, rows, rng)
         return Tests(scores | more.scores, more.weights, more.notes)
-
-
-def _complete_sketches(view: View) -> dict[str, tuple[Column, ...]]:
-    """Return the columns of every client whose sketch contains all values of its rows."""
-    return {
-        owner: columns
-        for owner, columns in columns_of(view).items()
-        if not any(column.points or column.middles for column in columns)
-    }
 
 
 def _cuts_are_values(view: View) -> bool:

@@ -534,8 +534,9 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
 
     Candidates are ordered first by the condition that every member fulfils: one sketch contains all
     its values. Among candidates that are equal in this, the log-odds of the posterior, of shared
-    thresholds and of the likelihood ratios are added up. Without a posterior, the share of values
-    that a sketch contains counts as well, by its rank.
+    thresholds and of the likelihood ratios are added up. Candidates with equal sums are ordered by
+    the share of values that a sketch contains. Without a posterior, this share counts as well, by
+    its rank.
 
     Parameters
     ----------
@@ -562,7 +563,8 @@ def together(scores: Mapping[str, Floats], weights: Mapping[str, float] | None =
     n = len(next(iter(scores.values())))
     contained = scores.get("sketch", np.zeros(n))
     odds = sum((weights.get(name, 0.0) * s for name, s in scores.items()), np.zeros(n))
-    ranks = [middle_ranks(odds)]
+    _, order = np.unique(odds, return_inverse=True)
+    ranks = [middle_ranks(order + middle_ranks(contained) / 2)]
     if "sketch" in scores and "posterior" not in scores:
         ranks.append(middle_ranks(contained))
     return np.asarray((contained >= 1) + np.mean(ranks, axis=0), dtype=np.float64)

@@ -363,7 +363,7 @@ def _shift_content(n, g, model_n, model_g, c, k, dn, dg, row):  # type: ignore[n
 
 
 @inner_kernel
-def _put(seen, columns, cell, g, i, t, f, sign, row):  # type: ignore[no-untyped-def]
+def _put(seen, columns, cell, g, i, f, sign, row):  # type: ignore[no-untyped-def]
     """Add or remove a row in the bins of a tree, for feature f or for all features (-1)."""
     n, sums, model_n, model_g = seen
     change = 0.0
@@ -394,7 +394,7 @@ def _swap(  # type: ignore[no-untyped-def]
     row = ROW * scale * scale
     for i in range(m):
         for t in range(T):
-            _put(world, columns, cell[i, t], np.float64(margin[i, t] - y[i]), i, t, -1, 1, row)
+            _put(world, columns, cell[i, t], np.float64(margin[i, t] - y[i]), i, -1, 1, row)
     state = np.array([seed], dtype=np.uint64)
     two = np.empty((2, d), dtype=bins.dtype)
     new_cell, new_margin = np.empty((2, T), np.int32), np.empty((2, T), np.float32)
@@ -431,7 +431,7 @@ def _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, ro
             same = cell[i, t] == new_cell[s, t] and margin[i, t] == new_margin[s, t]
             only = f if same else -1
             g = np.float64(margin[i, t] - y[i])
-            change += _put(world, columns, cell[i, t], g, i, t, only, -1, row)
+            change += _put(world, columns, cell[i, t], g, i, only, -1, row)
     columns[pair[0], f], columns[pair[1], f] = columns[pair[1], f], columns[pair[0], f]
     for s in range(2):
         i = pair[s]
@@ -441,5 +441,5 @@ def _exchange(world, columns, cell, margin, y, pair, f, new_cell, new_margin, ro
             cell[i, t], new_cell[s, t] = new_cell[s, t], cell[i, t]
             margin[i, t], new_margin[s, t] = new_margin[s, t], margin[i, t]
             g = np.float64(margin[i, t] - y[i])
-            change += _put(world, columns, cell[i, t], g, i, t, only, 1, row)
+            change += _put(world, columns, cell[i, t], g, i, only, 1, row)
     return change

@@ -331,9 +331,7 @@ def _query_rows(
     answers = view.oracle.query(X, query_rows.ids[:n]) if n else np.zeros(0)
     endpoint, sums = Endpoint(view, model), _Sums(model)
     prior = _before(view, endpoint, hidden_nodes, answers)
-    own_sides = np.array([_local_sides(model, hidden_nodes, x) for x in X]).reshape(
-        n, len(model.feature)
-    )
+    own_sides = np.array([_local_sides(model, x) for x in X]).reshape(n, len(model.feature))
     if view.oracle.answers == "leaf-ids":
         parents = [_way(model, np.asarray(leaves)) for leaves in answers]
         left = np.array(parents + [prior[i] for i in range(n, len(query_rows))])
@@ -461,7 +459,7 @@ def _training_sides(
     X = np.full((len(view.local_data[0].ids), len(view.schema.features)), np.nan, dtype=np.float32)
     for h in view.local_data:
         X[:, h.columns] = h.X
-    goes = np.array([_local_sides(model, hidden_nodes, x) for x in X])
+    goes = np.array([_local_sides(model, x) for x in X])
     # The sides at hidden nodes are known from the routing during training, not from values.
     goes[:, hidden_nodes], seen = -1, replayed(view)
     for at in np.flatnonzero(hidden_nodes).tolist():
@@ -494,9 +492,7 @@ def _reached_leaves(model: HeldModel, goes: NDArray[np.int8]) -> NDArray[np.int6
     return leaves
 
 
-def _local_sides(
-    model: HeldModel, hidden_nodes: NDArray[np.bool_], x: NDArray[np.float32]
-) -> NDArray[np.int8]:
+def _local_sides(model: HeldModel, x: NDArray[np.float32]) -> NDArray[np.int8]:
     """Return the sides at splits on the adversary's columns (1: left), int8, shape (n_nodes,)."""
     value = x[np.maximum(model.feature, 0)]
     goes: NDArray[Any] = np.where(np.isnan(value), model.default_left, value < model.threshold)

@@ -29,6 +29,7 @@ from fedtrees.benchmarks.papers.study import SUITE_OPTIONS, Study, run_suite, tr
 from fedtrees.benchmarks.papers.tables import markdown
 from fedtrees.core.errors import DataError, listed, many
 from fedtrees.core.guarantee import ApproximateDP, AtLeast, PureDP
+from fedtrees.core.registry import register
 from fedtrees.core.results import measure
 from fedtrees.core.specs import parse_list
 from fedtrees.experiments.suite import Suite
@@ -38,7 +39,15 @@ from fedtrees.report import wording
 from fedtrees.report.cost import TOLERANCE, Utility, UtilityChange
 from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.leakage import STORED_STATES, LeakageResult, is_safe, state_of
-from fedtrees.report.recipe import RECOMMENDED, Recipe, RecipeResult, Recommendation, recommend
+from fedtrees.report.recipe import (
+    RECOMMENDED,
+    Recipe,
+    RecipeResult,
+    Recommendation,
+    recommend,
+    runs_in,
+    systems,
+)
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import mean_of, t_estimate
 from fedtrees.report.trials import trials_of
@@ -53,6 +62,7 @@ DEFAULT_TABLE = "breast-cancer"
 #: Markers around the generated parts of a page.
 BEGIN, END = "<!-- recipes -->\n", "<!-- end -->"
 BEGIN_VERDICT = "<!-- verdict -->\n"
+BEGIN_SYSTEMS = "<!-- systems -->\n"
 BEGIN_EPSILONS = "<!-- epsilons -->\n"
 #: Folder of the stored default run, whose verdict the documentation quotes.
 DEFAULT_RUN = "leaderboard/default-bench"
@@ -554,6 +564,25 @@ def _row_of(number: str, tried: Sequence[RecipeResult], metric: str) -> list[str
     ]  # fmt: skip
 
 
+def systems_table(recipe: str) -> str:
+    """Return a table with the software that runs each protocol, and the recommended recipe.
+
+    Only protocols are listed that at least one system runs. The settings come from the registry
+    (`fedtrees.report.recipe.systems`), as for ``fedtrees recommend --deployed``.
+    """
+    names = systems()
+    protocol, defense = split_recipe(_recipe(recipe))
+    spec, parts = parse_list([protocol])[0], parse_list(defense.split("+"))
+    lines = [
+        ["the recommended recipe", *("yes" if runs_in(n, spec, parts) else "no" for n in names)]
+    ]
+    for name in register.names("protocol"):
+        deployments: Collection[str] = register.get("protocol", name).info.deployments  # type: ignore[attr-defined]
+        if deployments:
+            lines.append([f"`{name}`", *("yes" if n in deployments else "no" for n in names)])
+    return markdown(("protocol", *(f"`--deployed {n}`" for n in names)), lines) + "\n"
+
+
 def write_generated(trials: Trials, root: Path) -> None:
     """Write the recommended recipe wherever it is named, and the verdict of the default run.
 
@@ -572,6 +601,7 @@ def write_generated(trials: Trials, root: Path) -> None:
         ("docs/how-to/choose.md", BEGIN, quote_recipes(trials)),
         ("README.md", BEGIN_VERDICT, screen),
         ("docs/tutorials/first-bench.md", BEGIN_VERDICT, screen),
+        ("docs/how-to/choose.md", BEGIN_SYSTEMS, systems_table(name_of_recipe(best))),
         ("docs/explanation/epsilon.md", BEGIN_EPSILONS, epsilon_table(name_of_recipe(best))),
     ):
         page = root / name

@@ -309,12 +309,20 @@ def _contradiction(background: Known, audit_result: Audit) -> list[str]:
 def _scrub(
     copy: str, background: Known, audit_result: Audit, rows: Dataset | None
 ) -> tuple[Scrubbed, Audit]:
-    """Write the scrubbed copy, and audit it as an adversary that knows eta, lambda and N."""
+    """Write the scrubbed copy, and audit it as an adversary that knows eta, lambda and N.
+
+    If the number of rows N is not declared, it is the one that the statistics of the file show. In
+    bagging, a first tree has the rows of one client only, so that N does not help.
+    """
     scrubbed = write_scrubbed(
         audit_result.model, Path(copy), None if rows is None else rows.table.X
     )
     settings = audit_result.settings or background
+    shown = audit_result.rows.n if audit_result.sources.kind == "one" else None
     assumed = replace(
-        background, learning_rate=settings.learning_rate, reg_lambda=settings.reg_lambda
+        background,
+        rows=background.rows or shown,
+        learning_rate=settings.learning_rate,
+        reg_lambda=settings.reg_lambda,
     )
     return scrubbed, audit_statistics(without_statistics(audit_result.model), assumed)

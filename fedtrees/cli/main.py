@@ -16,6 +16,7 @@ Exit codes:
 import atexit
 import os
 import shlex
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> Any:
 
         completion_init()
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # `timeout` and `docker stop` end a command like Ctrl-C does
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with _former_names_as_notes():
             # Typer returns the code of an Exit here instead of raising it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,8 @@ import typer
 
 from fedtrees.cli.console import console, emit
 from fedtrees.cli.options import Format, Margin, Output, RunFolder, option
+from fedtrees.core.errors import listed
+from fedtrees.core.reasons import NO_CLAIM
 from fedtrees.experiments.options import OUTPUT
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fedtrees.report.compare import Change, Comparison
+    from fedtrees.report.coverage import Gap
     from fedtrees.report.findings import RunAnalysis
 
 
@@ -104,9 +107,25 @@ def print_tables(analysis: RunAnalysis, *, skipped: bool = False) -> None:
         out.print()
     rows = analysis.rows[analysis.rows["stage"] != "adversary"]
     attacked = bool(((rows["stage"] == "attack") & (rows["status"] == "ok")).any())
-    for gap in analysis.gaps.requested:
-        if skipped or not attacked or gap.status != "skipped":
-            out.print(str(gap), markup=False)
+    gaps = [g for g in analysis.gaps.requested if skipped or not attacked or g.status != "skipped"]
+    for line in map(str, gaps) if skipped else fold_no_claims(gaps):
+        out.print(line, markup=False)
+
+
+def fold_no_claims(gaps: Iterable[Gap]) -> Iterator[str]:
+    """Write one line per gap. Attacks without a claim for the same reason share a line."""
+    groups: dict[tuple[object, ...], list[Gap]] = {}
+    for gap in gaps:
+        key = (gap.names, str(gap.why)) if gap.status == NO_CLAIM else (gap,)
+        groups.setdefault(key, []).append(gap)
+    for group in groups.values():
+        if len(group) == 1:
+            yield str(group[0])
+            continue
+        protocols = dict.fromkeys(g.setting.protocol.partition("[")[0] for g in group)
+        threats = dict.fromkeys(g.threat for g in group)
+        place = f"{listed([*protocols])}; {listed([*threats])}"
+        yield f"returned no claim: {listed(group[0].names)} ({place}): {group[0].why}"
 
 
 def print_verdict(analysis: RunAnalysis, out: Console | None = None) -> None:

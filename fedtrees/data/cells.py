@@ -60,6 +60,7 @@ _DATE_LIKE = re.compile(
 )
 _ZONE = re.compile(r"(?<=:\d\d)(?:\.\d+)? ?(?:Z|UTC|GMT|([+-])(\d\d):?(\d\d))$")
 _NINES = re.compile(r"[-\u2212]?9{2,}(?:[.,]0*)?")
+_ZERO_GAP = 4  # see `suspicious_zeros`
 _OTHERS = 5  # distinct numbers besides marks, of which the range says something
 
 
@@ -238,6 +239,29 @@ def probable_marks(cells: Sequence[str], values: NDArray[np.float64]) -> list[st
         if alone and int((values == value).sum()) > 1:
             marks += sorted(texts)
     return marks
+
+
+def suspicious_zeros(values: NDArray[np.float64]) -> int:
+    """Return the number of zeros that probably mark missing values, 0 if there are none.
+
+    All other numbers of the column are positive and have at least `_OTHERS` different values. The
+    smallest one exceeds a tenth of their median, and it is more than `_ZERO_GAP` times as large as
+    the median distance between neighbouring values. For example, half of the values of `Insulin` in
+    the Pima table are 0, and the smallest other one is 14. In a column of counts (0, 1, 2, ...),
+    zero is no gap.
+
+    Parameters
+    ----------
+    values : float64 array, shape (n,)
+        Numbers of a column, NaN if missing.
+    """
+    zeros = int((values == 0).sum())
+    others = values[~np.isnan(values) & (values != 0)]
+    distinct = np.unique(others)
+    if zeros < 2 or len(distinct) < _OTHERS or distinct[0] <= 0:
+        return 0
+    usual = max(float(np.median(others)) / 10, _ZERO_GAP * float(np.median(np.diff(distinct))))
+    return zeros if distinct[0] > usual else 0
 
 
 def marks_note(name: str, marks: Sequence[str]) -> str:

@@ -16,7 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedtrees.core.errors import DataError, UsageError, did_you_mean, many
+from fedtrees.core.errors import (
+    DataError,
+    Problem,
+    Problems,
+    UsageError,
+    closest,
+    did_you_mean,
+    many,
+)
 from fedtrees.core.files import unique_labels
 from fedtrees.data.cells import categories_of, difference, look, look_alikes, number
 from fedtrees.data.cleaning import with_empty_cells
@@ -192,7 +200,9 @@ def _split_client_column(
     if column == target:
         raise UsageError(f"target and client column are both {column!r}; name two columns")
     if column not in table.names:
-        raise DataError(f"{table.path}: no column {column!r}{did_you_mean(column, table.names)}")
+        text = f"no column {column!r}{did_you_mean(column, table.names)}"
+        problem = Problem(text, "client-column", closest(column, table.names) or "COLUMN")
+        raise Problems(str(table.path), [problem])
     cells = table.column(column)
     empty = next((i for i, cell in enumerate(cells) if not cell), None)
     if empty is not None:

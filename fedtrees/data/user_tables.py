@@ -28,7 +28,7 @@ from fedtrees.core.errors import (
 )
 from fedtrees.core.schema import Feature, OneHot, Schema
 from fedtrees.core.specs import joined_names, split_names
-from fedtrees.data.cells import look_alikes, marks_note, probable_marks
+from fedtrees.data.cells import look_alikes, marks_note, probable_marks, suspicious_zeros
 from fedtrees.data.cleaning import POSSIBLE_VALUES
 from fedtrees.data.column_types import (
     FEW,
@@ -495,6 +495,7 @@ def _notes(
     return [
         "; ".join([f"table: {n:,} rows, {d} columns used", *table.notes]),
         _target_note(target.name, dataset.schema.classes, without),
+        *_rare_class_note(target.name, dataset),
         *_kind_notes(table, used, dataset, declared),
         *_column_notes(table, (target, *used)),
         *_personal_note(table, used),
@@ -514,6 +515,18 @@ def _target_note(target: str, classes: Sequence[str], without: int) -> str:
         what = f"{classes[1]} against {classes[0]}"
     left_out = many(without, "row without it is", "rows without it are")
     return f"target: {target}, {what}{f'; {left_out} left out' if without else ''}"
+
+
+def _rare_class_note(target: str, dataset: Dataset) -> Iterator[str]:
+    """Yield a note on classes of a single row, if there are any."""
+    classes = dataset.schema.classes
+    rows_of_class = np.bincount(dataset.table.y.astype(np.int64), minlength=len(classes))
+    rare = [name for name, n in zip(classes, rows_of_class, strict=False) if n == 1]
+    if classes and rare:
+        yield (
+            f"{target}: only one row has the value {_list_names(rare)}, which is probably a "
+            "mistake; the class is either not learned or not tested, so merge or remove it"
+        )
 
 
 def _kind_notes(
@@ -607,6 +620,12 @@ def probable_marks_notes(table: TextTable, columns: Iterable[Column]) -> list[st
     lines = []
     for column in columns:
         if not column.categorical and column.reads == "number":
-            marks = probable_marks(table.column(column.name), values_of(table, column))
+            values = values_of(table, column)
+            marks = probable_marks(table.column(column.name), values)
             lines += [marks_note(column.name, marks)] if marks else []
+            if zeros := suspicious_zeros(values):
+                lines.append(
+                    f"{column.name}: {zeros} of {len(values)} cells are 0, and all other numbers "
+                    "are clearly larger; if 0 marks a missing value, replace it by an empty cell"
+                )
     return lines

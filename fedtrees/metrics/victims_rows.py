@@ -1,7 +1,7 @@
 """Metrics of reconstructed rows: `records`, `specificity`, `returned-rows` and `every-record`.
 
 Attacks claim rows of the victims as `Records` or `EveryRecord`. The scores are computed in
-`fedtrees.metrics.records`, `fedtrees.metrics.records` and `fedtrees.metrics.records`.
+`fedtrees.metrics.records`.
 """
 
 from __future__ import annotations
@@ -521,6 +521,9 @@ class ReturnedRowsMetric(Metric[BinnedVictims]):
                 klass="person", slot="certain", short="returned rows right",
                 head="certain rows", counted_by="rows", severity=20,
                 phrase="reconstruct {} with certainty, right in every bin",
+                explained="Rows that the attack itself marks as certain, each in the right bin of "
+                "every column. A bin can be wider than the tolerance of a reconstructed row, so "
+                "that this number can be the larger one.",
                 covered_by=("exact_rows",)),
         Measure("returned_owned", "rows returned with their owner", "share of rows",
                 klass="person"),

@@ -103,7 +103,7 @@ def _tree_line(audit: Audit, t: TreeExposure) -> tuple[str, ...]:
         "" if t.base_score is None else f"{t.base_score:.4g}",
         str(len(t.leaf)),
         *(str(int(mask.sum())) for mask in (t.counted, t.exact, t.small, t.one_label)),
-        "".join(_rows_text(t, j, audit.rows.total) for j in _smallest(t, 1)),
+        "".join(_rows_text(t, j, audit.rows.total) for j in _smallest_leaf(t)),
         t.how,
     )
 
@@ -116,7 +116,10 @@ def _rows_text(t: TreeExposure, j: int, rows: int | None) -> str:
 
 
 def leaves_table(audit: Audit, limit: int = SHOWN) -> ReportTable:
-    """Return the table of the leaves with the fewest rows and the conditions that lead to them."""
+    """Return the table of the most exposed leaves and the conditions that lead to them.
+
+    Leaves with one label come first, because they reveal the label of every row in them.
+    """
     columns = ("tree", "leaf", "rows", "positive", "who")
     lines = tuple(_leaf_line(audit, t, j) for t, j in exposed_leaves(audit, limit))
     numeric = frozenset({0, 1, 2, 3})
@@ -218,18 +221,25 @@ def path_of(tree: Tree | ClassTree, leaf: int) -> Iterator[tuple[int, bool]]:
 
 
 def exposed_leaves(audit: Audit, limit: int) -> list[tuple[TreeExposure, int]]:
-    """Return the leaves with the fewest rows as (tree, position), certain and pure ones first."""
-    leaves = [(t, j) for t in audit.trees for j in _smallest(t, limit)]
+    """Return leaves as (tree, position): first those with one label, then those with few rows."""
+    leaves = [(t, j) for t in audit.trees for j in _most_exposed(t, limit)]
     leaves.sort(
-        key=lambda x: (x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN, not x[0].one_label[x[1]])
+        key=lambda x: (not x[0].one_label[x[1]], x[0].at_most[x[1]], x[0].n[x[1]] == UNKNOWN)
     )
     return leaves[:limit]
 
 
-def _smallest(t: TreeExposure, limit: int) -> list[int]:
-    """Return the positions of the leaves with the smallest upper bounds, at most `limit`."""
+def _smallest_leaf(t: TreeExposure) -> list[int]:
+    """Return the position of the leaf with the smallest upper bound, empty without bounds."""
     bounded = np.flatnonzero(t.at_most != UNKNOWN)
-    return list(bounded[np.argsort(t.at_most[bounded], kind="stable")][:limit].tolist())
+    return [int(bounded[np.argmin(t.at_most[bounded])])] if len(bounded) else []
+
+
+def _most_exposed(t: TreeExposure, limit: int) -> list[int]:
+    """Return the positions of at most `limit` leaves, those with one label first, then by rows."""
+    bounded = np.flatnonzero(t.at_most != UNKNOWN)
+    order = np.lexsort((t.at_most[bounded], ~t.one_label[bounded]))
+    return list(bounded[order][:limit].tolist())
 
 
 _LISTED = 6  # number of names that one sentence lists

@@ -258,7 +258,9 @@ def advice(audit: Audit, scrubbed: bool = False) -> list[Finding]:
     present = [f.name for f in audit.fields if f.state == "present" and not f.needed]
     named = audit.model.categories
     if present and scrubbed:
-        copy = "Share the scrubbed copy, not this file"
+        copy = (
+            "Share the scrubbed copy, not this file, and read above which counts it still reveals"
+        )
         out.append(
             Finding(f"{copy}, if no category in it describes a person." if named else f"{copy}.")
         )
@@ -317,19 +319,35 @@ def leftovers(before: Audit, after: Audit, done: Scrubbed) -> list[str]:
     left, had = after.summary, before.summary
     if left.counted:
         lines.append(
-            f"The copy does not hide everything. An adversary who knows eta and lambda, or tries "
-            f"XGBoost's defaults, still computes the number of rows in {left.counted} leaves "
-            f"(before: {had.counted}) from leaf values alone, and the labels in {left.exact} of "
+            "The copy does not hide everything. An adversary who knows eta, lambda and the number "
+            "of rows N (or tries XGBoost's defaults for eta and lambda) still computes the number "
+            f"of rows in {left.counted} leaves (before: {had.counted}) from leaf values alone, and "
+            f"the labels in {left.exact} of "
             f"them (before: {had.exact}). {_conditions(after)} Only a defense in training hides "
             "these counts."
         )
     else:
         lines.append(
             "The leaf values of the copy no longer determine the number of rows of any leaf for "
-            f"certain (before: {had.counted} leaves). They still indicate the approximate share of "
-            "each label."
+            f"certain (before: {had.counted} leaves){_tried(after)}. They still indicate the "
+            "approximate share of each label."
         )
+    lines.append(
+        "The predictions are the same, so that membership inference from predictions is as "
+        "successful as before."
+    )
     return lines
+
+
+def _tried(audit: Audit) -> str:
+    """Return which values the adversary was assumed to know, "" if none."""
+    if audit.settings is None:
+        return ""
+    eta, reg_lambda = audit.settings.learning_rate, audit.settings.reg_lambda
+    known = f"eta {eta:g} and lambda {reg_lambda:g}"
+    if audit.rows.n is not None:
+        known = f"eta {eta:g}, lambda {reg_lambda:g} and N = {audit.rows.n}"
+    return f", also if {known} are known"
 
 
 def _conditions(audit: Audit) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 import fedtrees
@@ -256,17 +257,18 @@ def _unreadable(path: Path, problem: str) -> StoreError:
 
 def _parse_column(path: Path, column: Column, texts: pd.Series) -> pd.Series:
     """Parse one column. Every distinct text is parsed only once."""
-    values = {}
-    for text in texts.unique():
-        try:
-            values[text] = column.read(text)
-        except UsageError as error:
-            at = int((texts == text).to_numpy().argmax())
-            raise StoreError(
-                f"{path.as_posix()!r}, record {at + 1}: {error}; run the suite again"
-            ) from error
+    positions, distinct_texts = pd.factorize(texts)
     kind = float if column.kind in ("whole", "number") else object
-    return pd.Series([values[text] for text in texts], dtype=kind)
+    values = np.empty(len(distinct_texts), dtype=kind)
+    for i, text in enumerate(distinct_texts):
+        try:
+            values[i] = column.read(text)
+        except UsageError as error:
+            raise StoreError(
+                f"{path.as_posix()!r}, record {(positions == i).argmax() + 1}: {error}; "
+                "run the suite again"
+            ) from error
+    return pd.Series(values[positions], dtype=kind)
 
 
 def _release_series(version: str) -> tuple[str, ...]:

@@ -174,12 +174,12 @@ NOTHING = [
 )
 def test_members_are_not_recognised_at_a_tiny_epsilon(spec, adversary):
     aucs = []
-    for seed in range(24):
+    for seed in range(16):
         view, member = view_and_members(spec, seed, adversary)
         attack = MembershipInference()
         parts = attack.linear_sums(view, attack.model(view), view.candidates)
         aucs.append(auc(any_of([log_odds(part) for part in parts]), member))
-    assert abs(np.mean(aucs) - 0.5) < 0.05  # The standard deviation of this mean is 0.012.
+    assert abs(np.mean(aucs) - 0.5) < 0.05  # The standard deviation of this mean is 0.015.
 
 
 LINEAR = [
@@ -396,6 +396,11 @@ def test_the_combined_score_adds_log_odds_of_all_tests():
             "rmia": np.array([0.0, 0.0, 1.0])}  # fmt: skip
     assert np.argsort(together(odds, {})).tolist() == [2, 0, 1]
     assert np.argsort(together(odds, {"lira": 1.0, "rmia": 1.0})).tolist() == [1, 0, 2]
+
+
+def test_candidates_with_equal_odds_are_ordered_by_the_share_of_values_in_a_sketch():
+    scores = {"sketch": np.array([0.9, 0.5, 0.2]), "posterior": np.array([-50.0, -50.0, 1.0])}
+    assert np.argsort(together(scores)).tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize(

@@ -307,33 +307,34 @@ class Early(Attack):
     def run(self, view, rng):
         return Guess.none("it claims nothing")
 """
+# Each text acts in another way, and the report of the check contains the effect next to it.
 CHEATS = {
-    "patches the bench": (ATTACK + """
+    "patches the bench": ("""
 module = sys.modules.get("fedtrees.experiments.evaluate")
 if module is not None:
     module.attack_process = lambda: None
 """, "changes fedtrees.experiments.evaluate.attack_process"),
-    "patches a metric's class": (ATTACK + """
+    "patches a metric's class": ("""
 module = sys.modules.get("fedtrees.metrics.victims_rows")
 if module is not None:
     module.RecordMetric.score = lambda *_: []
 """, "changes fedtrees.metrics.victims_rows.RecordMetric.score"),
-    "leaves shared memory": (ATTACK + """
+    "starts a thread": ("""
+import threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+""", "changes threads"),
+    "writes a file": ("""
+open("left-for-later", "w").close()
+""", "writes left-for-later"),
+}  # fmt: skip
+SHARED_MEMORY = """
 from multiprocessing import resource_tracker, shared_memory
 resource_tracker.register = lambda *_: None
 try:
     left = shared_memory.SharedMemory("fedtrees-test-left", create=True, size=64)
 except FileExistsError:
     pass
-""", "leaves fedtrees-test-left in shared memory"),
-    "starts a thread": (ATTACK + """
-import threading
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-""", "changes threads"),
-    "writes a file": (ATTACK + """
-open("left-for-later", "w").close()
-""", "writes left-for-later"),
-}  # fmt: skip
+"""
 
 
 @pytest.fixture
@@ -344,23 +345,13 @@ def no_segment():
         segment.unlink()
 
 
-@pytest.mark.parametrize("cheat", CHEATS)
-def test_actions_at_the_import_of_an_attack_have_no_effect_here_and_are_reported(
-    cheat, tmp_path, no_segment
-):
-    text, expected = CHEATS[cheat]
-    if "shared" in cheat and not Path("/dev/shm").is_dir():
-        pytest.skip("shared memory has no folder here")
+def test_actions_at_the_import_of_an_attack_have_no_effect_here_and_are_reported(tmp_path):
+    """One file does everything that can be done, because each check of a file takes long."""
     import fedtrees.experiments.evaluate as evaluate
     from fedtrees.metrics.victims_rows import RecordMetric
 
-    originals = evaluate.attack_process, RecordMetric.score, resource_tracker.register
-    # Landlock does not even allow it.
-    if "shared" in cheat and sandbox.landlock_version():
-        with pytest.raises(UsageError, match=r"Permission denied: '/fedtrees-test-left'.*attack"):
-            loaded(tmp_path, "early", text)
-        return
-    file = loaded(tmp_path, "early", text)
+    originals = evaluate.attack_process, RecordMetric.score
+    file = loaded(tmp_path, "early", ATTACK + "".join(text for text, _ in CHEATS.values()))
     assert not any(
         getattr(module, "__file__", None) == str(file) for module in [*sys.modules.values()]
     )
@@ -369,8 +360,29 @@ def test_actions_at_the_import_of_an_attack_have_no_effect_here_and_are_reported
         for finding in check("attack", Spec("acting-early"), ["fedtree-hist"])
         if not finding.holds
     }
-    assert expected in broken["its import only registers classes"]
-    assert (evaluate.attack_process, RecordMetric.score, resource_tracker.register) == originals
+    for _, effect in CHEATS.values():
+        assert effect in broken["its import only registers classes"]
+    assert (evaluate.attack_process, RecordMetric.score) == originals
+
+
+def test_shared_memory_that_the_import_of_an_attack_leaves_is_refused_or_reported(
+    tmp_path, no_segment
+):
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("shared memory has no folder here")
+    original = resource_tracker.register
+    if sandbox.landlock_version():  # Landlock does not even allow it.
+        with pytest.raises(UsageError, match=r"Permission denied: '/fedtrees-test-left'.*attack"):
+            loaded(tmp_path, "early", ATTACK + SHARED_MEMORY)
+    else:
+        loaded(tmp_path, "early", ATTACK + SHARED_MEMORY)
+        (detail,) = (
+            finding.detail
+            for finding in check("attack", Spec("acting-early"), ["fedtree-hist"])
+            if finding.rule == "its import only registers classes"
+        )
+        assert "leaves fedtrees-test-left in shared memory" in detail
+    assert resource_tracker.register == original
 
 
 PLAIN = """

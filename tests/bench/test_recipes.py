@@ -14,9 +14,9 @@ from fedtrees.core.transcript import BudgetEvent
 from fedtrees.experiments.suite import Suite
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.report.advice import Wish, tried
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate
@@ -59,6 +59,13 @@ def test_the_table_of_epsilons_is_computed_from_a_training_of_the_recommended_re
     assert after_marker.partition(recipes.END)[0] == table
 
 
+def test_the_table_of_software_is_computed_from_the_registry():
+    page = (ROOT / "docs" / "how-to" / "choose.md").read_text()
+    _, _, after_marker = page.partition(recipes.BEGIN_SYSTEMS)
+    table = recipes.systems_table(recipes.name_of_recipe(recommend(TRIALS)))
+    assert after_marker.partition(recipes.END)[0] == table
+
+
 def test_a_run_with_more_columns_spends_less_than_the_claim():
     """The figures are those of docs/explanation/epsilon.md."""
     leaves = BudgetEvent("", "gaussian", 0.0, 1.0, "LeafSums", l2=mu_of(1.0, 1e-5))
@@ -70,10 +77,16 @@ def test_a_run_with_more_columns_spends_less_than_the_claim():
     assert spent == [1.94, 1.39, 1.12, 1.04]
 
 
+@pytest.fixture(scope="module")
+def default_verdict():
+    """Return the verdict of the stored default run."""
+    return recipes.default_verdict()
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/tutorials/first-bench.md"])
-def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(name):
+def test_the_verdict_in_a_page_is_that_of_the_stored_default_run(default_verdict, name):
     _, _, after_marker = (ROOT / name).read_text().partition(recipes.BEGIN_VERDICT)
-    assert after_marker.partition(recipes.END)[0] == recipes.default_verdict()
+    assert after_marker.partition(recipes.END)[0] == default_verdict
 
 
 @pytest.mark.parametrize("name", PAGES)

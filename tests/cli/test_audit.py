@@ -211,21 +211,20 @@ def test_a_model_of_five_hundred_trees_is_audited(tmp_path):
     assert "500 trees" in process.stdout
 
 
-@pytest.mark.parametrize("ending", [".parquet", ".xlsx"])
 def test_a_table_in_another_format_gives_the_scores_of_its_csv_file(
-    capsys, audited_folder, tmp_path, ending
+    capsys, audited_folder, tmp_path
 ):
-    table = tmp_path / f"train{ending}"
     frame = pd.read_csv(audited_folder / "train.csv")[:150]
-    frame.to_parquet(table) if ending == ".parquet" else frame.to_excel(table, index=False)
     frame.to_csv(tmp_path / "train.csv", index=False)
+    frame.to_parquet(tmp_path / "train.parquet")
+    frame.to_excel(tmp_path / "train.xlsx", index=False)
     attacks = []
-    for truth in (tmp_path / "train.csv", table):
+    for ending in ("csv", "parquet", "xlsx"):
         arguments = (
             "--own",
             audited_folder / "own.csv",
             "--truth",
-            truth,
+            tmp_path / f"train.{ending}",
             "--target",
             "ill",
             "--format",
@@ -235,4 +234,4 @@ def test_a_table_in_another_format_gives_the_scores_of_its_csv_file(
         assert code == 0, errors
         attacks.append(json.loads(output)["attack"])
     assert attacks[0]["targets"] == 50
-    assert attacks[0]["scores"] == attacks[1]["scores"]
+    assert attacks[0]["scores"] == attacks[1]["scores"] == attacks[2]["scores"]

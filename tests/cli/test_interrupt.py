@@ -1,4 +1,4 @@
-"""Ctrl-C stops a benchmark at once and keeps the finished cells."""
+"""Ctrl-C and SIGTERM stop a benchmark at once, and keep the finished cells."""
 
 import signal
 import subprocess
@@ -14,8 +14,10 @@ def _listen():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_an_interrupted_benchmark_keeps_its_rows_and_writes_no_report(tmp_path, jobs):
+@pytest.mark.parametrize(
+    ("jobs", "sent"), [("1", signal.SIGINT), ("2", signal.SIGINT), ("2", signal.SIGTERM)]
+)
+def test_an_interrupted_benchmark_keeps_its_rows_and_writes_no_report(tmp_path, jobs, sent):
     folder = tmp_path / "run"
     command = [
         sys.executable, "-m", "fedtrees.cli.main", "bench", "--data", "wine[rows=60]",
@@ -29,10 +31,11 @@ def test_an_interrupted_benchmark_keeps_its_rows_and_writes_no_report(tmp_path, 
             assert run.poll() is None
             time.sleep(0.1)
         start = time.monotonic()
-        run.send_signal(signal.SIGINT)
+        run.send_signal(sent)
         _, errors = run.communicate()
         seconds = time.monotonic() - start
     assert run.returncode == 130
+    assert "Traceback" not in errors
     assert (
         "stopped; finished cells are kept. Continue with: fedtrees bench --resume --output"
         in errors

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedtrees.core.errors import DataError, UsageError
+from fedtrees.core.errors import DataError, Problems, UsageError
+from fedtrees.data.cells import suspicious_zeros
 from fedtrees.data.client_tables import load_clients
 from fedtrees.data.column_types import kind_of
 from fedtrees.data.partition import BY_CLIENT, Partition
@@ -163,3 +164,19 @@ def test_a_feature_that_seems_to_name_the_clients_is_reported(tmp_path, name, no
         assert option in notes[0]
         clients = load_clients([path], "ill", column=name)
         assert not any("--client-column" in note for note in clients.notes)
+
+
+def test_a_misspelled_client_column_is_a_problem_with_a_remedy(tmp_path):
+    path = tmp_path / "wards.csv"
+    path.write_text("ward,age,ill\n" + "north,30,yes\nsouth,40,no\n" * 10)
+    with pytest.raises(Problems, match="no column 'wrad'; did you mean 'ward'") as caught:
+        load_clients([path], "ill", column="wrad")
+    assert [(p.option, p.value) for p in caught.value.problems] == [("client-column", "ward")]
+
+
+def test_zeros_far_below_all_other_numbers_probably_mark_missing_values():
+    others = np.arange(14.0, 90.0)
+    assert suspicious_zeros(np.concatenate([others, np.zeros(30)])) == 30
+    assert suspicious_zeros(np.arange(20.0).repeat(3)) == 0  # a column of counts
+    assert suspicious_zeros(np.concatenate([others, [0.0]])) == 0  # a single zero
+    assert suspicious_zeros(np.concatenate([others, [-5.0, 0.0, 0.0]])) == 0

@@ -19,7 +19,8 @@ from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
-from fedtrees.report.advice import Advice, Wish, describe_partition, tried
+from fedtrees.report.advice import Advice, describe_partition
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import settings
 from fedtrees.report.results import load_rows
 from fedtrees.report.wording import ProtocolRecipe
@@ -170,6 +171,13 @@ def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
     )
 
 
+def test_a_guess_that_exceeds_a_limit_on_one_seed_by_less_than_its_error_excludes_nothing(tmp_path):
+    # The standard error of a share of 5% of 2,000 members is 0.5%.
+    one = {"exact": (0.0,), "members": (0.01,)}
+    assert not advice(tmp_path / "near", blind=0.054, **one).limits_below_guesses
+    assert [*advice(tmp_path / "far", blind=0.056, **one).limits_below_guesses] == ["members_1pct"]
+
+
 def test_limits_that_no_tested_recipe_meets_are_named_with_the_best_recipe(tmp_path):
     lines = advice(tmp_path, exact=(0.02, 0.03, 0.02), auc=0.7).verdict
     assert lines[0].startswith("Both tested recipes are excluded by your limits. Nearest: ")
@@ -291,11 +299,11 @@ def test_a_limit_below_a_guess_ends_the_search_with_a_command_that_can_succeed(
     assert found.advice.result == (
         "The search stopped, because no defense can meet your limits on this table."
     )
-    assert found.advice.command == (
+    assert found.advice.end.command == (
         f"fedtrees recommend --data 'iris[rows=60]' --output {tmp_path / 'run'} --resume "
         "--max-exact-rows 1% --max-membership 11%"
     )
-    assert f"`{found.advice.command}`" in (tmp_path / "run" / "advice.md").read_text()
+    assert f"`{found.advice.end.command}`" in (tmp_path / "run" / "advice.md").read_text()
     assert result.choice is not None
 
 
@@ -477,12 +485,14 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
 
 
 @pytest.mark.long
-def test_if_every_recipe_leaks_the_nearest_one_met_every_attack(tmp_path):
+def test_if_every_recipe_is_excluded_the_nearest_one_met_every_attack(tmp_path):
     options = BenchOptions(
         data="breast-cancer[rows=90]", protocol="fedtree-hist[trees=1,max_depth=2]",
         defense="split-only", threat="public", output=str(tmp_path / "run"), jobs=1,
     )  # fmt: skip
-    _, advice = Search(options, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
+    # A blind guess recognises 5% of the members, and no model has such an AUC.
+    wish = Wish(membership=0.2, auc=0.9999)
+    _, advice = Search(options, wish, 0, lambda total: lambda *_: None).run()
     assert advice.choice is None
     assert advice.nearest.name.endswith("split-only")
     assert not advice.nearest.candidate.untested

@@ -15,12 +15,18 @@ ROOT = Path(__file__).parents[2]
 RUN = ROOT / "benchmarks/leaderboard/default-bench"
 
 
+@pytest.fixture(scope="module")
+def stored_chart():
+    """Return the chart of the stored run."""
+    return chart_of(RUN)
+
+
 def texts_of(file):
     return re.findall(r"<text[^>]*>([^<]*)</text>", file.read_text(encoding="utf-8"))
 
 
-def test_the_figure_is_that_of_the_stored_run(tmp_path):
-    drawn = save(chart_of(RUN), tmp_path / "frontier.svg")
+def test_the_figure_is_that_of_the_stored_run(stored_chart, tmp_path):
+    drawn = save(stored_chart, tmp_path / "frontier.svg")
     assert texts_of(drawn) == texts_of(ROOT / "docs/images/frontier.svg")
 
 
@@ -33,20 +39,19 @@ def test_every_recipe_of_the_default_benchmark_has_a_label():
     assert recipes == set(LABELS)
 
 
-def test_the_numbers_are_those_of_the_verdict():
-    chart = chart_of(RUN)
-    rows, members, _ = chart.panels
+def test_the_numbers_are_those_of_the_verdict(stored_chart):
+    rows, members, _ = stored_chart.panels
     verdict = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"reconstruct {rows.texts[0]} of 456 rows" in verdict
     assert f"then reconstruct {rows.texts[-1]} instead of {rows.texts[0]} of 456 rows" in verdict
     assert members.blind[0] == pytest.approx(456 * (0.018 + 0.033 + 0.018) / 3, abs=0.5)
-    for panel in chart.panels:
+    for panel in stored_chart.panels:
         for value, (low, high) in zip(panel.values, panel.intervals, strict=True):
             assert low <= value <= high
 
 
-def test_no_text_of_the_figure_covers_another_one():
-    figure = chart_of(RUN).draw()
+def test_no_text_of_the_figure_covers_another_one(stored_chart):
+    figure = stored_chart.draw()
     figure.draw_without_rendering()
     boxes = [
         (text.get_text(), text.get_window_extent())

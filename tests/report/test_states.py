@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic_run import Table
 
+from fedtrees.cli.results import fold_no_claims
 from fedtrees.core.reasons import NOT_CERTAIN, Reason
 from fedtrees.report import page, verdict, wording
 from fedtrees.report.coverage import Coverage, Gaps
@@ -381,3 +382,23 @@ def test_a_failed_attack_is_compared_with_the_baseline_that_counts(table, popula
     cell = setting.tested[0].result("none", "ra")
     assert wording.better_guess([cell]) == baseline
     assert f"scored worse than {baseline}, " in wording.failed(cell)
+
+
+def test_attacks_without_a_claim_for_the_same_reason_share_a_line(table):
+    for seed in range(3):
+        for defense in ("none", "split-only"):
+            table.train(defense, seed, 0.9)
+            table.applies(defense, seed, "a", "b", "c")
+            table.attack(defense, seed, "c", 0.4)
+        for threat in ("t", "u"):
+            table.add("attack", "none", seed, "ra", "", attack="a", threat=threat,
+                      status="no-claim", state_code="no-claim", reason_code="no-trees")  # fmt: skip
+        table.trouble("split-only", seed, "b", "failed", "no room")
+    no_claim(table, "split-only", "a", "ra", "sums-not-exact")
+    gaps = RunAnalysis(table.folder, table.rows()).gaps.requested
+    why = Reason("sums-not-exact")
+    assert [*fold_no_claims(gaps)] == [
+        "failed: b (q; t; against split-only; seeds 0, 1, 2): no room",
+        f"returned no claim: a (q; t and u): {Reason('no-trees')}",
+        f"returned no claim: a (q; t; against split-only; seeds 0, 1, 2): {why}",
+    ]
