@@ -18,7 +18,7 @@ from fedtrees.benchmarks.papers.tables import Table, markdown
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.store import Store
-from fedtrees.report.advice import Tried, Wish, highest, tried
+from fedtrees.report.limits import Tried, Wish, highest, tried
 from fedtrees.report.results import load_rows
 from fedtrees.report.wording import mean_and_interval, percent
 

@@ -47,9 +47,9 @@ from fedtrees.experiments.session import (
 )
 from fedtrees.experiments.suite import Grid, Suite, with_budgets
 from fedtrees.protocols.compatibility import check_fit
-from fedtrees.report.advice import (
+from fedtrees.report.advice import Advice
+from fedtrees.report.limits import (
     LIMIT_OPTIONS,
-    Advice,
     Tried,
     Wish,
     limits_below_guesses,
@@ -57,7 +57,7 @@ from fedtrees.report.advice import (
     tried,
     unreachable_limits,
 )
-from fedtrees.report.advice import recipe as split_recipe
+from fedtrees.report.limits import recipe as split_recipe
 from fedtrees.report.recipe import runs_in, systems
 from fedtrees.report.results import CELL_COLUMNS, UNDEFENDED, load_rows
 from fedtrees.report.statistics import describe_thin_evidence
@@ -423,7 +423,7 @@ class Search:
         The attribute `minutes` is set to a value of ``--minutes`` that suffices for them.
         """
         if remaining == todo:
-            self.minutes = max(self.minutes, 4 * self.seconds / 60)
+            self.minutes = max(self.minutes, 10.0, 4 * self.seconds / 60)
             return f"no cell was finished in {seconds / 60:.1f} minutes"
         minutes = remaining * seconds / (todo - remaining) / 60
         # The first round may take the share `_SHARE` of the time.
@@ -528,7 +528,7 @@ class Recommendation:
             "auc": advice.comparison.to_json() if advice.comparison else None,
             "not": {t.name: t.unmet for t in advice.tried if t.unmet},
             "excluded": [t.name for t in advice.tried if t.broken],
-            "next": advice.command or None,
+            "next": advice.end.command or None,
             "pages": [str(self.folder / name) for name in (_PAGE, ADVICE_PAGE)],
         }
 
@@ -624,10 +624,12 @@ def search(
     for metric, cell in advice.limits_below_guesses.items():
         limits |= {LIMIT_OPTIONS[metric].removeprefix("--"): possible_limit(cell)}
         limits["minutes"] = minutes
+    table = _describe_table(load_dataset(ref, options.data_dir))
+    command = "" if advice.choice else _command(options, limits, folder)
     advice = replace(
         advice,
-        data=_describe_table(load_dataset(ref, options.data_dir)),
-        command="" if advice.choice else _command(options, limits, folder),
+        experiment=replace(advice.experiment, data=table),
+        end=replace(advice.end, command=command),
     )
     write_listed(folder, _PAGE, advice.page().encode())
     write_listed(folder, ADVICE_PAGE, advice.html().encode())

@@ -72,6 +72,6 @@ def recommend(
     print_warnings(result.warnings)
     pages = f"page  {result.report}, and advice.md in the same folder"
     lines = [*result.advice.verdict, pages]
-    if result.advice.command:
-        lines += [*result.advice.next_steps[:-1], f"    {result.advice.command}"]
+    if result.advice.end.command:
+        lines += [*result.advice.next_steps[:-1], f"    {result.advice.end.command}"]
     emit(result.to_json(), format, "\n".join(lines))

@@ -20,6 +20,7 @@ _PLACES = {
     "contexts": "## Further columns of `contexts.csv`",
     "columns": "## Columns that follow from the key (`columns.csv`)",
 }
+API = "reference/api.md"
 BEGIN, END = "<!-- made by: python -m fedtrees.cli.reference -->\n", "<!-- end -->"
 
 
@@ -173,8 +174,30 @@ def renewed(name: str, page: str) -> str:
     return f"{before}{BEGIN}\n{PAGES[name]()}\n{END}{after}"
 
 
+def with_descriptions(page: str) -> str:
+    """Return the page of the API with the first line of its docstring after each public name.
+
+    Sphinx reads only the first word of such a line and shows the description itself. The text is
+    for readers of the file.
+    """
+    import fedtrees
+
+    lines = []
+    inside = False
+    for line in page.splitlines():
+        inside = (inside or ".. autosummary::" in line) and not line.startswith("```")
+        name = line.split()[0] if line.startswith("   ") and line.split() else ""
+        if inside and hasattr(fedtrees, name):
+            first_line = (getattr(fedtrees, name).__doc__ or "").strip().partition("\n")[0]
+            line = f"   {name}  {first_line}".rstrip()
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
 def main(folder: str = "docs") -> None:
     """Write the generated parts of all pages."""
+    api = Path(folder, API)
+    api.write_text(with_descriptions(api.read_text(encoding="utf-8")), encoding="utf-8")
     for name in PAGES:
         file = Path(folder, name)
         file.write_text(renewed(name, file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -14,9 +14,9 @@ from fedtrees.core.transcript import BudgetEvent
 from fedtrees.experiments.suite import Suite
 from fedtrees.privacy.accounting import compose_releases
 from fedtrees.privacy.gaussian_dp import mu_of
-from fedtrees.report.advice import Wish, tried
 from fedtrees.report.cost import Utility, UtilityChange
 from fedtrees.report.leakage import LeakageResult
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED, load_rows
 from fedtrees.report.statistics import Estimate

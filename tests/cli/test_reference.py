@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedtrees.cli.main import main
-from fedtrees.cli.reference import PAGES, folder_of, options, renewed
+from fedtrees.cli.reference import API, PAGES, folder_of, options, renewed, with_descriptions
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -61,3 +61,9 @@ def test_help_is_not_mistaken_for_a_folder(capsys):
     assert exit_info.value.code == 0
     assert "folder of the documentation" in capsys.readouterr().out
     assert folder_of([]) == "docs"
+
+
+def test_every_name_of_the_api_page_is_followed_by_the_first_line_of_its_docstring():
+    page = (DOCS / API).read_text(encoding="utf-8")
+    assert with_descriptions(page) == page
+    assert "   bench  Train federations with and without defenses" in page

@@ -19,7 +19,8 @@ from fedtrees.cli.main import main
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import BenchOptions
 from fedtrees.experiments.suite import Suite
-from fedtrees.report.advice import Advice, Wish, describe_partition, tried
+from fedtrees.report.advice import Advice, describe_partition
+from fedtrees.report.limits import Wish, tried
 from fedtrees.report.recipe import settings
 from fedtrees.report.results import load_rows
 from fedtrees.report.wording import ProtocolRecipe
@@ -132,7 +133,7 @@ def test_a_leak_within_the_wish_is_stated(tmp_path):
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
-        ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
+        ({"left_out": ("joint",)}, True, "untested: the party 't': 2 of 3 applicable.*joint"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_is_not_shown_to_meet_the_wish_is_never_recommended(
@@ -168,6 +169,13 @@ def test_an_unreachable_limit_is_named_with_its_baselines(tmp_path):
         and line.endswith("a defense can meet is about 11% (--max-membership).")
         for line in lines
     )
+
+
+def test_a_guess_that_exceeds_a_limit_on_one_seed_by_less_than_its_error_excludes_nothing(tmp_path):
+    # The standard error of a share of 5% of 2,000 members is 0.5%.
+    one = {"exact": (0.0,), "members": (0.01,)}
+    assert not advice(tmp_path / "near", blind=0.054, **one).limits_below_guesses
+    assert [*advice(tmp_path / "far", blind=0.056, **one).limits_below_guesses] == ["members_1pct"]
 
 
 def test_limits_that_no_tested_recipe_meets_are_named_with_the_best_recipe(tmp_path):
@@ -242,6 +250,15 @@ def test_the_recipe_is_compared_with_parties_that_train_without_the_others(tmp_p
     assert (auc["local"], auc["recipe"], auc["undefended"]) == pytest.approx((0.82, 0.801, 0.951))
 
 
+def test_limits_that_no_recipe_met_are_not_named_while_more_seeds_can_change_this(tmp_path):
+    lines = advice(tmp_path, exact=(0.0,), members=(0.01,), auc=0.746, test_rows=(154, 54)).verdict
+    assert (
+        "None of 2 tested recipes is shown to meet your limits: one is excluded, and one"
+        in lines[0]
+    )
+    assert not any(line.startswith("No tested recipe") for line in lines)
+
+
 def test_recipes_that_are_excluded_by_the_same_limit_are_listed_below_one_heading(tmp_path):
     lines = advice(tmp_path, exact=(0.02, 0.03, 0.02)).verdict
     heading = "Excluded by your limit for exact rows (at most 1.0%):"
@@ -291,11 +308,11 @@ def test_a_limit_below_a_guess_ends_the_search_with_a_command_that_can_succeed(
     assert found.advice.result == (
         "The search stopped, because no defense can meet your limits on this table."
     )
-    assert found.advice.command == (
+    assert found.advice.end.command == (
         f"fedtrees recommend --data 'iris[rows=60]' --output {tmp_path / 'run'} --resume "
         "--max-exact-rows 1% --max-membership 11%"
     )
-    assert f"`{found.advice.command}`" in (tmp_path / "run" / "advice.md").read_text()
+    assert f"`{found.advice.end.command}`" in (tmp_path / "run" / "advice.md").read_text()
     assert result.choice is not None
 
 
@@ -477,12 +494,14 @@ def test_the_command_runs_one_seed_recommends_nothing_and_resumes(tmp_path, caps
 
 
 @pytest.mark.long
-def test_if_every_recipe_leaks_the_nearest_one_met_every_attack(tmp_path):
+def test_if_every_recipe_is_excluded_the_nearest_one_met_every_attack(tmp_path):
     options = BenchOptions(
         data="breast-cancer[rows=90]", protocol="fedtree-hist[trees=1,max_depth=2]",
         defense="split-only", threat="public", output=str(tmp_path / "run"), jobs=1,
     )  # fmt: skip
-    _, advice = Search(options, Wish(membership=1e-4), 0, lambda total: lambda *_: None).run()
+    # A blind guess recognises 5% of the members, and no model has such an AUC.
+    wish = Wish(membership=0.2, auc=0.9999)
+    _, advice = Search(options, wish, 0, lambda total: lambda *_: None).run()
     assert advice.choice is None
     assert advice.nearest.name.endswith("split-only")
     assert not advice.nearest.candidate.untested
