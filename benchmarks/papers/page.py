@@ -73,7 +73,7 @@ Our seconds are CPU seconds of one thread until the attack ends. The published o
 
 ## Durations
 
-The studies behind this page took these minutes of wall-clock time in one process, on two cores that were shared with other work. CPU minutes were not recorded in all runs. `python -m fedtrees.benchmarks.papers --list` shows the durations of each study.
+All studies, including those that this page does not list, took these minutes of wall-clock time in one process, on two cores that were shared with other work. The column *Run* states which part of a study was run. CPU minutes were not recorded in all runs. `python -m fedtrees.benchmarks.papers --list` shows the durations of each study.
 
 """  # noqa: E501
 

@@ -281,6 +281,21 @@ def test_the_program_for_an_unknown_number_of_rows_equals_the_enumeration(seed):
     assert len(table) >= 3
 
 
+def test_the_attack_reconstructs_as_many_rows_as_the_interval_allows_without_known_ones():
+    variables, rows = coded_rows(12, 17, width=6)
+    forest = noisy_forest(variables, rows, trees=3, depth=1, scale=0.3)
+    noise = Noise("geometric", 0.3)
+    fewest, most = forest.row_interval(noise)
+    assert fewest < 12 <= most
+    attack = DraftDP(mode="cpsat-rows", rows="estimated", limit=20)
+    # The estimate of the question is not used. Four of the rows are known.
+    question = Question(forest, noise, 1, rows[:4])
+    answer, _ = attack._answer(question, np.random.default_rng(0), 1.0)
+    assert fewest - 4 <= len(answer) <= most - 4
+    declared = DraftDP(mode="cpsat-rows", limit=20)
+    assert len(declared._answer(question, np.random.default_rng(0), 1.0)[0]) == 1
+
+
 @pytest.mark.parametrize("scale", [0.3, 3.0])
 def test_the_program_of_the_informed_adversary_equals_the_enumeration(scale):
     variables, rows = coded_rows(30, 16, width=6)
@@ -292,6 +307,8 @@ def test_the_program_of_the_informed_adversary_equals_the_enumeration(scale):
     assert optimal
     assert program_cost == pytest.approx(cost, abs=0.05)
     assert program_row.tolist() == [best_row.tolist()]
+    answer, _ = DraftDP(mode="informed-cp")._answer(question, np.random.default_rng(0), 1.0)
+    assert answer.tolist() == [best_row.tolist()]
     # The cost is that of all counts, and the mean distance from the known rows.
     live = forest.live[:, :, None]
     table = np.vstack([best_row, rows[1:]])

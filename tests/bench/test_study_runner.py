@@ -9,6 +9,7 @@ from fedtrees.benchmarks.papers.__main__ import find_study, main, study_names
 from fedtrees.benchmarks.papers.comparisons import (
     Comparison,
     compare_suite,
+    published_lines,
     read_comparisons,
     write_comparisons,
 )
@@ -44,6 +45,9 @@ def test_the_list_names_every_study_with_one_sentence(capsys):
     assert all(line.partition(": ")[2] for line in lines)
     (of_table8,) = (line for line in lines if line.startswith("timberstrike_table8: "))
     assert "Minutes on two cores: 12 (one seed, 18 trainings" in of_table8
+    assert {line["study"] for line in published_lines("durations.csv")} <= {*study_names()}
+    measured = [line for line in lines if "not measured" not in line]
+    assert len(measured) >= 29
 
 
 def test_an_unknown_study_is_refused_with_a_suggestion(capsys):
