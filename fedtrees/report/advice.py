@@ -27,6 +27,7 @@ from fedtrees.report.limits import (
     limits_below_guesses,
     recipe,
     unreachable_limits,
+    untested_in_words,
 )
 from fedtrees.report.local_baseline import LocalComparison
 from fedtrees.report.recipe import Recipe, RecipeResult, settings
@@ -343,9 +344,14 @@ class Advice:
         return f"Excluded by your limit for {name} (at most {limit}{more}):"
 
     def _limits_that_no_recipe_met(self) -> Iterator[str]:
-        """Yield the limits that no tested recipe meets on the mean, with the best score of each."""
+        """Yield the limits that no tested recipe meets on the mean, with the best score of each.
+
+        Nothing is yielded as long as a recipe is not excluded.
+        """
+        if self.choice or self.undecided:  # more seeds can show that a recipe meets the limits
+            return
         tested = [t for t in self.tried if not t.candidate.untested]
-        for metric in self.wish.limits.keys() - self.limits_below_guesses.keys():
+        for metric in (m for m in self.wish.limits if m not in self.limits_below_guesses):
             worst = [(cell, t.name) for t in tested if (cell := t.worst(metric)) is not None]
             if not worst:
                 continue
@@ -499,7 +505,7 @@ class Advice:
                 yield f"{measure(metric).name}: no attack that applies measures it."
         for t in self.tried:
             if t.candidate.untested:
-                yield f"`{t.name}`: {some(t.candidate.untested)}."
+                yield f"`{t.name}`: {some(untested_in_words(t))}."
         if self.end.left_out:
             yield f"{capital(self.end.left_out)}."
         if searches := self.experiment.cut:
@@ -557,6 +563,8 @@ def _capital_number(met: int, tested: int) -> str:
     """Write how many of the tested recipes meet something: ``One of 3 tested recipes meets``."""
     if tested == 1:
         return "The tested recipe meets"
+    if met == tested == 2:
+        return "Both tested recipes meet"
     return f"{'One' if met == 1 else met} of {tested} tested recipes meet{'s' * (met == 1)}"
 
 
@@ -578,8 +586,10 @@ def _describe_recipe(tried: Tried) -> str:
 def _describe_result(tried: Tried) -> str:
     """Write the AUC of a recipe and its utility change, with the number of seeds."""
     utility_change = tried.candidate.utility_change
-    cost = f"{change(utility_change.change)} ({settled(utility_change)})"
     auc = mean_and_interval(tried.utility)
     gap = ", not every attack ran on it" * bool(tried.candidate.untested)
     seeds = many(len(tried.auc), "seed")
-    return f"AUC {auc} on {seeds}, against the undefended run {cost}{gap}"
+    return (
+        f"AUC {auc} on {seeds}, a change of {change(utility_change.change)} against the undefended "
+        f"run ({settled(utility_change)}){gap}"
+    )

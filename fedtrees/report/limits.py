@@ -25,7 +25,7 @@ from fedtrees.report.findings import RunAnalysis, SettingFindings
 from fedtrees.report.guarantees import DefenseGuarantees, in_words
 from fedtrees.report.leakage import FEWEST_SEEDS, LeakageResult, upper
 from fedtrees.report.local_baseline import LocalComparison, compare_with_training_alone
-from fedtrees.report.recipe import Recipe, RecipeResult, recommend, recommended
+from fedtrees.report.recipe import MOST_NAMED, Recipe, RecipeResult, recommend, recommended
 from fedtrees.report.results import UNDEFENDED
 from fedtrees.report.statistics import Estimate, by_seed, finite, t_estimate
 from fedtrees.report.trials import trials_of
@@ -203,7 +203,10 @@ class Tried:
         beyond = sorted(self._leaks_beyond(), key=lambda o: -o.factor)
         beyond += self._auc_beyond()
         if self.candidate.untested:
-            beyond.append(Objection("untested", self.candidate.reason))
+            reasons = untested_in_words(self)
+            more = "; ..." * (len(reasons) > MOST_NAMED)
+            text = f"untested: {'; '.join(reasons[:MOST_NAMED])}{more}"
+            beyond.append(Objection("untested", text))
         if not beyond and len(self.auc) < FEWEST_SEEDS:
             text = f"{many(len(self.auc), 'seed')} ran; {FEWEST_SEEDS} are needed for an interval"
             beyond.append(Objection("evidence", text, excludes=False))
@@ -348,6 +351,15 @@ def _error_at_limit(cell: LeakageResult, wish: Wish, trial: RecipeResult | None)
     else:
         error = math.sqrt(limit * (1 - limit) / cell.rows) if cell.rows > 0 else 0.0
     return error / math.sqrt(len(cell.scores))
+
+
+def untested_in_words(recipe: Tried) -> list[str]:
+    """Return the adversaries against which a recipe was not tested completely, with reasons."""
+    texts = list(recipe.candidate.untested)
+    for trial in (t for t in recipe.candidate.trials if t.threat):
+        who, _ = adversary_named(trial.threat, recipe.role_labels)
+        texts = [text.replace(f"{trial.place}: ", f"{who}: ") for text in texts]
+    return texts
 
 
 def _not_clear(error: str) -> str:

@@ -133,7 +133,7 @@ def test_a_leak_within_the_wish_is_stated(tmp_path):
         ({"exact": (0.0,), "members": (0.01,)}, False, "1 seed ran; 3 are needed"),
         # A failed attack recognises no member, where a blind guess recognises 6%.
         ({"members": (0.0, 0.0, 0.0), "blind": 0.06}, False, "the attack scored worse than a"),
-        ({"left_out": ("joint",)}, True, r"untested: .*2 of 3 applicable attacks ran.*joint"),
+        ({"left_out": ("joint",)}, True, "untested: the party 't': 2 of 3 applicable.*joint"),
     ],
 )  # fmt: skip
 def test_a_recipe_that_is_not_shown_to_meet_the_wish_is_never_recommended(
@@ -248,6 +248,15 @@ def test_the_recipe_is_compared_with_parties_that_train_without_the_others(tmp_p
     assert auc["sentence"] == sentence
     assert auc["joining_costs"]
     assert (auc["local"], auc["recipe"], auc["undefended"]) == pytest.approx((0.82, 0.801, 0.951))
+
+
+def test_limits_that_no_recipe_met_are_not_named_while_more_seeds_can_change_this(tmp_path):
+    lines = advice(tmp_path, exact=(0.0,), members=(0.01,), auc=0.746, test_rows=(154, 54)).verdict
+    assert (
+        "None of 2 tested recipes is shown to meet your limits: one is excluded, and one"
+        in lines[0]
+    )
+    assert not any(line.startswith("No tested recipe") for line in lines)
 
 
 def test_recipes_that_are_excluded_by_the_same_limit_are_listed_below_one_heading(tmp_path):
