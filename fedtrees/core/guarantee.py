@@ -387,7 +387,7 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     )
     text = (
         f"epsilon{part} {g.epsilon:g}{delta} for one row added or removed, "
-        f"against {_adversaries(g)}"
+        f"against {adversaries_in_words(g)}"
     )
     remarks = [
         f"{who}: {value:.3g}"
@@ -406,7 +406,7 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     return text
 
 
-def _adversaries(g: PureDP | ApproximateDP) -> str:
+def adversaries_in_words(g: PureDP | ApproximateDP) -> str:
     """Name the adversaries that an epsilon covers."""
     if g.colluders:
         covered = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"

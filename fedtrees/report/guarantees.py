@@ -22,6 +22,7 @@ from fedtrees.core.guarantee import (
     NoGuarantee,
     PureDP,
     Structural,
+    adversaries_in_words,
     epsilon_in_words,
     join,
     show,
@@ -333,10 +334,20 @@ def _bound(guarantees: Stated) -> Bound | None:
     return next(((*g.budget, g) for g in bounded if g.budget), None)
 
 
-def _strip_details(bound: PureDP | ApproximateDP) -> PureDP | ApproximateDP:
-    """Return a guarantee without its variants for outsiders, coalitions and replaced records."""
+def _in_brief(bound: PureDP | ApproximateDP) -> str:
+    """Write a guarantee for the suitable neighbouring relation, without its other variants.
+
+    If the number of rows is public, tables of different sizes can be distinguished, so that one row
+    is replaced by another one.
+    """
+    approximate = isinstance(bound, ApproximateDP)
+    replaced = bound.replaced if isinstance(bound, ApproximateDP) else 2 * bound.epsilon
+    if "rows" in bound.unprotected and replaced:
+        delta = f" at delta {bound.delta:g}" if isinstance(bound, ApproximateDP) else ""
+        who = adversaries_in_words(bound)
+        return f"epsilon {replaced:.3g}{delta} for one row replaced, against {who}"
     plain = replace(bound, outsider=0.0, coalition=0.0, unprotected=())
-    return replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
+    return epsilon_in_words(replace(plain, replaced=0.0) if approximate else plain)
 
 
 def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
@@ -348,8 +359,8 @@ def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False
         Guarantees of one or several runs. Of several runs, the one with the largest epsilon is
         described.
     brief : bool
-        Whether to omit other coalitions, the second neighbouring relation, the epsilon of the cut
-        points and the list of public data.
+        Whether to name only the suitable neighbouring relation, and to omit other coalitions and
+        the epsilon of the cut points.
     """
     columns = zip(*guarantees, strict=True) if len({len(s) for s in guarantees}) == 1 else ()
     phrases = []
@@ -359,7 +370,7 @@ def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False
         if largest is not None and math.isfinite(largest.epsilon):
             if brief and _of_cuts(largest):  # the epsilon of the model includes them
                 continue
-            phrases.append(epsilon_in_words(_strip_details(largest) if brief else largest))
+            phrases.append(_in_brief(largest) if brief else epsilon_in_words(largest))
     return "; ".join(phrases)
 
 

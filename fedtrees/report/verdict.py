@@ -88,13 +88,17 @@ class Line:
         """Return the entry for a terminal with the given number of columns.
 
         The label is to the left of the text. The command is not wrapped, so that it can be copied.
+        It is indented as far as it then fits on one line.
         """
         indent = " " * LABEL_COLUMNS
         text = textwrap.fill(
             self.text, columns - 1, initial_indent=f"{self.label:{LABEL_COLUMNS}}",
             subsequent_indent=indent, break_on_hyphens=False,
         )  # fmt: skip
-        return f"{text}\n{'':{_COMMAND_INDENT}}{self.command}" if self.command else text
+        if not self.command:
+            return text
+        spare = columns - len(self.command)
+        return f"{text}\n{' ' * min(_COMMAND_INDENT, max(spare, 0))}{self.command}"
 
     @property
     def height(self) -> int:
@@ -153,8 +157,13 @@ def _fitting_lines(findings: SettingFindings, analysis: RunAnalysis, room: int) 
         lines = list(_lines(findings, leaks, details))
         if sum(line.height for line in lines) <= room:
             break
-    room -= sum(line.height for line in lines)
-    return [*lines, *(line for line in _epsilon(findings, analysis) if line.height <= room)]
+    # The epsilon of the recommended defense is more important than other defenses without one.
+    brief = [line for line in lines if line.label != "NO GUARANTEE"]
+    for shown in (lines, brief):
+        extended = [*shown, *_epsilon(findings, analysis)]
+        if sum(line.height for line in extended) <= room:
+            return extended
+    return lines
 
 
 def _epsilon(findings: SettingFindings, analysis: RunAnalysis) -> Iterator[Line]:
