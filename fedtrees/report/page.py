@@ -105,7 +105,10 @@ def headline(findings: SettingFindings) -> str:
     after = use.result(lead.adversary.threat, cell.metric)
     if after is None:
         return f"{text}."
-    remaining = "nothing" if after.state == "not-applicable" else wording.value(after, after.score)
+    remaining = "nothing"
+    if after.state != "not-applicable":
+        score, guess = (wording.value(after, x) for x in (after.score, after.baseline))
+        remaining = f"{score} (a guess: {guess})"
     change_kind, utility_head = use.utility_change.settled, measure(findings.utility.metric).head
     cost = {
         "same": "at no price", "equal": "at no price beyond 0.01", "ok": "at no loss beyond 0.01",
