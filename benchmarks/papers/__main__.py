@@ -24,7 +24,7 @@ from fedtrees.experiments.suite import bundled_suites
 PROGRAM = "python -m fedtrees.benchmarks.papers"
 _SINGLE = (
     "ablation", "advice", "blind_baselines", "captures", "counts", "cut_points", "draft_dp",
-    "evidence_fields", "evidence_read", "frontiers", "id2graph", "old_and_new",
+    "evidence_fields", "evidence_read", "frontiers", "id2graph",
     "power", "recipes", "sacroml_peer", "study_figures", "tableak", "timberstrike_seeds",
     "timberstrike_utility",
 )  # fmt: skip
