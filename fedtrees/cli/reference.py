@@ -185,8 +185,8 @@ def with_descriptions(page: str) -> str:
     lines = []
     inside = False
     for line in page.splitlines():
-        inside = (inside or ".. autosummary::" in line) and not line.startswith("```")
-        name = line.split()[0] if line.startswith("   ") and line.split() else ""
+        inside = (inside or "autosummary::" in line) and not line.startswith("```")
+        name = line.split()[0] if line[:3].isspace() and line.split() else ""
         if inside and hasattr(fedtrees, name):
             first_line = (getattr(fedtrees, name).__doc__ or "").strip().partition("\n")[0]
             line = f"   {name}  {first_line}".rstrip()

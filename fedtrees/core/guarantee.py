@@ -407,7 +407,18 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
 
 
 def adversaries_in_words(g: PureDP | ApproximateDP) -> str:
-    """Name the adversaries that an epsilon covers."""
+    """Name the adversaries that an epsilon covers.
+
+    Parameters
+    ----------
+    g : PureDP or ApproximateDP
+        A claimed or spent guarantee.
+
+    Returns
+    -------
+    str
+        For example ``outsiders and 1 client``.
+    """
     if g.colluders:
         covered = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
     elif "clients" in g.trusted:

@@ -520,9 +520,11 @@ def _target_note(target: str, classes: Sequence[str], without: int) -> str:
 def _rare_class_note(target: str, dataset: Dataset) -> Iterator[str]:
     """Yield a note on classes of a single row, if there are any."""
     classes = dataset.schema.classes
+    if not classes:  # a numeric target
+        return
     rows_of_class = np.bincount(dataset.table.y.astype(np.int64), minlength=len(classes))
     rare = [name for name, n in zip(classes, rows_of_class, strict=False) if n == 1]
-    if classes and rare:
+    if rare:
         yield (
             f"{target}: only one row has the value {_list_names(rare)}, which is probably a "
             "mistake; the class is either not learned or not tested, so merge or remove it"

@@ -251,6 +251,14 @@ class Advice:
         followed by the limits, the leaks without a defense, the remaining leaks and settings of the
         recipe, the second best recipe, and the reasons against the remaining ones.
         """
+        lines = [*self._summary]
+        for heading, items in self._reasons:
+            lines += [heading, *(f"- `{name}`: {text}" for name, text in items)]
+        return tuple(_neutral_text(line) for line in lines)
+
+    @property
+    def _summary(self) -> list[str]:
+        """The lines of the recommendation without the reasons against other recipes."""
         lines = [self.headline, *self._important()]
         lines += [f"Your limits: {self.wish}."]
         if self.undefended:
@@ -264,9 +272,7 @@ class Advice:
             lines += [f"It leaves: {some(still)}."] * bool(still)
             lines += [f"Next best: {_describe_recipe(t)}." for t in self.met[1:2]]
             lines += self._systems
-        for heading, items in self._reasons:
-            lines += [heading, *(f"- `{name}`: {text}" for name, text in items)]
-        return tuple(_neutral_text(line) for line in lines)
+        return lines
 
     @property
     def headline(self) -> str:
@@ -323,12 +329,15 @@ class Advice:
 
         Each group has a heading and pairs of a recipe and its measured value.
         """
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[tuple[bool, str], list[tuple[str, str]]] = {}
         for t in self.tried:
             if t.objections:
                 first = t.objections[0]
-                groups.setdefault(self._heading(first), []).append((t.name, f"{first.text}."))
-        return sorted(groups.items(), key=lambda group: not group[0].startswith("Not settled"))
+                key = (first.excludes, self._heading(first))
+                groups.setdefault(key, []).append((t.name, f"{first.text}."))
+        # Recipes that further seeds can still settle are first.
+        ordered = sorted(groups.items(), key=lambda group: group[0][0])
+        return [(heading, items) for (_, heading), items in ordered]
 
     def _heading(self, objection: Objection) -> str:
         """Return the heading of all recipes to which an objection of the same kind applies."""
@@ -402,10 +411,7 @@ class Advice:
         An entry is a paragraph, or a list with one item per line.
         """
         taken = self.choice or self.nearest
-        headings = {heading for heading, _ in self._reasons}
-        measures = [
-            line for line in self.verdict if line not in headings and not line.startswith("- ")
-        ]
+        measures = [_neutral_text(line) for line in self._summary]
         groups = [
             [heading, "\n".join(f"- `{name}`: {text}" for name, text in items)]
             for heading, items in self._reasons

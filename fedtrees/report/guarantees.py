@@ -340,14 +340,15 @@ def _in_brief(bound: PureDP | ApproximateDP) -> str:
     If the number of rows is public, tables of different sizes can be distinguished, so that one row
     is replaced by another one.
     """
-    approximate = isinstance(bound, ApproximateDP)
     replaced = bound.replaced if isinstance(bound, ApproximateDP) else 2 * bound.epsilon
     if "rows" in bound.unprotected and replaced:
         delta = f" at delta {bound.delta:g}" if isinstance(bound, ApproximateDP) else ""
         who = adversaries_in_words(bound)
         return f"epsilon {replaced:.3g}{delta} for one row replaced, against {who}"
     plain = replace(bound, outsider=0.0, coalition=0.0, unprotected=())
-    return epsilon_in_words(replace(plain, replaced=0.0) if approximate else plain)
+    return epsilon_in_words(
+        replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
+    )
 
 
 def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
