@@ -41,6 +41,9 @@ def execute(path: Path) -> Any:
             if "execution_count" in output:
                 output.execution_count = number
         cell.outputs = in_one_piece(cell.outputs)
+        for output in cell.outputs:
+            if "text" in output:
+                output.text = without_temporary_folder(output.text)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
@@ -75,9 +78,13 @@ def texts(cell: Any) -> str:
         for output in cell.outputs
     ]
     pictures = [output for output in cell.outputs if "image/png" in output.get("data", {})]
-    # A notebook writes its table into a temporary folder, whose name differs in every run.
-    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+/", "", "\n".join(parts))
+    text = without_temporary_folder("\n".join(parts))
     return text if not pictures else f"{len(pictures)} pictures"
+
+
+def without_temporary_folder(text: str) -> str:
+    """Remove the temporary folder in which a notebook writes its table: its name is random."""
+    return re.sub(rf"{re.escape(tempfile.gettempdir())}/tmp\w+/", "", text)
 
 
 if __name__ == "__main__":
