@@ -33,6 +33,7 @@ from fedtrees.report.findings import (
 )
 from fedtrees.report.guarantees import in_words, span
 from fedtrees.report.leakage import MARGIN, LeakageResult, gravity
+from fedtrees.report.local_baseline import compare_with_training_alone
 from fedtrees.report.recipe import Recipe
 from fedtrees.report.results import UNDEFENDED, read_json, read_text
 from fedtrees.report.web_page import render
@@ -212,6 +213,12 @@ def results_of_recipe(
     return next((d for d in candidates if d is not None), None)
 
 
+def joining(findings: SettingFindings, use: Recipe) -> str:
+    """Return a sentence if joining with the recipe gains no accuracy, "" otherwise."""
+    comparison = compare_with_training_alone(findings, use)
+    return comparison.sentence if comparison.joining_costs else ""
+
+
 def more_seeds(findings: SettingFindings) -> tuple[str, int] | None:
     """Return a sentence about the number of seeds with the number to run, None if it is enough."""
     use = findings.recommended_recipe
@@ -228,11 +235,12 @@ def guarantee(defended: DefenseResult | None) -> str:
     if defended is None:
         return "see the page of that protocol"
     guarantees = defended.guarantees
-    text = in_words(guarantees.spent) or span(guarantees.spent) or span(guarantees.claimed)
-    text = text or "none"
+    claimed = in_words(guarantees.claimed, brief=True)
+    text = f"claimed {claimed}" if claimed else in_words(guarantees.spent, brief=True)
+    text = text or span(guarantees.spent) or span(guarantees.claimed) or "none"
     bound = next((g for g in guarantees.combined or () if isinstance(g, AtLeast)), None)
     if bound is not None:
-        text += f"; an audit measured at least {bound.epsilon:.3g}"
+        text += f"; the audits of all seeds together measured at least {bound.epsilon:.3g}"
     if text == "structural":
         text = "no epsilon (structural: some values are not sent, but nothing is limited)"
     return f"{text}: {defended.void}" if defended.void else text
@@ -261,7 +269,7 @@ def remains(findings: SettingFindings, use: Recipe) -> Iterator[tuple[str, str]]
         if leaks:
             yield name, f"can still {listed([wording.can(r) for r in leaks])}."
         elif doubt:
-            yield name, f"is not shown to learn anything. Not settled: {_heads(doubt)}."
+            yield name, f"is not clearly better than a guess. Not settled: {_heads(doubt)}."
         elif not failed:
             yield (
                 name,
@@ -286,7 +294,7 @@ _TEXTS = {
     "where": where, "headline": headline, "note": note, "leading_results": leading_results,
     "fact": fact, "recipe_parts": recipe_parts, "recipe_command": recipe_command,
     "traffic": traffic, "guarantee": guarantee, "remains": remains,
-    "results_of_recipe": results_of_recipe, "more_seeds": more_seeds,
+    "results_of_recipe": results_of_recipe, "more_seeds": more_seeds, "joining": joining,
     "explain_refusal": verdict.explain_refusal,
 }  # fmt: skip
 

@@ -196,7 +196,8 @@ def measures_without_leak(findings: SettingFindings) -> list[str]:
         if hidden:
             heads = listed([measure(m).head.lower() for m in hidden])
             sentences.append(
-                f"Under each defense of this table, {adversary.name} learns nothing by {heads}."
+                f"Under each defense of this table, {adversary.name} is not better than a guess by "
+                f"more than the margin, by {heads}."
             )
     return sentences
 

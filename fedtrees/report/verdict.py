@@ -439,6 +439,11 @@ def tried_recipes(findings: SettingFindings) -> dict[str, Recipe]:
 
 def explain_refusal(findings: SettingFindings) -> str:
     """Explain why no defense is recommended."""
+    if findings.baseline_defense != UNDEFENDED:
+        return (
+            "Nothing to compare with, because this protocol was not trained without a defense. A "
+            "recipe with this protocol is compared on the page of the first protocol."
+        )
     unfit, tried = findings.untested.unfit, tried_recipes(findings)
     if not tried and unfit:
         name, why = unfit[0]
@@ -479,7 +484,7 @@ def _after(findings: SettingFindings, use: Recipe) -> LeakageResult | None:
 def _effect(findings: SettingFindings, use: Recipe) -> str:
     """Compare the score of the main finding without and with a defense, in one sentence.
 
-    For example, ``Your server can then reconstruct 3 instead of 83 of 456 rows (a guess: 2).``
+    For example, ``Your server can then reconstruct 3 instead of 83 of 456 rows (best guess: 2).``
     """
     before, after = findings.leak.result, _after(findings, use)
     if before is None or after is None:
@@ -495,7 +500,7 @@ def _effect(findings: SettingFindings, use: Recipe) -> str:
         phrase = phrase[: phrase.index("{}") + 2]
     can = "can still" if unchanged else "can then"
     guess = wording.value(after, after.baseline)
-    result = wording.capital(f"{who} {can} {phrase.format(scores)} (a guess: {guess}).")
+    result = wording.capital(f"{who} {can} {phrase.format(scores)} (best guess: {guess}).")
     if after.below_baseline:
         return f"{result} {wording.capital(wording.failed(after))}."
     return f"{result} {EFFECT_STATES[after.state]}".rstrip()

@@ -71,7 +71,7 @@ def test_a_defense_that_resists_every_attack_is_preferred_to_one_that_only_helps
     assert text["BEST DEFENSE COMMAND"] == "split-only"
     assert text["BEST DEFENSE"] == ("Every attack is shown to stay within 0.05 of its baseline:")
     assert text["EFFECT"] == (
-        "The party 't' can then guess 40% instead of 59% of the values right (a guess: 40%)."
+        "The party 't' can then guess 40% instead of 59% of the values right (best guess: 40%)."
     )
     assert text["PRICE"] == "None: AUC is identical in every seed."
     add_defense(table, "min-bin", 0.9, (0.2, 0.2, 0.2), applies=(*TWO, "c"))
