@@ -187,7 +187,12 @@ ROLES = {
     },  # terms of NVFlare
     # A suite without a threat uses the last client.
     "client": {"fedtrees/experiments/suite.py", "fedtrees/federation/deployment.py"},
-    "client-": {"fedtrees/core/local_data.py", "fedtrees/core/streams.py"},
+    # The name of the option `--client-column` begins in the same way.
+    "client-": {
+        "fedtrees/core/local_data.py",
+        "fedtrees/core/streams.py",
+        "fedtrees/data/client_tables.py",
+    },
 }
 
 

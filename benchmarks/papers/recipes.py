@@ -272,8 +272,10 @@ def guarantee(recipe: str) -> str:
         f"replaced by another one, against outsiders and {many(claim.colluders, 'client')}, also "
         "together with the server. This change is the suitable one, because the number of rows is "
         "public. It means: a suspicion of 50% that a certain record was used, and not another one, "
-        f"becomes at most {100 * expit(claim.replaced):.1f}%, whatever the adversary computes. The "
-        "claim includes the cut points. It is valid for every table and every outcome. "
+        f"becomes at most {100 * expit(claim.replaced):.1f}%, except with a probability of about "
+        "delta. It assumes that the server can read only the sum over the clients, and that at "
+        "most one client reveals or omits its noise. The claim includes the cut points, and is "
+        "valid for every table. "
         f"[All epsilons of the recipe]({page}) explains the other values, for example "
         f"{claim.epsilon:g} for one row added or removed.\n"
     )
