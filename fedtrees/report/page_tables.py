@@ -338,15 +338,17 @@ def _attacks(
             )
             head, seconds = wording.capital(measure(metric).head), float(measured["seconds"].mean())
             scores = [_format_mean(cell, x["value"]) for x in (base, after)]
-            blind = _format_mean(cell, measured["blind"])
-            lines.append([str(attack), head, *scores, blind, seconds_text(seconds)])
+            guesses = [_format_mean(cell, measured[line]) for line in ("blind", "population")]
+            lines.append([str(attack), head, *scores, *guesses, seconds_text(seconds)])
     ran = len({line[0] for line in lines})
     lead = adversary.leading()
     strongest = f", strongest is {lead.attacks[0]}" if lead else ""
     return {
         "title": f"Attacks by {adversary.name}", "note": f"{ran} ran{strongest}", "rows": lines,
-        "header": ["Attack", "Measure", _before(findings), "Recipe", "Blind", "Time"],
-        "numbers": range(2, 6),
+        "header": [
+            "Attack", "Measure", _before(findings), "Recipe", "Blind", "Population", "Time",
+        ],
+        "numbers": range(2, 7),
     }  # fmt: skip
 
 
@@ -394,5 +396,7 @@ def _columns(findings: SettingFindings, here: pd.DataFrame) -> dict[str, Any] | 
         *(["Recipe"] if findings.recipe else []),
         "Blind",
     ]
-    return {"title": "Columns that leak", "note": "cells guessed, by column", "rows": texts,
-            "header": header, "numbers": range(2, len(header))}  # fmt: skip
+    # A guess from other rows of the population is not scored by column.
+    note = "cells guessed; the population baseline is not known"
+    return {"title": "Columns", "note": note, "rows": texts, "header": header,
+            "numbers": range(2, len(header))}  # fmt: skip
