@@ -297,13 +297,13 @@ class DraftDP(Attack):
         if self.mode == "informed-cp":
             solved = rows_program(question, self.limit, level_costs=distance_costs(question))
         else:
-            fewest = question.n
+            smallest = question.n
             if self.rows == "estimated" and not question.known_levels:
                 n_local = 0 if question.local_rows is None else len(question.local_rows)
                 limits = question.forest.row_interval(question.noise)
-                fewest, most = (max(1, number - n_local) for number in limits)
-                question = replace(question, n=most)
-            solved = rows_program(question, self.limit, fewest)
+                smallest, largest = (max(1, number - n_local) for number in limits)
+                question = replace(question, n=largest)
+            solved = rows_program(question, self.limit, smallest)
         if solved is None:
             raise ProtocolError(
                 f"mode={self.mode}: the solver found no table in {self.limit:g} s; raise limit, or "

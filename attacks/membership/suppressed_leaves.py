@@ -136,10 +136,10 @@ class SuppressedTree:
             n_bins = np.bincount(bins)
             hessian = np.bincount(bins, self.gh[rows, 1]) / np.maximum(n_bins, 1)
             needed = np.ceil(self.limit / np.maximum(hessian, 1e-16) - 1e-6)[bins]
-            others = n_bins[bins] - 1
-            below = _at_most(needed - 2, others, prior / self.clients)
-            exactly = _at_most(needed - 1, others, prior / self.clients) - below
-            mean = (np.bincount(bins, x[rows])[bins] - x[rows]) / np.maximum(others, 1)
+            n_other_rows = n_bins[bins] - 1
+            below = _at_most(needed - 2, n_other_rows, prior / self.clients)
+            exactly = _at_most(needed - 1, n_other_rows, prior / self.clients) - below
+            mean = (np.bincount(bins, x[rows])[bins] - x[rows]) / np.maximum(n_other_rows, 1)
             out = np.zeros(len(x))
             out[rows] = (1 - below) * x[rows] + exactly * (needed - 1) * mean
             return out

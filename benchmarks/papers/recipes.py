@@ -328,8 +328,8 @@ def _largest_audit(recipe: str) -> AtLeast | None:
     )
     audits = [
         bound
-        for stated in rows[named]["measured"].unique()
-        for bound in stated or ()
+        for guarantees in rows[named]["measured"].unique()
+        for bound in guarantees or ()
         if isinstance(bound, AtLeast)
     ]
     return max(audits, key=lambda audit: audit.epsilon, default=None)

@@ -29,7 +29,7 @@ from fedtrees.cli.options import (
 from fedtrees.core.errors import UsageError
 from fedtrees.experiments.options import DATA, DEFENSE, RUN, load_plugins
 
-_BY_CHANCE = "; 5% of correct claims are refuted by chance: confirm it with another --seed"
+_BY_CHANCE = "; 5% of audits refute a correct claim by chance: confirm it with another --seed"
 
 
 def measure(

@@ -358,13 +358,47 @@ class Unknown(Guarantee):
         return str(self.spec)
 
 
-def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
+def suitable_epsilon(g: PureDP | ApproximateDP) -> tuple[float, str]:
+    """Return the epsilon for the suitable neighbouring relation, and this relation in words.
+
+    If the number of rows is public, tables of different sizes can be distinguished without any
+    message. One row is then replaced, instead of added or removed.
+
+    Parameters
+    ----------
+    g : PureDP or ApproximateDP
+        A claimed or spent guarantee.
+
+    Returns
+    -------
+    epsilon : float
+        In nats.
+    relation : str
+        "one row replaced" or "one row added or removed".
+
+    Examples
+    --------
+    >>> suitable_epsilon(PureDP(1.0))
+    (1.0, 'one row added or removed')
+    >>> suitable_epsilon(PureDP(1.0, unprotected=("rows",)))
+    (2.0, 'one row replaced')
+    """
+    replaced = g.replaced if isinstance(g, ApproximateDP) else 2 * g.epsilon
+    if "rows" in g.unprotected and replaced:
+        return replaced, "one row replaced"
+    return g.epsilon, "one row added or removed"
+
+
+def epsilon_in_words(g: PureDP | ApproximateDP, *, brief: bool = False) -> str:
     """Return a sentence with each epsilon, its adversary and its neighbouring relation.
 
     Parameters
     ----------
     g : PureDP or ApproximateDP
         A claimed or spent guarantee.
+    brief : bool
+        Whether to state only the epsilon for the suitable neighbouring relation
+        (`suitable_epsilon`), without those against other coalitions.
 
     Returns
     -------
@@ -385,9 +419,12 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     part = {"cuts": " of the cut points only:", "histogram": " of each histogram element:"}.get(
         g.unit, ""
     )
+    if brief:
+        epsilon, relation = suitable_epsilon(g)
+        return f"epsilon{part} {epsilon:.3g}{delta} for {relation}, against {_adversaries(g)}"
     text = (
         f"epsilon{part} {g.epsilon:g}{delta} for one row added or removed, "
-        f"against {adversaries_in_words(g)}"
+        f"against {_adversaries(g)}"
     )
     remarks = [
         f"{who}: {value:.3g}"
@@ -406,19 +443,8 @@ def epsilon_in_words(g: PureDP | ApproximateDP) -> str:
     return text
 
 
-def adversaries_in_words(g: PureDP | ApproximateDP) -> str:
-    """Name the adversaries that an epsilon covers.
-
-    Parameters
-    ----------
-    g : PureDP or ApproximateDP
-        A claimed or spent guarantee.
-
-    Returns
-    -------
-    str
-        For example ``outsiders and 1 client``.
-    """
+def _adversaries(g: PureDP | ApproximateDP) -> str:
+    """Name the adversaries that an epsilon covers, for example ``outsiders and 1 client``."""
     if g.colluders:
         covered = f"outsiders and {g.colluders} client{'s' * (g.colluders > 1)}"
     elif "clients" in g.trusted:

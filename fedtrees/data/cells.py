@@ -256,12 +256,13 @@ def suspicious_zeros(values: NDArray[np.float64]) -> int:
         Numbers of a column, NaN if missing.
     """
     zeros = int((values == 0).sum())
-    others = values[~np.isnan(values) & (values != 0)]
-    distinct = np.unique(others)
+    other_values = values[~np.isnan(values) & (values != 0)]
+    distinct = np.unique(other_values)
     if zeros < 2 or len(distinct) < _OTHERS or distinct[0] <= 0:
         return 0
-    usual = max(float(np.median(others)) / 10, _ZERO_GAP * float(np.median(np.diff(distinct))))
-    return zeros if distinct[0] > usual else 0
+    typical_gap = float(np.median(np.diff(distinct)))
+    limit = max(float(np.median(other_values)) / 10, _ZERO_GAP * typical_gap)
+    return zeros if distinct[0] > limit else 0
 
 
 def marks_note(name: str, marks: Sequence[str]) -> str:

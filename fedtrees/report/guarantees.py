@@ -22,7 +22,6 @@ from fedtrees.core.guarantee import (
     NoGuarantee,
     PureDP,
     Structural,
-    adversaries_in_words,
     epsilon_in_words,
     join,
     show,
@@ -334,23 +333,6 @@ def _bound(guarantees: Stated) -> Bound | None:
     return next(((*g.budget, g) for g in bounded if g.budget), None)
 
 
-def _in_brief(bound: PureDP | ApproximateDP) -> str:
-    """Write a guarantee for the suitable neighbouring relation, without its other variants.
-
-    If the number of rows is public, tables of different sizes can be distinguished, so that one row
-    is replaced by another one.
-    """
-    replaced = bound.replaced if isinstance(bound, ApproximateDP) else 2 * bound.epsilon
-    if "rows" in bound.unprotected and replaced:
-        delta = f" at delta {bound.delta:g}" if isinstance(bound, ApproximateDP) else ""
-        who = adversaries_in_words(bound)
-        return f"epsilon {replaced:.3g}{delta} for one row replaced, against {who}"
-    plain = replace(bound, outsider=0.0, coalition=0.0, unprotected=())
-    return epsilon_in_words(
-        replace(plain, replaced=0.0) if isinstance(plain, ApproximateDP) else plain
-    )
-
-
 def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False) -> str:
     """Explain each finite epsilon: against which adversaries, and which neighbouring relation.
 
@@ -371,7 +353,7 @@ def in_words(guarantees: Sequence[tuple[Guarantee, ...]], *, brief: bool = False
         if largest is not None and math.isfinite(largest.epsilon):
             if brief and _of_cuts(largest):  # the epsilon of the model includes them
                 continue
-            phrases.append(_in_brief(largest) if brief else epsilon_in_words(largest))
+            phrases.append(epsilon_in_words(largest, brief=brief))
     return "; ".join(phrases)
 
 

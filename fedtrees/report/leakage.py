@@ -290,6 +290,8 @@ def _no_claims(
         return ()
     scored = set(attacks.loc[(attacks["status"] == "ok") & attacks["blind"].notna(), "attack"])
     guessed = rows[(rows["status"] == "ok") & (rows["metric"] == metric) & rows["value"].notna()]
+    if coverage.applicable is not None:  # without attacks that exist for comparison
+        guessed = guessed[guessed["attack"].isin(coverage.applicable)]
     settled_seeds = {*guessed["seed"]}
     pairs: dict[tuple[str, str], None] = {}
     columns = (silent[c] for c in ("attack", "metric", "why", "reason_code", "seed"))

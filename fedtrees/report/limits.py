@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedtrees.core.errors import many
-from fedtrees.core.guarantee import ApproximateDP, PureDP
+from fedtrees.core.guarantee import ApproximateDP, PureDP, suitable_epsilon
 from fedtrees.core.results import RAREST, UTILITY, measure
 from fedtrees.report.adversaries import adversary_named
 from fedtrees.report.coverage import role_names
@@ -484,19 +484,20 @@ def _guarantees(rows: pd.DataFrame) -> dict[tuple[str, str], str]:
     texts = {}
     for (protocol, defense), group in rows.groupby([protocols, "defense_spec"]):
         guarantees = DefenseGuarantees.of_rows(group)
-        kept = () if guarantees.failure else guarantees.claimed
-        text = in_words(kept, brief=True)
+        claims = () if guarantees.failure else guarantees.claimed
+        text = in_words(claims, brief=True)
         epsilons = [
-            g.epsilon
-            for terms in kept
+            suitable_epsilon(g)
+            for terms in claims
             for g in terms
-            if isinstance(g, PureDP | ApproximateDP) and getattr(g, "unit", "") != "cuts"
+            if isinstance(g, PureDP | ApproximateDP) and g.unit != "cuts"
         ]
         if text and epsilons:
+            epsilon, relation = max(epsilons)
             text += (
-                f". An epsilon of {max(epsilons):.3g} means that the presence of one person's row "
-                "changes the probability of any result by at most a factor of "
-                f"{math.exp(max(epsilons)):.3g}, except with the small probability delta"
+                f". An epsilon of {epsilon:.3g} means that {relation} changes the probability of "
+                f"any result by at most a factor of {math.exp(epsilon):.3g}, except with the "
+                "probability delta, if one is stated"
             )
         texts[str(protocol), str(defense)] = text
     return texts

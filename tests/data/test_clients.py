@@ -180,3 +180,13 @@ def test_zeros_far_below_all_other_numbers_probably_mark_missing_values():
     assert suspicious_zeros(np.arange(20.0).repeat(3)) == 0  # a column of counts
     assert suspicious_zeros(np.concatenate([others, [0.0]])) == 0  # a single zero
     assert suspicious_zeros(np.concatenate([others, [-5.0, 0.0, 0.0]])) == 0
+
+
+def test_a_class_of_a_single_row_is_reported(tmp_path):
+    path = tmp_path / "patients.csv"
+    rows = [f"{30 + row % 20},{row % 3 % 2}" for row in range(60)]
+    path.write_text("\n".join(("age,ill", *rows, "44,2")))
+    (note,) = [note for note in load_csv(path, "ill").notes if "probably a mistake" in note]
+    assert note.startswith("ill: only one row has the value 2")
+    path.write_text("\n".join(("age,ill", *rows)))
+    assert not any("probably a mistake" in note for note in load_csv(path, "ill").notes)

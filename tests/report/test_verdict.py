@@ -15,7 +15,13 @@ from fedtrees.report.coverage import Gap
 from fedtrees.report.findings import RunAnalysis, analyze_run
 from fedtrees.report.recipe import recommended
 from fedtrees.report.results import Setting, load_rows
-from fedtrees.report.verdict import SCREEN_LINES, describe_utility_change, explain_refusal, verdict
+from fedtrees.report.verdict import (
+    SCREEN_LINES,
+    Line,
+    describe_utility_change,
+    explain_refusal,
+    verdict,
+)
 from fedtrees.report.verdict import table as text_table
 
 TWO = ("a", "b")
@@ -559,3 +565,55 @@ def test_a_recipe_of_another_protocol_that_does_not_help_counts_as_tried(table):
     text = explain_refusal(findings)
     assert text.startswith("No tested defense helps. dp-gbdt with dp-grid-cuts leaves 58% instead")
     assert page.headline(findings).endswith("; nothing that was tried helps.")
+
+
+def test_the_epsilon_is_stated_for_one_replaced_row_if_the_number_of_rows_is_public(table):
+    add_defense(table, "none", 0.9, (0.3, 0.31, 0.32))
+    add_defense(table, "split-only", 0.9, (0.0, 0.0, 0.0))
+    claim = "approximate-dp[epsilon=1.98,delta=1e-05,replaced=4.14{},trusted=clients,colluders=1]"
+    for line in table.lines:
+        if line["defense"] == "split-only":
+            line["claimed"] = claim.format(",unprotected=rows")
+    text = verdict_texts(table)["EPSILON"]
+    adversaries = "against outsiders and 1 client."
+    assert text == (
+        f"This defense claims epsilon 4.14 at delta 1e-05 for one row replaced, {adversaries}"
+    )
+    for line in table.lines:
+        if line["defense"] == "split-only":
+            line["claimed"] = claim.format("")
+    assert verdict_texts(table)["EPSILON"] == (
+        f"This defense claims epsilon 1.98 at delta 1e-05 for one row added or removed, "
+        f"{adversaries}"
+    )
+
+
+def test_a_command_is_indented_as_far_as_it_fits_on_one_line():
+    for length, indent in ((40, 4), (76, 4), (78, 2), (80, 0)):
+        line = Line("NEXT STEP", "Type:", "x" * length)
+        assert line.wrapped(80).splitlines()[1] == " " * indent + "x" * length
+        assert line.height == 2
+
+
+def test_the_report_compares_training_alone_and_states_the_guarantee_of_another_protocol(table):
+    for seed in range(3):
+        for protocol, defense, auc in (("fedtree-hist", "none", 0.9), ("dp-gbdt", "x", 0.8)):
+            columns = {"protocol": protocol, "protocol_params": ""}
+            claim = {"claimed": "pure-dp[epsilon=1,unprotected=rows]"} if defense == "x" else {}
+            table.train(defense, seed, auc, **columns, **claim)
+            table.applies(defense, seed, "a", **columns)
+            table.attack(defense, seed, "a", 0.3 if defense == "none" else 0.0, **columns)
+        table.add("reference", "none", seed, "auc", 0.85, protocol="local-only",
+                  protocol_params="fedtree-hist")  # fmt: skip
+    analysis = RunAnalysis(table.folder, table.rows())
+    (findings,) = [f for f in analysis.settings if f.setting.protocol == "fedtree-hist"]
+    use = findings.recommended_recipe
+    assert use.name == "dp-gbdt with x"
+    assert page.joining(findings, use).endswith("so that joining costs accuracy (3 seeds).")
+    results = page.results_of_recipe(analysis.settings, findings, use)
+    assert page.guarantee(results) == (
+        "claimed epsilon 2 for one row replaced, against every other party"
+    )
+    better = "0.850 if a party trains alone, which is better (perfect: 1)."
+    assert verdict_texts(table)["MODEL"].endswith(better)
+    assert page.more_seeds(findings) == ("More seeds settle more results.", 10)
