@@ -291,7 +291,7 @@ def test_the_attack_reconstructs_as_many_rows_as_the_interval_allows_without_kno
     # The estimate of the question is not used. Four of the rows are known.
     question = Question(forest, noise, 1, rows[:4])
     answer, _ = attack._answer(question, np.random.default_rng(0), 1.0)
-    assert fewest - 4 <= len(answer) <= most - 4
+    assert fewest - 4 <= len(answer) < most - 4  # the largest number of rows is unlikely
     declared = DraftDP(mode="cpsat-rows", limit=20)
     assert len(declared._answer(question, np.random.default_rng(0), 1.0)[0]) == 1
 
